@@ -1,0 +1,3 @@
+from .elaboration import layer
+from .composition import model
+from .formula import *

@@ -1,0 +1,294 @@
+"""Building a model: an ordinary Python function calls layers on symbolic tensors, a Graph comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .elaboration import expand_ellipsis, expand_index
+from .equation import Equation, parse_names
+from .errors import EquationError, ShapeError
+from .expression import ELLIPSIS, axes_of_index, fresh, occurring, rename_tensors
+from .graph import Graph, Leaf
+from .shape import Axis, Dim, dim_size, result_dims, scope_of
+from .sizes import as_size, evaluate, product, symbol
+from .unify import Unifier
+
+__all__ = ["Tensor", "apply", "model"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a model being built: a name, its dimensions, and the trace it belongs to."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    trace: _Trace = field(compare=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension, an integer or symbolic where open."""
+        return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
+
+
+def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
+    """Runs `function` on symbolic tensors and returns the graph of what it did.
+
+    Layers (graphs) are called on the tensors, `layer(x, scope="first")`; the scope prefixes the
+    names of the parameters, and a scope used twice shares them.
+
+    Args:
+        function: takes one symbolic tensor for each input, returns one or a tuple of them.
+        inputs: the inputs with their axes, as in `"x[b,n,c]"`.
+        **sizes: axis name to a positive integer or a sympy expression; what is left out is open.
+
+    Raises:
+        EquationError: the function returns something else, or tensors of another model.
+        ShapeError: a layer is called on a tensor it does not fit.
+
+    Example:
+        >>> import tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=8)
+        >>> twice = tn.model(lambda x: dense(dense(x, scope="a"), scope="b"), inputs="x[b,i]", i=8)
+        >>> [leaf.name for leaf in twice.parameters], tn.parameter_count(twice)
+        (['a.W', 'b.W'], 128)
+    """
+    given = {name: as_size(value, name) for name, value in sizes.items()}
+    trace = _Trace({name: size for name, size in given.items() if isinstance(size, int)})
+    replaced = Unifier({}, {name: size for name, size in given.items() if not isinstance(size, int)})
+    tensors = []
+    for each in parse_names(inputs, "input"):
+        if each.dims is None:
+            raise EquationError(f"the input '{each.name}' needs its axes", fix=f'write inputs="{each.name}[b,i]"')
+        dims = tuple(
+            tuple(Axis(name, replaced.resolve(symbol(name) if size is None else size)) for name, size in dim)
+            for dim in each.dims
+        )
+        tensors.append(trace.leaf(Leaf(each.name, "input", dims)))
+    results = function(*tensors)
+    outputs = results if isinstance(results, tuple) else (results,)
+    for each in outputs:
+        if not isinstance(each, Tensor) or each.trace is not trace:
+            raise EquationError(
+                f"the model returns {each!r}, not a tensor of its own", fix="return what its layers returned"
+            )
+    return trace.graph(tuple(each.name for each in outputs))
+
+
+def apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+    """Calls a graph on symbolic tensors; see `Graph.__call__`."""
+    expected = [leaf.name for leaf in graph.inputs]
+    if len(tensors) != len(expected):
+        raise ShapeError(f"the layer takes {len(expected)} input(s) ({', '.join(expected)}), not {len(tensors)}")
+    for each in tensors:
+        if not isinstance(each, Tensor):
+            raise EquationError(
+                f"a graph is called on the tensors of a model, not on {type(each).__name__}",
+                fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
+            )
+    if not tensors:
+        raise EquationError("a layer without inputs cannot be called", fix="give it an input")
+    trace = tensors[0].trace
+    if any(each.trace is not trace for each in tensors):
+        raise EquationError("these tensors belong to different models", fix="build them in one function")
+    results = trace.inline(graph, tensors, scope)
+    return results[0] if len(results) == 1 else results
+
+
+class _Trace:
+    """The graph under construction. Mutable, and seen by nobody after `model` returns."""
+
+    def __init__(self, bound: dict[str, int]) -> None:
+        self.bound = bound
+        self.leaves: dict[str, Leaf] = {}
+        self.equations: list[Equation] = []
+        self.dims: dict[str, tuple[Dim, ...]] = {}
+
+    def leaf(self, leaf: Leaf) -> Tensor:
+        """Adds a leaf, or shares the one of that name."""
+        known = self.leaves.get(leaf.name)
+        if known is not None:
+            sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
+            if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
+                raise ShapeError(
+                    f"'{leaf.name}' is shared by two calls that disagree: {sizes[0]} and {sizes[1]}",
+                    fix="give the calls different scopes",
+                )
+        else:
+            if leaf.name in self.dims:
+                raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
+            self.leaves[leaf.name] = leaf
+            self.dims[leaf.name] = leaf.dims
+        return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
+
+    def graph(self, outputs: tuple[str, ...]) -> Graph:
+        """The finished graph."""
+        names = {name.name for dims in self.dims.values() for dim in dims for axis in dim for name in _open(axis.size)}
+        for equation in self.equations:
+            names.update(occurring(equation.right))
+        bound = tuple((name, value) for name, value in self.bound.items() if name in names)
+        return Graph(tuple(self.leaves.values()), tuple(self.equations), outputs, bound)
+
+    # ---- calling a graph
+
+    def inline(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
+        """Copies the equations of `graph`, reading `tensors` where it reads its inputs."""
+        private = _Private(graph, self.bound)
+        lead = self._match_inputs(graph, tensors, private)
+        names = {leaf.name: tensor.name for leaf, tensor in zip(graph.inputs, tensors, strict=True)}
+        private.adopt(self.bound)
+        prefix = f"{scope}." if scope else ""
+        for leaf in graph.leaves:
+            if leaf.kind != "input":
+                moved = replace(leaf, name=prefix + leaf.name, dims=private.dims(leaf.dims))
+                names[leaf.name] = self.leaf(moved).name
+        for equation in graph.equations:
+            names[equation.name] = fresh(prefix + equation.name, set(self.dims))
+            self._append(private.equation(equation), names, lead)
+        return tuple(Tensor(names[name], self.dims[names[name]], self) for name in graph.outputs)
+
+    def _append(self, equation: Equation, names: dict[str, str], lead: tuple[Axis, ...] | None) -> None:
+        left, right = equation.left, rename_tensors(equation.right, names)
+        if lead is not None:
+            taken = occurring(right) | set(axes_of_index(left))
+            written: list[str] = []
+            for axis in lead:
+                written.append(fresh(axis.name, taken))
+                taken.add(written[-1])
+            left, right = expand_index(left, tuple(written)), expand_ellipsis(right, tuple(written))
+        moved = Equation(names[equation.name], left, right, equation.place)
+        scope = scope_of(right, self.dims, self._agree, self.bound)
+        self.equations.append(moved)
+        self.dims[moved.name] = result_dims(moved, scope)
+
+    def _agree(self, a: Any, b: Any, axis: str, ref: Any) -> Any:
+        return Graph.agree(_Bound(self.bound), a, b, axis, ref)  # type: ignore[arg-type]
+
+    def _match_inputs(
+        self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
+    ) -> tuple[Axis, ...] | None:
+        """Makes the sizes of inputs and tensors agree; returns what `...` stands for."""
+        lead: tuple[Axis, ...] | None = None
+        for leaf, tensor in zip(graph.inputs, tensors, strict=True):
+            wanted, offered = private.dims(leaf.dims), tensor.dims
+            at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
+            if at is not None:
+                count = len(offered) - (len(wanted) - 1)
+                if count < 0:
+                    raise _wrong_rank(leaf, tensor)
+                found = tuple(
+                    Axis("_".join(axis.name for axis in dim), dim_size(dim)) for dim in offered[at : at + count]
+                )
+                if lead is not None and [a.size for a in lead] != [a.size for a in found]:
+                    raise ShapeError(f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'")
+                lead = found
+                private.unifier.solution[wanted[at][0].size.name] = product(axis.size for axis in found)
+                wanted = wanted[:at] + wanted[at + 1 :]
+                offered = offered[:at] + offered[at + count :]
+            if len(wanted) != len(offered):
+                raise _wrong_rank(leaf, tensor)
+            for ours, theirs in zip(wanted, offered, strict=True):
+                self._match(leaf, tensor, ours, theirs, private)
+        return lead
+
+    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> None:
+        size = dim_size(theirs)
+        own, other = evaluate(dim_size(ours), private.unifier.bound), evaluate(size, self.bound)
+        if isinstance(own, int) and isinstance(other, int) and own != other:
+            name = "_".join(axis.name for axis in ours)
+            raise ShapeError(
+                f"sizes disagree: axis '{name}' of the layer's input '{leaf.name}' is {own},"
+                f" and '{tensor.name}' has {other} there",
+                fix=f"build the layer with {name}={other}, or pass a tensor of size {own}",
+            )
+        symbolic = dim_size(ours)
+        if getattr(symbolic, "is_Symbol", False) and symbolic.name in private.names:
+            bound = private.unifier.bound.pop(symbolic.name, None)
+            private.unifier.solution[symbolic.name] = size
+            if bound is not None and not isinstance(other, int):
+                solved = Unifier(self.bound)
+                solved.agree(size, bound, ours[0].name, None)
+                self.bound.update(solved.bound)
+            return
+        private.unifier.agree(size, symbolic, ours[0].name, None)
+
+
+class _Bound:
+    """Enough of a graph for `Graph.agree`: the sizes that have a value."""
+
+    def __init__(self, bound: dict[str, int]) -> None:
+        self.bound = bound
+
+
+class _Private:
+    """A graph's own sizes under names nobody else has, until they are solved or adopted."""
+
+    def __init__(self, graph: Graph, outer: dict[str, int]) -> None:
+        names = {s.name for dims in graph.dims.values() for dim in dims for axis in dim for s in _open(axis.size)}
+        for equation in graph.equations:
+            names.update(occurring(equation.right))
+        names |= set(graph.bound)
+        self.private = {name: f"{name}@" for name in names}
+        self.names = set(self.private.values())
+        bound = {self.private[name]: value for name, value in graph.bound.items()}
+        self.unifier = Unifier({**outer, **bound}, {name: symbol(new) for name, new in self.private.items()})
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions in the sizes of the model."""
+        return tuple(tuple(Axis(axis.name, self._moved(axis.size)) for axis in dim) for dim in dims)
+
+    def _moved(self, size: Any) -> Any:
+        privately = {name: symbol(self.private[name.name]) for name in _open(size) if name.name in self.private}
+        if privately:
+            size = size.subs(privately, simultaneous=True)
+        inner = Unifier({}, {k: v for k, v in self.unifier.solution.items() if k in self.names})
+        return inner.resolve(size)
+
+    def adopt(self, outer: dict[str, int]) -> None:
+        """Gives what is still private its own name in the model, or a fresh one where that is taken."""
+        for name, private in self.private.items():
+            if private in self.unifier.solution:
+                continue
+            value = self.unifier.bound.get(private)
+            chosen = name
+            number = 1
+            while value is not None and outer.get(chosen, value) != value:
+                chosen = f"{name}_{number}"
+                number += 1
+            if value is not None:
+                outer[chosen] = value
+            self.unifier.solution[private] = symbol(chosen)
+
+    def equation(self, equation: Equation) -> Equation:
+        """The equation, speaking of sizes at large by their names in the model."""
+        outward = {name: self._moved(symbol(name)) for name in self.private}
+        changed = {name: size for name, size in outward.items() if size != symbol(name)}
+        if not changed:
+            return equation
+        return _Simultaneous(changed).equation(equation)
+
+
+class _Simultaneous(Unifier):
+    """Puts sizes in once, not again into what was put in."""
+
+    def __init__(self, solution: dict[str, Any]) -> None:
+        super().__init__({}, solution)
+
+    def resolve(self, size: Any) -> Any:
+        return size.subs({name: self.solution[name.name] for name in _open(size) if name.name in self.solution})
+
+
+def _open(size: Any) -> set[Any]:
+    return getattr(size, "free_symbols", set())
+
+
+def _named(axes: tuple[Axis, ...]) -> str:
+    return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"
+
+
+def _wrong_rank(leaf: Leaf, tensor: Tensor) -> ShapeError:
+    return ShapeError(
+        f"the layer's input is '{leaf}' and '{tensor.name}' has {len(tensor.dims)} dimension(s)",
+        fix="pass a tensor with as many dimensions",
+    )

@@ -1,0 +1,428 @@
+"""From a block of text to a Graph: names get their meaning, sums are written out, sizes are solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .equation import Declaration, Equation, einstein, parse_block, parse_names, resolve
+from .errors import EquationError, Place, ShapeError
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    fresh,
+    occurring,
+    references,
+    subexpressions,
+    transform,
+)
+from .graph import Constant, Graph, Leaf
+from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
+from .sizes import as_size, symbol
+from .unify import Unifier
+
+__all__ = ["layer"]
+
+Names = str | Sequence[str]
+
+
+def layer(
+    equations: str,
+    *,
+    inputs: Names = (),
+    outputs: Names = (),
+    constants: Mapping[str, Any] | None = None,
+    init: Mapping[str, float | str] | None = None,
+    **sizes: Any,
+) -> Graph:
+    """Reads a block of equations as a graph.
+
+    A name that no line defines is an input if `inputs` lists it, a constant if `constants` holds
+    it, else a parameter. The last line is the output unless `outputs` names others.
+
+    Args:
+        equations: one equation a line, `name[axes] = expression`.
+        inputs: the names of the inputs, in the order of the call; with axes where the equations
+            do not show them, as in `"x[b,n,c] t[b,n]"`.
+        outputs: the names of the results.
+        constants: arrays with a fixed value, by name.
+        init: how a parameter starts, where it is not to be derived: a standard deviation, or
+            `"zeros"` or `"ones"`.
+        **sizes: axis name to a positive integer or a sympy expression; what is left out is open.
+
+    Raises:
+        EquationError: the text is not in the language.
+        ShapeError: sizes disagree.
+
+    Example:
+        >>> import tensornet as tn
+        >>> print(tn.layer("y[b,o] = gelu(x[b,i] * W[o,i] + u[o])", inputs="x", i=8, o=2))
+        i: 8
+        o: 2
+        x[b,i]: input
+        W[o,i]: parameter
+        u[o]: parameter
+        y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
+    """
+    given = {name: as_size(value, name) for name, value in sizes.items()}
+    statements = parse_block(equations)
+    block = _Block(statements, inputs, given, constants or {}, init or {})
+    return block.graph(outputs)
+
+
+@dataclass
+class _Known:
+    """What is known of a tensor while the block is read."""
+
+    kind: str
+    index: tuple[Index, ...] | None = None
+    dims: tuple[Dim, ...] | None = None
+    start: tuple[str, float] | None = None
+    place: Place | None = None
+    value: Constant | None = None
+
+
+class _Block:
+    """Reads the statements in order; `known` grows, and the unifier learns the sizes."""
+
+    def __init__(
+        self,
+        statements: Sequence[Equation | Declaration],
+        inputs: Names,
+        given: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        init: Mapping[str, float | str],
+    ) -> None:
+        declarations = [s for s in statements if isinstance(s, Declaration)]
+        self.lines = [s for s in statements if isinstance(s, Equation)]
+        self.strict = set(given)  # sizes that hold wherever the axis is named; `i: 4` in the text only names one
+        given = dict(given)
+        for each in declarations:
+            if each.kind == "size":
+                given[each.name] = as_size(each.size, each.name)
+        self.given = given
+        self.unifier = Unifier(
+            {name: size for name, size in given.items() if isinstance(size, int)},
+            {name: size for name, size in given.items() if not isinstance(size, int)},
+        )
+        self.init = dict(init)
+        self.known: dict[str, _Known] = {}
+        self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
+        for each in [*parse_names(inputs, "input"), *declarations]:
+            if each.kind in ("input", "parameter", "constant"):
+                self._declare(each)
+        for name, value in constants.items():
+            entry = self.known.setdefault(name, _Known("constant"))
+            entry.kind, entry.value = "constant", Constant.of(value)
+        self.axes = self._axis_names()
+        self.equations: list[Equation] = []
+
+    # ---- names
+
+    def _declare(self, each: Declaration) -> None:
+        previous = self.known.get(each.name)
+        if previous is not None and (previous.kind != each.kind or (previous.dims and each.dims)):
+            raise EquationError(f"'{each.name}' is declared twice", each.place, "declare it once")
+        entry = previous or _Known(each.kind, place=each.place)
+        if each.dims is not None:
+            entry.dims = tuple(
+                tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
+                for dim in each.dims
+            )
+            entry.index = _index_of(entry.dims)
+        if each.options:
+            entry.start = each.options[0]
+        self.known[each.name] = entry
+
+    def _axis_names(self) -> set[str]:
+        names = set(self.given)
+        for entry in self.known.values():
+            for dim in entry.dims or ():
+                names.update(axis.name for axis in dim)
+        for line in self.lines:
+            names.update(axes_of_index(line.left))
+            names.update(occurring(line.right))
+        return names
+
+    def graph(self, outputs: Names) -> Graph:
+        """Reads every line, then puts together what was found."""
+        definitions = {line.name: line for line in self.lines}
+        for name in self.known:
+            if name in definitions:
+                raise EquationError(
+                    f"'{name}' is declared as {self.known[name].kind}, and defined here",
+                    definitions[name].place,
+                    f"take '{name}' out of the declarations, or define another name",
+                )
+        for line in self.lines:
+            self._read(line, definitions)
+        return self._finish(outputs)
+
+    def _read(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
+        if line.name in {equation.name for equation in self.equations}:
+            raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
+        self._check_order(line, definitions)
+        line = self._resolve(line)
+        line = self._expand_ellipsis(line)
+        line = replace(line, right=self._declare_extents(line.right))
+        self._declare_leaves(line)
+        line = einstein(line)
+        scope = self._scope(line.right)
+        self._check_given(line)
+        self.equations.append(line)
+        dims = result_dims(line, scope)
+        self.known[line.name] = _Known("result", tuple(line.left), dims)
+
+    def _check_order(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
+        for ref in references(line.right):
+            if ref.name in definitions and ref.name not in self.known:
+                raise EquationError(
+                    f"'{ref.name}' is used before it is defined", ref.place, "order the lines so that it comes first"
+                )
+
+    def _resolve(self, line: Equation) -> Equation:
+        indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
+        for ref in references(line.right):
+            entry = self.known.get(ref.name)
+            if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
+                shapes = [other.index for other in references(line.right) if other.name == ref.name and other.index]
+                if shapes or ref.name in self.axes:
+                    continue
+                fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
+                raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
+        return replace(line, right=resolve(line.right, indices, lambda name: name in self.axes))
+
+    # ---- leading axes
+
+    def _expand_ellipsis(self, line: Equation) -> Equation:
+        """Writes `...` out wherever a tensor's leading axes are known by name."""
+        lead: tuple[str, ...] | None = None
+        for ref in references(line.right):
+            entry = self.known.get(ref.name)
+            if ELLIPSIS not in ref.index or entry is None or entry.dims is None:
+                continue
+            if any(axis.name == ELLIPSIS for dim in entry.dims for axis in dim):
+                continue
+            count = len(entry.dims) - (len(ref.index) - 1)
+            if count < 0 or (lead is not None and len(lead) != count):
+                expected = "none" if count < 0 else f"{len(lead or ())}"
+                raise ShapeError(
+                    f"'...' stands for {max(count, 0)} axes of '{ref.name}', and for {expected} elsewhere in the line",
+                    ref.place,
+                    "write the axes out",
+                )
+            if lead is None:
+                lead = self._lead_names(line, entry.dims, ref.index.index(ELLIPSIS), count)
+        if lead is None:
+            return line
+        return Equation(
+            line.name, expand_index(line.left, lead), expand_ellipsis(line.right, lead), line.place
+        )
+
+    def _lead_names(self, line: Equation, dims: tuple[Dim, ...], start: int, count: int) -> tuple[str, ...]:
+        taken = occurring(line.right) | set(axes_of_index(line.left))
+        names: list[str] = []
+        for dim in dims[start : start + count]:
+            names.append(fresh("_".join(axis.name for axis in dim), taken))
+            taken.add(names[-1])
+        return tuple(names)
+
+    # ---- leaves
+
+    def _declare_extents(self, expression: Expression) -> Expression:
+        """`concat[n](cls[1,c], …)`: the 1 is how long the parameter `cls` is along n."""
+        if isinstance(expression, Call) and expression.function == "concat":
+            arguments = tuple(self._with_extent(part, expression.axes[0]) for part in expression.arguments)
+            expression = replace(expression, arguments=arguments)
+        return transform(expression, self._declare_extents)
+
+    def _with_extent(self, part: Expression, axis: str) -> Expression:
+        if not isinstance(part, Ref) or part.name in self.known or axis in axes_of_index(part.index):
+            return part
+        extents = [entry for entry in part.index if isinstance(entry, int) and entry > 0]
+        if len(extents) != 1:
+            return part
+        index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
+        dims: list[Dim] = []
+        for position, entry in enumerate(index):
+            dim = self._new_dim(part, position, entry, Scope())
+            dims.append((Axis(axis, extents[0]),) if entry == axis else dim)
+        self.known[part.name] = _Known("parameter", index, tuple(dims), place=part.place)
+        return replace(part, index=index)
+
+    def _declare_leaves(self, line: Equation) -> None:
+        """Gives every tensor met for the first time the dimensions this line reads it with."""
+        new = [
+            ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None
+        ]
+        if not new:
+            return
+        scope = self._scope(line.right)
+        for ref in new:
+            entry = self.known.setdefault(ref.name, _Known("parameter", place=ref.place))
+            if entry.dims is not None:
+                continue
+            entry.dims = tuple(
+                self._new_dim(ref, position, each, scope) for position, each in enumerate(ref.index)
+            )
+            if ELLIPSIS in ref.index and entry.kind != "input":
+                raise EquationError(
+                    f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
+                )
+            entry.index = _index_of(entry.dims)
+
+    def _new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
+        match entry:
+            case str():
+                return (Axis(entry, scope.sizes.get(entry, symbol(entry))),)
+            case tuple():
+                return tuple(Axis(name, scope.sizes.get(name, symbol(name))) for name in entry)
+        name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+        return (Axis(name, symbol(name)),)
+
+    # ---- sizes
+
+    def _scope(self, expression: Expression) -> Scope:
+        dims = {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
+        return scope_of(expression, dims, self.unifier.agree, self.unifier.bound)
+
+    def _check_given(self, line: Equation) -> None:
+        """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
+        remade = {name for name in self.strict if any(_remakes(each.right, name) for each in [*self.equations, line])}
+        for ref in references(line.right):
+            for entry, dim in zip(ref.index, self.known[ref.name].dims or (), strict=True):
+                if isinstance(entry, str) and entry in self.strict and entry not in remade:
+                    self.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
+
+    def _finish(self, outputs: Names) -> Graph:
+        for equation in self.equations:  # again: a later line may have solved what an earlier one left open
+            self._scope(equation.right)
+        leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
+        chosen = tuple(each.name for each in parse_names(outputs, "output")) or tuple(self.declared_outputs)
+        if not chosen and self.equations:
+            chosen = (self.equations[-1].name,)
+        equations = tuple(self.unifier.equation(equation) for equation in self.equations)
+        self._check_unused(equations, leaves)
+        return Graph(tuple(leaves), equations, chosen, self.unifier.sizes(self._sizes_in(equations, leaves)))
+
+    def _leaf(self, name: str, entry: _Known) -> Leaf:
+        if entry.dims is None:
+            fix = f'read it in an equation, or give its axes: inputs="{name}[b,i]"'
+            raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
+        start = entry.start
+        if name in self.init:
+            start = _start(name, self.init.pop(name))
+        dims = self.unifier.dims(entry.dims)
+        if entry.kind == "constant" and entry.value is not None:
+            self._check_constant(name, dims, entry.value)
+            dims = self.unifier.dims(dims)
+        return Leaf(name, entry.kind, dims, start, entry.value)
+
+    def _check_constant(self, name: str, dims: tuple[Dim, ...], value: Constant) -> None:
+        if len(dims) != len(value.shape):
+            raise ShapeError(
+                f"the constant '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
+            )
+        for dim, size in zip(dims, value.shape, strict=True):
+            self.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, _index_of(dims)))
+
+    def _sizes_in(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
+        names: set[str] = set()
+        for leaf in leaves:
+            for dim in leaf.dims:
+                for axis in dim:
+                    names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+        for equation in equations:
+            for part in subexpressions(equation.right):
+                if isinstance(part, Call):
+                    names.update(part.axes)
+                names.update(occurring(part) if not isinstance(part, Ref) else ())
+        for name in list(names):
+            resolved = self.unifier.resolve(symbol(name))
+            names.update(size.name for size in getattr(resolved, "free_symbols", ()))
+        return names
+
+    def _check_unused(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> None:
+        for name in self.init:
+            raise EquationError(f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter"))
+        for name in self.given:
+            if name not in self.axes or not self._mentions(name):
+                axes = sorted(self.axes - set(self.given))
+                fix = f"the axes are {', '.join(axes)}" if axes else "leave it out"
+                raise ShapeError(f"a size is given for '{name}', which is no axis here", fix=fix)
+        for leaf in leaves:
+            if leaf.kind == "constant" and leaf.value is None:
+                raise EquationError(
+                    f"the constant '{leaf.name}' has no value", fix=f'pass constants={{"{leaf.name}": array}}'
+                )
+
+    def _mentions(self, name: str) -> bool:
+        if any(name in axes_of_index(line.left) or name in occurring(line.right) for line in self.lines):
+            return True
+        if any(axis.name == name for entry in self.known.values() for dim in entry.dims or () for axis in dim):
+            return True
+        return any(
+            isinstance(part, Ref) and part.name == name and not part.index
+            for line in self.lines
+            for part in subexpressions(line.right)
+        ) or any(
+            name in {s.name for s in getattr(axis.size, "free_symbols", ())}
+            for entry in self.known.values()
+            for dim in entry.dims or ()
+            for axis in dim
+        )
+
+
+def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
+    return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
+
+
+def _remakes(expression: Expression, axis: str) -> bool:
+    """Whether some concat or pad gives the axis a new size."""
+    return any(
+        isinstance(part, Call)
+        and (
+            (part.function == "concat" and axis in part.axes)
+            or (part.function == "pad" and axis in dict(part.options))
+        )
+        for part in subexpressions(expression)
+    )
+
+
+def _listed(leaves: list[Leaf], kind: str) -> str:
+    return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
+
+
+def _start(name: str, value: float | str) -> tuple[str, float]:
+    if value in ("zeros", "ones"):
+        return "value", float(value == "ones")
+    if isinstance(value, str) or not value >= 0:
+        raise EquationError(
+            f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros' or 'ones'"
+        )
+    return "std", float(value)
+
+
+# ---------------------------------------------------------------------------- ellipsis
+
+
+def expand_index(index: tuple[Any, ...], lead: tuple[str, ...]) -> tuple[Any, ...]:
+    """An index with `...` replaced by the names it stands for."""
+    expanded: list[Any] = []
+    for entry in index:
+        expanded.extend(lead if entry == ELLIPSIS else (entry,))
+    return tuple(expanded)
+
+
+def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression:
+    """An expression with `...` replaced by the names it stands for."""
+    change: Callable[[Expression], Expression] = lambda part: expand_ellipsis(part, lead)  # noqa: E731
+    expression = transform(expression, change)
+    if isinstance(expression, Ref):
+        return replace(expression, index=expand_index(expression.index, lead))
+    return expression

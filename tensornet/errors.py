@@ -1,0 +1,64 @@
+"""The errors a user can meet: each names the place, the cause and the fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BackendError", "EquationError", "Place", "ShapeError", "TensornetError"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A stretch of one line of an equation block: what an error points at."""
+
+    line: str
+    number: int
+    column: int
+    width: int = 1
+
+    def caret(self) -> str:
+        """The line with carets under the stretch, numbered from 1."""
+        label = f"  line {self.number}: "
+        marker = " " * (len(label) + self.column) + "^" * max(1, self.width)
+        return f"{label}{self.line}\n{marker}"
+
+
+class TensornetError(Exception):
+    """The base of every error that `tensornet` raises on purpose.
+
+    Args:
+        message: what is wrong, in one sentence.
+        place: where in the equations, shown with a caret.
+        fix: what to write instead.
+
+    Example:
+        >>> print(EquationError("axis 'z' is unknown", Place("y[z] = x[b]", 1, 2), "remove it"))
+        axis 'z' is unknown
+          line 1: y[z] = x[b]
+                    ^
+        fix: remove it
+    """
+
+    def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
+        self.message, self.place, self.fix = message, place, fix
+        parts = [message]
+        if place is not None:
+            parts.append(place.caret())
+        if fix:
+            parts.append(f"fix: {fix}")
+        super().__init__("\n".join(parts))
+
+    def __reduce__(self) -> tuple[type[TensornetError], tuple[str, Place | None, str]]:
+        return type(self), (self.message, self.place, self.fix)
+
+
+class EquationError(TensornetError, ValueError):
+    """The text of an equation cannot be read, or means nothing."""
+
+
+class ShapeError(TensornetError, ValueError):
+    """Sizes disagree, or one is missing."""
+
+
+class BackendError(TensornetError, RuntimeError):
+    """A library or a device is missing, or a backend cannot do what was asked."""

@@ -1,0 +1,148 @@
+"""The functions an equation may call: one table, a row each, and `register` for the user's own.
+
+What a function does to the axes is its `kind`; how a backend spells it is in that backend's
+table of templates under the same name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import EquationError
+
+__all__ = ["FUNCTIONS", "Function", "register"]
+
+Kind = Literal["pointwise", "axis", "reduction", "structure"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the equation language.
+
+    `pointwise` maps elements (operands align by axis name), `axis` keeps the axes it runs over
+    (softmax), `reduction` removes them (mean), `structure` moves elements (roll, concat).
+    """
+
+    name: str
+    kind: Kind
+    arity: tuple[int, int]
+    formula: str
+    options: tuple[tuple[str, float], ...] = ()
+    infix: str = ""
+    scalar: Callable[..., Any] | None = field(default=None, compare=False)
+    implementations: tuple[tuple[str, Callable[..., Any]], ...] = field(default=(), compare=False)
+
+    @property
+    def takes_axes(self) -> bool:
+        """Whether the function is written with axes in brackets, as `softmax[j](s)`."""
+        return self.kind in ("axis", "reduction") or self.name in ("concat", "onehot")
+
+
+def _pointwise(
+    name: str,
+    formula: str,
+    arity: int | tuple[int, int] = 1,
+    infix: str = "",
+    scalar: Callable[..., Any] | None = None,
+) -> Function:
+    bounds = arity if isinstance(arity, tuple) else (arity, arity)
+    return Function(name, "pointwise", bounds, formula, infix=infix, scalar=scalar)
+
+
+def _table() -> dict[str, Function]:
+    many = (2, 10**6)
+    rows = [
+        _pointwise("add", "a + b + …", many, "+", lambda *a: sum(a)),
+        _pointwise("reciprocal", "1 / a", scalar=lambda a: 1 / a),
+        _pointwise("power", "a ** b", 2, "**", lambda a, b: float(a) ** float(b)),
+        _pointwise("exp", "eᵃ", scalar=math.exp),
+        _pointwise("expm1", "eᵃ − 1", scalar=math.expm1),
+        _pointwise("log", "natural logarithm", scalar=math.log),
+        _pointwise("log1p", "log(1 + a)", scalar=math.log1p),
+        _pointwise("sqrt", "√a", scalar=math.sqrt),
+        _pointwise("rsqrt", "1 / √a", scalar=lambda a: 1 / math.sqrt(a)),
+        _pointwise("square", "a²", scalar=lambda a: a * a),
+        _pointwise("abs", "|a|", scalar=abs),
+        _pointwise("sign", "−1, 0 or 1", scalar=lambda a: (a > 0) - (a < 0)),
+        _pointwise("floor", "largest integer ≤ a", scalar=math.floor),
+        _pointwise("sin", "sine", scalar=math.sin),
+        _pointwise("cos", "cosine", scalar=math.cos),
+        _pointwise("tanh", "hyperbolic tangent", scalar=math.tanh),
+        _pointwise("erf", "error function", scalar=math.erf),
+        _pointwise("sigmoid", "1 / (1 + e⁻ᵃ)"),
+        _pointwise("relu", "max(a, 0)"),
+        _pointwise("gelu", "a·Φ(a), exact"),
+        _pointwise("gelu_tanh", "a·Φ(a), tanh approximation"),
+        _pointwise("silu", "a·sigmoid(a)"),
+        _pointwise("softplus", "log(1 + eᵃ)"),
+        _pointwise("maximum", "the larger of a and b", 2, scalar=max),
+        _pointwise("minimum", "the smaller of a and b", 2, scalar=min),
+        _pointwise("where", "a if condition else b", 3),
+        _pointwise("equal", "a == b", 2, "=="),
+        _pointwise("not_equal", "a != b", 2, "!="),
+        _pointwise("less", "a < b", 2, "<"),
+        _pointwise("less_equal", "a <= b", 2, "<="),
+        _pointwise("greater", "a > b", 2, ">"),
+        _pointwise("greater_equal", "a >= b", 2, ">="),
+        _pointwise("logical_and", "a and b", 2, "&"),
+        _pointwise("logical_or", "a or b", 2, "|"),
+        _pointwise("logical_not", "not a", 1, "~"),
+        _pointwise("dropout", "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating", 2),
+        Function("softmax", "axis", (1, 1), "eᵃ / Σ eᵃ"),
+        Function("log_softmax", "axis", (1, 1), "a − log Σ eᵃ"),
+        Function("hardmax", "axis", (1, 1), "1 at the first largest element, 0 elsewhere"),
+        Function("normalize", "axis", (1, 1), "(a − mean) / √(variance + eps)", (("eps", 1e-5),)),
+        Function("mean", "reduction", (1, 1), "arithmetic mean"),
+        Function("var", "reduction", (1, 1), "biased variance"),
+        Function("max", "reduction", (1, 1), "largest element"),
+        Function("min", "reduction", (1, 1), "smallest element"),
+        Function("prod", "reduction", (1, 1), "product of the elements"),
+        Function("logsumexp", "reduction", (1, 1), "log Σ eᵃ"),
+        Function("index", "structure", (0, 0), "position along an axis, from 0"),
+        Function("roll", "structure", (1, 1), "cyclic shift: roll(x, i=s)[i] = x[i − s]"),
+        Function("concat", "structure", (1, 10**6), "operands one after another along an axis"),
+        Function("pad", "structure", (1, 1), "pad(x, i=(before, after), value=0)", (("value", 0),)),
+        Function("onehot", "structure", (1, 1), "onehot[v](t)[…, v] = 1 where t = v, else 0"),
+    ]
+    return {row.name: row for row in rows}
+
+
+FUNCTIONS: dict[str, Function] = _table()
+
+
+def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: Callable[..., Any]) -> None:
+    """Adds a function of your own to the equation language, for every later equation.
+
+    A pointwise function is called with arrays aligned to one another; with `over_axis=True` it
+    is called as `f(array, axis)` and keeps the shape, written `name[j](x)`.
+
+    Args:
+        name: how equations call it; a Python name.
+        over_axis: whether it runs along one axis instead of element by element.
+        arity: how many arrays a pointwise function takes.
+        **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `cupy=...`.
+
+    Raises:
+        EquationError: the name is not a Python name, belongs to the language, or no
+            implementation is given.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> tn.register("cube", numpy=lambda a: a**3, torch=lambda a: a**3)
+        >>> f = tn.compile(tn.layer("y[i] = cube(x[i])", inputs="x"), backend="numpy")
+        >>> f({}, np.array([1.0, 2.0]))
+        array([1., 8.])
+    """
+    if not name.isidentifier():
+        raise EquationError(f"'{name}' cannot name a function", fix="use letters, digits and '_'")
+    if name in FUNCTIONS and not FUNCTIONS[name].implementations or name in ("sum", "pi", "inf"):
+        raise EquationError(f"'{name}' belongs to the language", fix="register under another name")
+    if not backends:
+        raise EquationError(f"'{name}' has no implementation", fix=f"register('{name}', numpy=...)")
+    kind: Kind = "axis" if over_axis else "pointwise"
+    FUNCTIONS[name] = Function(
+        name, kind, (arity, arity), "registered by the user", implementations=tuple(backends.items())
+    )

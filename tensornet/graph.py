@@ -1,0 +1,281 @@
+"""A layer or a model as a value: named tensors, the equations between them, what comes out.
+
+    Graph = sizes · leaves (inputs, parameters, constants) · equations, in order · outputs
+
+A graph is frozen, compares and hashes by value, prints as the equations it was made of (and
+`layer(str(graph)) == graph`), and has been checked: every name is defined before it is read and
+every axis has one size in an equation. It knows nothing of arrays or backends.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .equation import Equation, parse_block
+from .errors import EquationError, ShapeError, TensornetError
+from .expression import Ref, references
+from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
+from .sizes import evaluate, show_size
+
+if TYPE_CHECKING:
+    from .composition import Tensor
+
+__all__ = ["Constant", "Graph", "Leaf"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The frozen value of a constant tensor: a table of positions, a mask."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, array: Any) -> Constant:
+        """Freezes an array (anything `numpy.asarray` takes)."""
+        import numpy
+
+        value = numpy.ascontiguousarray(array)
+        return cls(value.dtype.str, numpy.shape(array), value.tobytes())
+
+    def array(self) -> Any:
+        """The value as a NumPy array."""
+        import numpy
+
+        return numpy.frombuffer(self.data, dtype=numpy.dtype(self.dtype)).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor that no equation defines.
+
+    `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, or nothing, and then
+    it is derived from the equations (`initialise.py`).
+    """
+
+    name: str
+    kind: str  # "input", "parameter" or "constant"
+    dims: tuple[Dim, ...]
+    start: tuple[str, float] | None = None
+    value: Constant | None = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension, symbolic where open."""
+        return tuple(dim_size(dim) for dim in self.dims)
+
+    def __str__(self) -> str:
+        brackets = ",".join(_show_declared(dim) for dim in self.dims)
+        start = f"({self.start[0]}={self.start[1]!r})" if self.start else ""
+        return f"{self.name}[{brackets}]: {self.kind}{start}" if self.dims else f"{self.name}: {self.kind}{start}"
+
+
+def _show_declared(dim: Dim) -> str:
+    names = [axis.name for axis in dim]
+    sizes = [show_size(axis.size) for axis in dim]
+    if len(dim) == 1:
+        return names[0] if names == sizes or names[0] == "..." else f"{names[0]}:{sizes[0]}"
+    shown = f"({','.join(names)})"
+    return shown if names == sizes else f"{shown}:({','.join(sizes)})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Equations as a value; made by `tensornet.layer` and `tensornet.model`.
+
+    Attributes:
+        leaves: inputs, parameters and constants, in the order of their first use.
+        equations: the definitions, each reading only what stands before it.
+        outputs: the names of the results.
+        sizes: the axes that have a value, as (name, integer); all others are open.
+    """
+
+    leaves: tuple[Leaf, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(sorted(self.sizes)))
+        self._check_names()
+        _ = self.dims
+
+    def _check_names(self) -> None:
+        known: set[str] = set()
+        for name in [leaf.name for leaf in self.leaves]:
+            if name in known:
+                raise EquationError(f"'{name}' is declared twice", fix="give each tensor one name")
+            known.add(name)
+        for equation in self.equations:
+            for ref in references(equation.right):
+                if ref.name not in known:
+                    raise EquationError(f"'{ref.name}' is used before it is defined", ref.place)
+            if equation.name in known:
+                raise EquationError(
+                    f"'{equation.name}' is defined twice", equation.place, "give each result a name of its own"
+                )
+            known.add(equation.name)
+        for name in self.outputs:
+            if name not in known:
+                raise EquationError(f"the output '{name}' is not defined", fix=f"choose of {', '.join(known)}")
+        if not self.outputs:
+            raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
+
+    # ---- parts
+
+    @property
+    def inputs(self) -> tuple[Leaf, ...]:
+        """The tensors a caller passes, in order."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "input")
+
+    @property
+    def parameters(self) -> tuple[Leaf, ...]:
+        """The tensors that are trained."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "parameter")
+
+    @property
+    def constants(self) -> tuple[Leaf, ...]:
+        """The tensors with a fixed value."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind == "constant")
+
+    @functools.cached_property
+    def bound(self) -> Mapping[str, int]:
+        """Axis name to value, for the axes that have one."""
+        return dict(self.sizes)
+
+    @functools.cached_property
+    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dimensions of every tensor, by name."""
+        known = {leaf.name: leaf.dims for leaf in self.leaves}
+        for equation in self.equations:
+            known[equation.name] = result_dims(equation, self.scope(equation, known))
+        return known
+
+    def scope(self, equation: Equation, dims: Mapping[str, tuple[Dim, ...]] | None = None) -> Scope:
+        """The sizes of the axes in one equation."""
+        return scope_of(equation.right, self.dims if dims is None else dims, self.agree, self.bound)
+
+    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+        """`a` if the two sizes are equal as far as can be told; an error if they are not."""
+        if a == b:
+            return a
+        difference = evaluate(a - b, self.bound)
+        if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
+            return a
+        raise disagreement(a, b, axis, ref, self.bound)
+
+    @functools.cached_property
+    def open_sizes(self) -> tuple[str, ...]:
+        """The names of the sizes that are still open, sorted."""
+        names: set[str] = set()
+        for dims in self.dims.values():
+            for dim in dims:
+                for axis in dim:
+                    names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+        return tuple(sorted(names - set(self.bound)))
+
+    # ---- text
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {value}" for name, value in self.sizes]
+        lines += [str(leaf) for leaf in self.leaves]
+        lines += [str(equation) for equation in self.equations]
+        if not self.equations or self.outputs != (self.equations[-1].name,):
+            lines += [f"{name}: output" for name in self.outputs]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Graph {', '.join(self.outputs)}: {len(self.parameters)} parameters, {len(self.equations)} equations>"
+
+    def to_json(self) -> str:
+        """The graph as JSON: its lines in the equation language, and the values of constants."""
+        constants = {
+            leaf.name: {
+                "dtype": leaf.value.dtype,
+                "shape": list(leaf.value.shape),
+                "data": base64.b64encode(leaf.value.data).decode(),
+            }
+            for leaf in self.constants
+            if leaf.value is not None
+        }
+        document = {
+            "format": "tensornet.graph",
+            "version": 1,
+            "sizes": self.bound,
+            "leaves": [str(leaf) for leaf in self.leaves],
+            "equations": [str(equation) for equation in self.equations],
+            "outputs": list(self.outputs),
+            "constants": constants,
+        }
+        return json.dumps(document, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Graph:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            EquationError: the text is not such a document.
+        """
+        from .elaboration import layer
+
+        try:
+            document = json.loads(text)
+            if document["format"] != "tensornet.graph" or document["version"] != 1:
+                raise EquationError(f"not a graph of version 1: {document['format']} {document['version']}")
+            lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
+            lines += document["leaves"] + document["equations"]
+            constants = {
+                name: Constant(each["dtype"], tuple(each["shape"]), base64.b64decode(each["data"])).array()
+                for name, each in document["constants"].items()
+            }
+            return layer("\n".join(lines), outputs=document["outputs"], constants=constants)
+        except TensornetError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise EquationError(f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote") from None
+
+    # ---- composition and change
+
+    def __call__(self, *tensors: Tensor, scope: str = "") -> Any:
+        """Applies the graph to symbolic tensors of a model being built; see `tensornet.model`.
+
+        Args:
+            *tensors: one for each input, in order.
+            scope: a prefix for the names of the parameters; the same scope shares them.
+
+        Returns:
+            A symbolic tensor, or a tuple of them for several outputs.
+        """
+        from .composition import apply
+
+        return apply(self, tensors, scope)
+
+    def bind(self, **sizes: int) -> Graph:
+        """The graph with more sizes given.
+
+        Raises:
+            ShapeError: a name is not open, or is already given another value.
+        """
+        for name, value in sizes.items():
+            if name in self.bound and self.bound[name] != value:
+                raise ShapeError(
+                    f"the size of '{name}' is {self.bound[name]} already", fix=f"leave {name}= out, or build anew"
+                )
+            if name not in self.bound and name not in self.open_sizes:
+                fix = f"open sizes: {', '.join(self.open_sizes) or 'none'}"
+                raise ShapeError(f"'{name}' is not an open size of this graph", fix=fix)
+        return Graph(self.leaves, self.equations, self.outputs, tuple({**self.bound, **sizes}.items()))
+
+    def needed(self) -> frozenset[str]:
+        """The names that the outputs depend on."""
+        wanted = set(self.outputs)
+        for equation in reversed(self.equations):
+            if equation.name in wanted:
+                wanted.update(ref.name for ref in references(equation.right))
+        return frozenset(wanted)

@@ -1,0 +1,81 @@
+"""Sizes of axes: integers, or sympy expressions in the names of axes. sympy loads when first used."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import ShapeError
+
+if TYPE_CHECKING:
+    from sympy import Expr, Symbol
+
+__all__ = ["as_size", "evaluate", "product", "show_size", "size_source", "solve_size", "symbol"]
+
+
+def symbol(name: str) -> Symbol:
+    """The open size of the axis `name`. Plain symbols, so that `formula.subs({"b": 4})` works."""
+    import sympy
+
+    return sympy.Symbol(name)
+
+
+def as_size(value: Any, name: str) -> int | Expr:
+    """`value` as a size: a positive integer, or a sympy expression.
+
+    Raises:
+        ShapeError: it is neither.
+    """
+    import sympy
+
+    if isinstance(value, sympy.Expr) and not value.is_Integer:
+        return value
+    try:
+        size = operator.index(int(value) if isinstance(value, sympy.Integer) else value)
+    except TypeError:
+        size = 0
+    if isinstance(value, bool) or size < 1:
+        fix = f"give {name}= a positive integer or a sympy expression"
+        raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
+    return size
+
+
+def product(sizes: Iterable[Any]) -> Any:
+    """The product of sizes, 1 for none."""
+    return functools.reduce(operator.mul, sizes, 1)
+
+
+def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
+    """The size with every axis name replaced by its value: an `int` when nothing is left open."""
+    if isinstance(size, int):
+        return size
+    bound = {name: values[name.name] for name in size.free_symbols if name.name in values}
+    result = size.subs(bound, simultaneous=True) if bound else size
+    while any(name.name in values for name in getattr(result, "free_symbols", ())):
+        result = result.subs({name: values[name.name] for name in result.free_symbols if name.name in values})
+    return int(result) if getattr(result, "is_Integer", False) else result
+
+
+def show_size(size: Any) -> str:
+    """The size as an equation block would write it."""
+    return str(size)
+
+
+def size_source(size: Any) -> str:
+    """The size as Python source over the names of the open axes, in integer arithmetic."""
+    text = str(size)
+    return text.replace("/", "//")
+
+
+def solve_size(size: Any, observed: int) -> tuple[str, int] | None:
+    """The one open name in `size` and the value that makes it `observed`, if there is just one."""
+    import sympy
+
+    names = list(getattr(size, "free_symbols", ()))
+    if len(names) != 1:
+        return None
+    solutions = sympy.solve(size - observed, names[0])
+    whole = [int(value) for value in solutions if value.is_Integer and value >= 0]
+    return (names[0].name, whole[0]) if whole else None

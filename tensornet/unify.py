@@ -1,0 +1,107 @@
+"""Solving for sizes: two places give the size of one axis, and open sizes take what that implies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .equation import Equation
+from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, rename, transform
+from .shape import Axis, Dim, disagreement, size_expression
+from .sizes import evaluate, solve_size, symbol
+
+__all__ = ["Unifier"]
+
+
+class Unifier:
+    """Open sizes, what they turned out to be, and the integers some are bound to.
+
+    Args:
+        bound: sizes with an integer value; they stay symbols in formulas.
+        given: sizes that are sympy expressions; these replace their axis everywhere.
+    """
+
+    def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
+        self.bound = dict(bound)
+        self.solution: dict[str, Any] = dict(given or {})
+        self.rigid = {name.name for size in self.solution.values() for name in size.free_symbols}
+
+    def resolve(self, size: Any) -> Any:
+        """The size with everything solved put in."""
+        while True:
+            names = [name for name in getattr(size, "free_symbols", ()) if name.name in self.solution]
+            if not names:
+                return size
+            size = size.subs({name: self.solution[name.name] for name in names})
+
+    def is_open(self, size: Any) -> bool:
+        """Whether the size is a bare name with no value, free to become anything."""
+        return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(self.rigid)
+
+    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+        """Makes two sizes equal, solving for an open one; an error if they cannot be."""
+        a, b = self.resolve(a), self.resolve(b)
+        if a == b:
+            return a
+        if self.is_open(b) and b not in getattr(a, "free_symbols", ()):
+            self.solution[b.name] = a
+            return a
+        if self.is_open(a) and a not in getattr(b, "free_symbols", ()):
+            self.solution[a.name] = b
+            return b
+        difference = evaluate(a - b, self.bound)
+        if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
+            return a
+        solved = solve_size(difference, 0)
+        if solved is None or solved[0] in self.rigid or solved[1] < 1:
+            raise disagreement(a, b, axis, ref, self.bound)
+        self.bound[solved[0]] = solved[1]
+        return a
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions with everything solved put in."""
+        return tuple(tuple(Axis(axis.name, self.resolve(axis.size)) for axis in dim) for dim in dims)
+
+    def equation(self, equation: Equation) -> Equation:
+        """The equation with the sizes it speaks of at large put in, its own axes giving way."""
+        local = set(axes_of_index(equation.left)) | {
+            axis for part in _refs(equation.right) for axis in axes_of_index(part.index)
+        }
+        spoken = {
+            name
+            for name in occurring(equation.right) - local
+            if name in self.solution and self.resolve(symbol(name)) != symbol(name)
+        }
+        if not spoken:
+            return equation
+        arriving = {
+            free.name
+            for name in spoken
+            for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
+        }
+        taken = local | arriving | spoken
+        names: dict[str, str] = {}
+        for axis in sorted(local & arriving):
+            names[axis] = fresh(axis, taken)
+            taken.add(names[axis])
+        left = tuple(
+            names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
+            for entry in equation.left
+        )
+        right = self._put_in(rename(equation.right, names), spoken)
+        return Equation(equation.name, left, right, equation.place)
+
+    def _put_in(self, expression: Expression, spoken: set[str]) -> Expression:
+        if isinstance(expression, Size):
+            return size_expression(self.resolve(symbol(expression.axis))) if expression.axis in spoken else expression
+        return transform(expression, lambda part: self._put_in(part, spoken))
+
+    def sizes(self, names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+        """The integers among the named sizes."""
+        return tuple((name, self.bound[name]) for name in sorted(set(names)) if name in self.bound)
+
+
+def _refs(expression: Expression) -> Iterable[Ref]:
+    from .expression import references
+
+    return references(expression)
