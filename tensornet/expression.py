@@ -12,11 +12,12 @@ a plan is an equation whose right side is one level deep.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from .errors import Place
+from .errors import EquationError, Place
 from .functions import FUNCTIONS
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "references",
     "rename",
     "rename_tensors",
+    "scalar_value",
     "show",
     "show_index",
     "subexpressions",
@@ -324,6 +326,41 @@ def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expressi
     if isinstance(changed, Ref):
         return replace(changed, name=names.get(changed.name, changed.name))
     return changed
+
+
+def scalar_value(
+    expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
+) -> int | float | complex | None:
+    """The value of a number, or nothing while a size in it is open.
+
+    Raises:
+        EquationError: the number cannot be computed, as 1/0 or a power beyond all bounds.
+    """
+    try:
+        return _scalar_value(expression, size)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise EquationError(f"{show(expression)} cannot be computed: {error}", expression.place) from None
+
+
+def _scalar_value(
+    expression: Expression, size: Callable[[str], int | float | None]
+) -> int | float | complex | None:
+    match expression:
+        case Literal(value):
+            return value
+        case Size(axis):
+            return size(axis)
+        case Contraction(factors, ()):
+            values = [_scalar_value(factor, size) for factor in factors]
+            return None if None in values else math.prod(value for value in values if value is not None)
+        case Call(function, arguments):
+            values = [_scalar_value(argument, size) for argument in arguments]
+            compute = FUNCTIONS[function].scalar
+            if None in values or compute is None:
+                return None
+            result: int | float | complex = compute(*values)
+            return result
+    return None
 
 
 # ---------------------------------------------------------------------------- printing

@@ -52,6 +52,14 @@ def _pointwise(
     return Function(name, "pointwise", bounds, formula, infix=infix, scalar=scalar)
 
 
+def _sigmoid(a: float) -> float:
+    return 0.5 * (1.0 + math.tanh(0.5 * a))
+
+
+def _gelu(a: float) -> float:
+    return 0.5 * a * (1.0 + math.erf(a * math.sqrt(0.5)))
+
+
 def _table() -> dict[str, Function]:
     many = (2, 10**6)
     rows = [
@@ -72,12 +80,12 @@ def _table() -> dict[str, Function]:
         _pointwise("cos", "cosine", scalar=math.cos),
         _pointwise("tanh", "hyperbolic tangent", scalar=math.tanh),
         _pointwise("erf", "error function", scalar=math.erf),
-        _pointwise("sigmoid", "1 / (1 + e⁻ᵃ)"),
-        _pointwise("relu", "max(a, 0)"),
-        _pointwise("gelu", "a·Φ(a), exact"),
-        _pointwise("gelu_tanh", "a·Φ(a), tanh approximation"),
-        _pointwise("silu", "a·sigmoid(a)"),
-        _pointwise("softplus", "log(1 + eᵃ)"),
+        _pointwise("sigmoid", "1 / (1 + e⁻ᵃ)", scalar=_sigmoid),
+        _pointwise("relu", "max(a, 0)", scalar=lambda a: max(a, 0.0)),
+        _pointwise("gelu", "a·Φ(a), exact", scalar=_gelu),
+        _pointwise("gelu_tanh", "a·Φ(a), tanh approximation", scalar=_gelu),
+        _pointwise("silu", "a·sigmoid(a)", scalar=lambda a: a * _sigmoid(a)),
+        _pointwise("softplus", "log(1 + eᵃ)", scalar=lambda a: math.log1p(math.exp(a))),
         _pointwise("maximum", "the larger of a and b", 2, scalar=max),
         _pointwise("minimum", "the smaller of a and b", 2, scalar=min),
         _pointwise("where", "a if condition else b", 3),
@@ -90,6 +98,7 @@ def _table() -> dict[str, Function]:
         _pointwise("logical_and", "a and b", 2, "&"),
         _pointwise("logical_or", "a or b", 2, "|"),
         _pointwise("logical_not", "not a", 1, "~"),
+        _pointwise("cast", "whole numbers in the working type"),
         _pointwise("dropout", "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating", 2),
         Function("softmax", "axis", (1, 1), "eᵃ / Σ eᵃ"),
         Function("log_softmax", "axis", (1, 1), "a − log Σ eᵃ"),

@@ -1,0 +1,191 @@
+"""What NumPy, CuPy and other array libraries share: the Python array API standard.
+
+`templates` uses the standard's functions alone; a library's own module overrides the few rows
+for which it has something better. `of(namespace)` makes a backend of any library that follows
+the standard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ArrayBackend", "of", "templates"]
+
+templates: Mapping[str, str] = {
+    "reshape": "xp.reshape({0}, {shape})",
+    "permute": "xp.permute_dims({0}, {axes})",
+    "contiguous": "{0}",
+    "matmul": "xp.matmul({0}, {1})",
+    "vecdot": "xp.sum({0} * {1}, axis=-1)",
+    "broadcast": "xp.broadcast_to({0}, {shape})",
+    "take": "xp.take({0}, {1}, axis={axis})",
+    "concat": "xp.concat([{0}], axis={axis})",
+    "roll": "xp.roll({0}, {shifts}, axis={axes})",
+    "pad": "pad({0}, {pairs}, {value})",
+    "arange": "xp.arange({0}, device=device({like}))",
+    "arange_alone": "xp.arange({0})",
+    "argmax": "xp.argmax({0}, axis={axis}, keepdims=True)",
+    "cast": "xp.astype({0}, {dtype})",
+    "dtype": "xp.{0}",
+    "scalar": "xp.asarray({0}, dtype={dtype})",
+    "reciprocal": "1 / {0}",
+    "exp": "xp.exp({0})",
+    "expm1": "xp.expm1({0})",
+    "log": "xp.log({0})",
+    "log1p": "xp.log1p({0})",
+    "sqrt": "xp.sqrt({0})",
+    "rsqrt": "1 / xp.sqrt({0})",
+    "square": "xp.square({0})",
+    "abs": "xp.abs({0})",
+    "sign": "xp.sign({0})",
+    "floor": "xp.floor({0})",
+    "sin": "xp.sin({0})",
+    "cos": "xp.cos({0})",
+    "tanh": "xp.tanh({0})",
+    "erf": "erf({0})",
+    "sigmoid": "sigmoid({0})",
+    "relu": "relu({0})",
+    "gelu": "gelu({0})",
+    "gelu_tanh": "gelu_tanh({0})",
+    "silu": "silu({0})",
+    "softplus": "xp.logaddexp({0}, xp.zeros_like({0}))",
+    "maximum": "binary(xp.maximum, {0}, {1})",
+    "minimum": "binary(xp.minimum, {0}, {1})",
+    "where": "where({0}, {1}, {2})",
+    "dropout": "dropout({0}, {1}, training)",
+    "softmax": "softmax({0}, {axis})",
+    "log_softmax": "log_softmax({0}, {axis})",
+    "normalize": "normalize({0}, {axis}, {eps})",
+    "sum": "xp.sum({0}, axis={axes})",
+    "mean": "xp.mean({0}, axis={axes})",
+    "var": "xp.var({0}, axis={axes})",
+    "max": "xp.max({0}, axis={axes})",
+    "min": "xp.min({0}, axis={axes})",
+    "prod": "xp.prod({0}, axis={axis})",
+    "logsumexp": "logsumexp({0}, {axes})",
+}
+
+
+def helpers(xp: Any, erf: Any) -> dict[str, Any]:
+    """The functions that the standard does not have, written with those it has."""
+    import array_api_compat
+
+    device = array_api_compat.device
+
+    def sigmoid(x: Any) -> Any:
+        return 0.5 * (xp.tanh(0.5 * x) + 1.0)
+
+    def relu(x: Any) -> Any:
+        return xp.maximum(x, xp.zeros_like(x))
+
+    def gelu(x: Any) -> Any:
+        return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+
+    def gelu_tanh(x: Any) -> Any:
+        return 0.5 * x * (1.0 + xp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+    def silu(x: Any) -> Any:
+        return x * sigmoid(x)
+
+    def softmax(x: Any, axis: int) -> Any:
+        powers = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+        return powers / xp.sum(powers, axis=axis, keepdims=True)
+
+    def log_softmax(x: Any, axis: int) -> Any:
+        shifted = x - xp.max(x, axis=axis, keepdims=True)
+        return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+    def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
+        top = xp.max(x, axis=axes, keepdims=True)
+        total = xp.log(xp.sum(xp.exp(x - top), axis=axes, keepdims=True)) + top
+        return xp.squeeze(total, axis=axes)
+
+    def normalize(x: Any, axis: int, eps: float) -> Any:
+        centred = x - xp.mean(x, axis=axis, keepdims=True)
+        return centred / xp.sqrt(xp.mean(xp.square(centred), axis=axis, keepdims=True) + eps)
+
+    def as_arrays(a: Any, b: Any) -> tuple[Any, Any]:
+        """Both as arrays: a number takes the type of the other, or a floating one beside integers."""
+        if isinstance(a, int | float) and isinstance(b, int | float):
+            return xp.asarray(float(a)), xp.asarray(float(b))
+        if isinstance(a, int | float):
+            return xp.asarray(a, dtype=b.dtype, device=device(b)), b
+        if isinstance(b, int | float):
+            return a, xp.asarray(b, dtype=a.dtype, device=device(a))
+        return a, b
+
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        return xp.where(condition, *as_arrays(a, b))
+
+    def binary(function: Any, a: Any, b: Any) -> Any:
+        return function(*as_arrays(a, b))
+
+    def pad(x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
+        for axis, (before, after) in enumerate(pairs):
+            parts = []
+            for amount in (before, 0, after):
+                shape = tuple(amount if n == axis else size for n, size in enumerate(x.shape))
+                parts.append(xp.full(shape, value, dtype=x.dtype, device=device(x)))
+            x = xp.concat([parts[0], x, parts[2]], axis=axis)
+        return x
+
+    def dropout(x: Any, rate: float, training: bool) -> Any:
+        if not training or not rate:
+            return x
+        import numpy
+
+        kept = numpy.random.default_rng().random(x.shape) >= rate
+        return xp.where(xp.asarray(kept, device=device(x)), x / (1.0 - rate), xp.zeros_like(x))
+
+    found = dict(locals())
+    del found["array_api_compat"], found["as_arrays"]
+    return found | {"math": math}
+
+
+@dataclass(frozen=True)
+class ArrayBackend:
+    """A backend of a library that follows the standard."""
+
+    name: str
+    library: Any = None
+    templates: Mapping[str, str] = field(default_factory=lambda: templates)
+
+    def namespace(self) -> Mapping[str, Any]:
+        return {**helpers(self.library, self._erf), "xp": self.library}
+
+    def _erf(self, x: Any) -> Any:
+        """By way of NumPy and SciPy; a library with its own overrides this."""
+        import scipy.special
+
+        return self.library.asarray(scipy.special.erf(self.numpy(x)), dtype=x.dtype)
+
+    def device(self, array: Any = None) -> str:
+        return "cpu"
+
+    def version(self, device: str) -> str:
+        return f"{self.name} {getattr(self.library, '__version__', '')} on {device}"
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        import numpy
+
+        kind = None if dtype is None else getattr(self.library, dtype)
+        return self.library.asarray(array if hasattr(array, "__array_namespace__") else numpy.asarray(array), dtype=kind)
+
+    def numpy(self, array: Any) -> Any:
+        import numpy
+
+        return numpy.from_dlpack(array).copy()
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype).split(".")[-1]
+
+    def synchronize(self, device: str) -> None:
+        return None
+
+
+def of(library: Any) -> ArrayBackend:
+    """A backend for the array library whose namespace this is."""
+    return ArrayBackend(library.__name__.split(".")[0], library)

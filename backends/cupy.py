@@ -1,0 +1,77 @@
+"""CuPy, on CUDA, through the array API standard that it shares with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet.errors import BackendError
+
+from .array_api import helpers
+from .array_api import templates as generic
+
+__all__ = ["CupyBackend", "backend"]
+
+
+def _library() -> Any:
+    try:
+        import array_api_compat.cupy as xp
+    except ImportError:
+        raise BackendError(
+            "CuPy is not installed",
+            fix="pip install 'tensornet-einsum[cupy-cuda12x]' (or cupy-cuda13x), on a machine with CUDA",
+        ) from None
+    return xp
+
+
+@dataclass(frozen=True)
+class CupyBackend:
+    """Arrays of CuPy; the generated code is the generic one that every array library runs."""
+
+    name: str = "cupy"
+    templates: Mapping[str, str] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "templates", generic)
+
+    def namespace(self) -> Mapping[str, Any]:
+        xp = _library()
+        import cupyx.scipy.special
+
+        return {**helpers(xp, cupyx.scipy.special.erf), "xp": xp}
+
+    def device(self, array: Any = None) -> str:
+        return f"cuda:{array.device.id if array is not None else 0}"
+
+    def version(self, device: str) -> str:
+        _library()
+        import cupy
+
+        number = int(device.partition(":")[2] or 0)
+        name = cupy.cuda.runtime.getDeviceProperties(number)["name"].decode()
+        return f"cupy {cupy.__version__} on {name}"
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        _library()
+        import cupy
+
+        if hasattr(array, "__dlpack__") and getattr(getattr(array, "device", None), "type", "") == "cuda":
+            array = cupy.from_dlpack(array)
+        return cupy.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array, dtype=dtype)
+
+    def numpy(self, array: Any) -> Any:
+        import cupy
+
+        return cupy.asnumpy(array)
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def synchronize(self, device: str) -> None:
+        import cupy
+
+        cupy.cuda.get_current_stream().synchronize()
+
+
+backend = CupyBackend()

@@ -1,0 +1,96 @@
+"""NumPy: the reference. In float64 it is what every other backend is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .array_api import helpers
+from .array_api import templates as generic
+
+__all__ = ["NumpyBackend", "backend"]
+
+templates: Mapping[str, str] = {
+    **generic,
+    "reshape": "{0}.reshape({shape})",
+    "permute": "{0}.transpose({axes})",
+    "contiguous": "np.ascontiguousarray({0})",
+    "matmul": "np.matmul({0}, {1})",
+    "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
+    "take": "np.take({0}, {1}, axis={axis})",
+    "broadcast": "np.broadcast_to({0}, {shape})",
+    "concat": "np.concatenate([{0}], axis={axis})",
+    "roll": "np.roll({0}, {shifts}, axis={axes})",
+    "pad": "np.pad({0}, {pairs}, constant_values={value})",
+    "arange": "np.arange({0})",
+    "arange_alone": "np.arange({0})",
+    "argmax": "np.argmax({0}, axis={axis}, keepdims=True)",
+    "cast": "{0}.astype({dtype})",
+    "dtype": "np.{0}",
+    "scalar": "np.asarray({0}, dtype={dtype})",
+    "softplus": "np.logaddexp({0}, 0)",
+    "maximum": "np.maximum({0}, {1})",
+    "minimum": "np.minimum({0}, {1})",
+    "where": "np.where({0}, {1}, {2})",
+    **{
+        name: f"np.{name}({{0}})"
+        for name in ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+    },
+    "rsqrt": "1 / np.sqrt({0})",
+    **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},
+    "prod": "np.prod({0}, axis={axis})",
+}
+
+
+@dataclass(frozen=True)
+class NumpyBackend:
+    """Arrays of NumPy, on the processor."""
+
+    name: str = "numpy"
+    templates: Mapping[str, str] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "templates", templates)
+
+    def namespace(self) -> Mapping[str, Any]:
+        import numpy
+        import scipy.special
+
+        return {**helpers(numpy, scipy.special.erf), "np": numpy}
+
+    def device(self, array: Any = None) -> str:
+        return "cpu"
+
+    def version(self, device: str) -> str:
+        import os
+        import platform
+
+        import numpy
+
+        return f"numpy {numpy.__version__} on {platform.processor() or platform.machine()} x{os.cpu_count()}"
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        import numpy
+
+        if dtype == "bfloat16":
+            from tensornet.errors import BackendError
+
+            raise BackendError("NumPy has no bfloat16", fix="use float32, or the torch backend")
+        if hasattr(array, "detach"):
+            array = array.detach().cpu()
+        return numpy.asarray(array, dtype=dtype)
+
+    def numpy(self, array: Any) -> Any:
+        import numpy
+
+        return numpy.array(array)
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def synchronize(self, device: str) -> None:
+        return None
+
+
+backend = NumpyBackend()

@@ -1,0 +1,139 @@
+"""PyTorch, on the processor and on CUDA; also `tensornet.module`, a graph as a `torch.nn.Module`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet.errors import BackendError
+
+__all__ = ["TorchBackend", "backend"]
+
+_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+
+templates: Mapping[str, str] = {
+    "reshape": "{0}.reshape({shape})",
+    "permute": "{0}.permute({axes})",
+    "contiguous": "{0}.contiguous()",
+    "matmul": "torch.matmul({0}, {1})",
+    "vecdot": "({0} * {1}).sum(-1)",
+    "broadcast": "{0}.expand({shape})",
+    "take": "torch.index_select({0}, {axis}, {1})",
+    "concat": "torch.cat([{0}], dim={axis})",
+    "roll": "torch.roll({0}, {shifts}, {axes})",
+    "pad": "torch.nn.functional.pad({0}, {backwards}, value={value})",
+    "arange": "torch.arange({0}, device={like}.device)",
+    "arange_alone": "torch.arange({0})",
+    "argmax": "torch.argmax({0}, dim={axis}, keepdim=True)",
+    "cast": "{0}.to({dtype})",
+    "dtype": "torch.{0}",
+    "scalar": "torch.tensor({0}, dtype={dtype})",
+    "reciprocal": "1 / {0}",
+    **{name: f"torch.{name}({{0}})" for name in _SAME},
+    "erf": "torch.special.erf({0})",
+    "sigmoid": "torch.sigmoid({0})",
+    "relu": "torch.relu({0})",
+    "gelu": "torch.nn.functional.gelu({0})",
+    "gelu_tanh": 'torch.nn.functional.gelu({0}, approximate="tanh")',
+    "silu": "torch.nn.functional.silu({0})",
+    "softplus": "torch.nn.functional.softplus({0}, threshold=60)",
+    "maximum": "binary(torch.maximum, {0}, {1})",
+    "minimum": "binary(torch.minimum, {0}, {1})",
+    "where": "torch.where({0}, {1}, {2})",
+    "dropout": "torch.nn.functional.dropout({0}, {1}, training)",
+    "softmax": "torch.softmax({0}, {axis})",
+    "log_softmax": "torch.log_softmax({0}, {axis})",
+    "normalize": "normalize({0}, {axis}, {eps})",
+    "sum": "torch.sum({0}, {axes})",
+    "mean": "torch.mean({0}, {axes})",
+    "var": "torch.var({0}, {axes}, correction=0)",
+    "max": "torch.amax({0}, {axes})",
+    "min": "torch.amin({0}, {axes})",
+    "prod": "torch.prod({0}, {axis})",
+    "logsumexp": "torch.logsumexp({0}, {axes})",
+}
+
+
+def _library() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise BackendError(
+            "PyTorch is not installed", fix="pip install 'tensornet-einsum[torch]'"
+        ) from None
+    return torch
+
+
+def _normalize(x: Any, axis: int, eps: float) -> Any:
+    """(x − mean) / √(variance + eps) along one axis, by the fused kernel where the axis is the last."""
+    torch = _library()
+    if axis in (-1, x.ndim - 1):
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
+    variance, mean = torch.var_mean(x, axis, correction=0, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + eps)
+
+
+def _binary(function: Any, a: Any, b: Any) -> Any:
+    """An elementwise function of two tensors, where one may be a number."""
+    torch = _library()
+    if not isinstance(a, torch.Tensor):
+        a = torch.as_tensor(a, dtype=b.dtype, device=b.device)
+    if not isinstance(b, torch.Tensor):
+        b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
+    return function(a, b)
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """Tensors of PyTorch; the generated code is ordinary torch operations, so autograd,
+    `torch.compile(fullgraph=True)` and `torch.export` work on it."""
+
+    name: str = "torch"
+    templates: Mapping[str, str] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "templates", templates)
+
+    def namespace(self) -> Mapping[str, Any]:
+        return {"torch": _library(), "math": math, "normalize": _normalize, "binary": _binary}
+
+    def device(self, array: Any = None) -> str:
+        if array is not None:
+            return str(array.device)
+        return str(_library().get_default_device())
+
+    def version(self, device: str) -> str:
+        import platform
+
+        torch = _library()
+        if device.startswith("cuda"):
+            if not torch.cuda.is_available():
+                raise BackendError(f"there is no device '{device}' here", fix="use device='cpu'")
+            where = torch.cuda.get_device_name(device)
+        else:
+            where = f"{platform.processor() or platform.machine()} x{torch.get_num_threads()}"
+        return f"torch {torch.__version__} on {where}"
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        torch = _library()
+        kind = None if dtype is None else getattr(torch, dtype)
+        if not isinstance(array, torch.Tensor) and hasattr(array, "__dlpack__") and hasattr(array, "device"):
+            import numpy
+
+            array = numpy.array(array) if isinstance(array, numpy.ndarray) else torch.from_dlpack(array)
+        return torch.as_tensor(array, dtype=kind, device=device)
+
+    def numpy(self, array: Any) -> Any:
+        return array.detach().cpu().numpy()
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def synchronize(self, device: str) -> None:
+        if device.startswith("cuda"):
+            _library().cuda.synchronize(device)
+
+
+backend = TorchBackend()

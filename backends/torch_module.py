@@ -1,0 +1,105 @@
+"""A graph as a `torch.nn.Module`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensornet.executable import Executable, constant_array
+from tensornet.graph import Graph
+from tensornet.initialise import init
+
+from .torch import backend
+
+__all__ = ["TensorModule"]
+
+
+class TensorModule(torch.nn.Module):
+    """Holds the parameters of a graph under its names and runs it; see `tensornet.module`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        seed: int | None = None,
+        device: Any = None,
+        dtype: str = "float32",
+        memory_limit: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self._options = {"memory_limit": memory_limit, "sizes": dict(sizes or {})}
+        self._parameter_names = [leaf.name for leaf in graph.parameters]
+        self._constant_names = [leaf.name for leaf in graph.constants]
+        dtype = str(dtype).removeprefix("torch.")
+        self.reset_parameters(seed, device=device, dtype=dtype)
+        for leaf in graph.constants:
+            value = constant_array(leaf, backend, dtype, device)
+            owner, name = self._owner(leaf.name)
+            owner.register_buffer(name, value, persistent=False)
+        self._build()
+
+    def reset_parameters(self, seed: int | None = None, *, device: Any = None, dtype: str | None = None) -> None:
+        """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator."""
+        number = int(torch.randint(2**31, ()).item()) if seed is None else seed
+        for path, array in init(self.graph, seed=number, backend=backend, dtype=dtype or "float64").items():
+            owner, name = self._owner(path)
+            known = owner._parameters.get(name)
+            if known is not None:
+                with torch.no_grad():
+                    known.copy_(array)
+            else:
+                owner.register_parameter(name, torch.nn.Parameter(array.to(device)))
+
+    def _owner(self, path: str) -> tuple[torch.nn.Module, str]:
+        """The submodule that holds a scoped name, made if need be, and the last part of the name."""
+        *scopes, name = path.split(".")
+        owner: torch.nn.Module = self
+        for scope in scopes:
+            if scope not in owner._modules:
+                owner.add_module(scope, torch.nn.Module())
+            owner = owner._modules[scope]  # type: ignore[assignment]
+        return owner, name
+
+    def _build(self) -> None:
+        self._executable = Executable(self.graph, backend, **self._options)  # type: ignore[arg-type]
+        self._owners = [self._owner(path) for path in self._parameter_names]
+        self._buffer_owners = [self._owner(path) for path in self._constant_names]
+        first = next(self.parameters(), None)
+        device = "cpu" if first is None else str(first.device)
+        dtype = "float32" if first is None else str(first.dtype).removeprefix("torch.")
+        sizes = {name: value for name, value in self._options["sizes"].items()}  # type: ignore[union-attr]
+        self._traced = self._executable.planned(sizes, device, dtype)
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Runs the graph on its inputs, in order."""
+        parameters = [owner._parameters[name] for owner, name in self._owners]
+        constants = [owner._buffers[name] for owner, name in self._buffer_owners]
+        options = {"training": self.training} if self._executable.takes_training else {}
+        if torch.compiler.is_compiling():
+            return self._traced(*inputs, *parameters, *constants, **options)
+        function = self._executable.function([*inputs, *parameters])
+        return function(*inputs, *parameters, *constants, **options)
+
+    @property
+    def plan(self) -> Any:
+        """The plan last made."""
+        return self._executable.plan
+
+    def extra_repr(self) -> str:
+        """The equations."""
+        lines = [str(equation) for equation in self.graph.equations]
+        return "\n".join(lines if len(lines) <= 12 else [*lines[:11], f"… {len(lines) - 11} more"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__)
+        for name in ("_executable", "_traced", "_owners", "_buffer_owners"):
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._build()

@@ -1,0 +1,218 @@
+"""How two tensors are contracted: as one matrix product, a dot product, or an elementwise product.
+
+A tensor lies in memory in some order of its axes, its layout. For a pair, the axes fall into
+four groups: batch (in both and in the result), rows (of the left only), columns (of the right
+only) and summed (in both, not in the result). A matrix product wants each group in one piece:
+`view` says whether a layout offers that for free, by a transposition, or only by a copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .device import DeviceProfile
+
+__all__ = ["Arrangement", "arrange", "flatten", "ordered", "view_order"]
+
+Layout = tuple[str, ...]
+Groups = tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One way to contract a pair, with what it costs.
+
+    Attributes:
+        kind: "matmul", "dot" (rows and columns empty) or "multiply" (nothing summed).
+        swapped: whether the second tensor stands on the left of the product.
+        batch, rows, columns, summed: the groups, each in the order used.
+        broadcast: the leading axes of `batch` that only one of the two has.
+        result: the groups of the result as it comes out.
+        seconds: expected time, copies of operands included.
+    """
+
+    kind: str
+    swapped: bool
+    batch: Layout
+    rows: Layout
+    columns: Layout
+    summed: Layout
+    result: Groups
+    seconds: float
+
+
+def flatten(groups: Groups) -> Layout:
+    """The groups as one order."""
+    return tuple(itertools.chain.from_iterable(groups))
+
+
+def ordered(axes: Sequence[str] | frozenset[str] | set[str], *orders: Sequence[str]) -> Layout:
+    """The axes in the order of the first layouts that mention them."""
+    wanted = set(axes)
+    found = dict.fromkeys(axis for order in orders for axis in order if axis in wanted)
+    return (*found, *sorted(wanted - set(found)))
+
+
+def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
+    """The order in which the groups lie in the layout, or nothing if only a copy brings them there."""
+    present = [index for index, group in enumerate(groups) if group]
+    for order in itertools.permutations(present):
+        if flatten(tuple(groups[index] for index in order)) == layout:
+            return order
+    return None
+
+
+def _free(layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> bool:
+    """Whether a matrix product can read the layout in place: batch axes must not lie innermost."""
+    order = view_order(layout, (batch, outer, inner))
+    return order is not None and not (order and order[-1] == 0 and (outer or inner))
+
+
+def _count(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
+    total = 1
+    for axis in axes:
+        total *= sizes[axis]
+    return total
+
+
+def arrange(
+    a: Layout,
+    b: Layout,
+    kept: frozenset[str],
+    wanted: Layout | None,
+    sizes: Mapping[str, int],
+    profile: DeviceProfile,
+    size: int,
+) -> Arrangement:
+    """The fastest way to contract two tensors.
+
+    Args:
+        a: layout of the first tensor.
+        b: layout of the second.
+        kept: the axes of the result.
+        wanted: the order the result should have, if it matters.
+        sizes: axis to number of positions.
+        profile: the device.
+        size: bytes of one element.
+    """
+    both, summed = set(a) & set(b), (set(a) & set(b)) - kept
+    if not summed:
+        return _multiply(a, b, wanted, sizes, profile, size)
+    rows, columns = set(a) - both, set(b) - both
+    if not rows and not columns:
+        return _dot(a, b, both & kept, summed, wanted, sizes, profile, size)
+    candidates = _candidates(a, b, both & kept, summed, wanted)
+    return min(
+        (_price(a, b, each, wanted, sizes, profile, size) for each in candidates), key=lambda each: each.seconds
+    )
+
+
+def _multiply(
+    a: Layout, b: Layout, wanted: Layout | None, sizes: Mapping[str, int], profile: DeviceProfile, size: int
+) -> Arrangement:
+    everything = set(a) | set(b)
+    big, small = (a, b) if _count(a, sizes) >= _count(b, sizes) else (b, a)
+    result = wanted if wanted is not None and set(wanted) == everything else ordered(everything, big, small)
+    elements = _count(result, sizes)
+    moved = size * (_count(a, sizes) + _count(b, sizes) + elements)
+    seconds = profile.pointwise(moved, size * elements)
+    return Arrangement("multiply", False, result, (), (), (), tuple((axis,) for axis in result), seconds)
+
+
+def _dot(
+    a: Layout,
+    b: Layout,
+    batch: set[str],
+    summed: set[str],
+    wanted: Layout | None,
+    sizes: Mapping[str, int],
+    profile: DeviceProfile,
+    size: int,
+) -> Arrangement:
+    lead, tail = ordered(batch, wanted or (), a), ordered(summed, a)
+    for first in (a, b):
+        if view_order(first, (ordered(batch, first), ordered(summed, first))) == (0, 1):
+            lead, tail = ordered(batch, first), ordered(summed, first)
+            break
+    elements = _count(a, sizes)
+    seconds = profile.pointwise(2.0 * size * elements, size * _count(lead, sizes))
+    seconds += sum(profile.permute(elements, size) for each in (a, b) if each != lead + tail)
+    if wanted is not None and wanted != lead:
+        seconds += profile.permute(_count(lead, sizes), size)
+    return Arrangement("dot", False, lead, (), (), tail, tuple((axis,) for axis in lead), seconds)
+
+
+def _lead(layout: Layout, own: set[str]) -> Layout:
+    """The leading axes that only this tensor has."""
+    return tuple(itertools.takewhile(lambda axis: axis in own, layout))
+
+
+def _candidates(
+    a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+) -> set[tuple[Layout, Layout, Layout, Layout]]:
+    """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
+    own_a, own_b = set(a) - set(b), set(b) - set(a)
+    found: set[tuple[Layout, Layout, Layout, Layout]] = set()
+    leads: set[Layout] = {()}
+    if not batch:
+        leads |= {_lead(a, own_a), _lead(b, own_b)}
+    orders = [order for order in (a, b, wanted) if order]
+    for lead, shared, inner in itertools.product(leads, orders, (a, b)):
+        rows, columns = own_a - set(lead), own_b - set(lead)
+        for outer in orders:
+            found.add(
+                (
+                    lead + ordered(batch, shared, a),
+                    ordered(rows, outer, a),
+                    ordered(columns, outer, b),
+                    ordered(summed, inner),
+                )
+            )
+    return found
+
+
+def _price(
+    a: Layout,
+    b: Layout,
+    groups: tuple[Layout, Layout, Layout, Layout],
+    wanted: Layout | None,
+    sizes: Mapping[str, int],
+    profile: DeviceProfile,
+    size: int,
+) -> Arrangement:
+    batch, rows, columns, summed = groups
+    batch_a, batch_b = (tuple(axis for axis in batch if axis in each) for each in (a, b))
+    seconds = profile.matmul(
+        _count(batch, sizes), _count(rows, sizes), _count(columns, sizes), _count(summed, sizes), size
+    )
+    if not _free(a, batch_a, rows, summed):
+        seconds += profile.permute(_count(a, sizes), size)
+    if not _free(b, batch_b, summed, columns):
+        seconds += profile.permute(_count(b, sizes), size)
+    plain, turned = (batch, rows, columns), (batch, columns, rows)
+    swapped = _swap(plain, turned, rows, columns, wanted, sizes)
+    result = turned if swapped else plain
+    if wanted is not None and flatten(result) != wanted:
+        seconds += profile.permute(_count(flatten(result), sizes), size)
+    kept = tuple(group for group in result if group)
+    return Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)
+
+
+def _swap(
+    plain: Groups,
+    turned: Groups,
+    rows: Layout,
+    columns: Layout,
+    wanted: Layout | None,
+    sizes: Mapping[str, int],
+) -> bool:
+    """Whether the product is better computed as its transpose."""
+    if wanted is not None and flatten(plain) == wanted:
+        return False
+    if wanted is not None and flatten(turned) == wanted:
+        return True
+    if wanted:
+        return wanted[-1] in rows
+    return _count(columns, sizes) > _count(rows, sizes)

@@ -1,0 +1,113 @@
+"""Measuring the constants of a device, once per machine."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .device import DeviceProfile, default_profile, load_profile, save_profile
+from .errors import BackendError
+from .protocol import Backend, load_backend
+
+__all__ = ["measure", "profile_of"]
+
+MAPPED = 32 * 2**20
+"""Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
+
+
+def profile_of(backend: Backend, device: str) -> DeviceProfile:
+    """The constants of a device: measured before, or measured now and kept.
+
+    With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
+    missing, the built-in constants.
+    """
+    if os.environ.get("TENSORNET_CALIBRATE", "1") == "0":
+        return default_profile(device)
+    return _profile_of(backend.name, device)
+
+
+@functools.lru_cache(maxsize=None)
+def _profile_of(name: str, device: str) -> DeviceProfile:
+    backend = load_backend(name)
+    try:
+        key = backend.version(device)
+    except BackendError:
+        return default_profile(device)
+    known = load_profile(key)
+    if known is None:
+        known = measure(backend, device)
+        save_profile(known)
+    return known
+
+
+def measure(backend: Backend, device: str) -> DeviceProfile:
+    """Times a few operations on the device, in about a second.
+
+    Raises:
+        BackendError: the library or the device is missing.
+    """
+    probe = _Probe(backend, device)
+    guess = default_profile(device)
+    launch = probe.seconds("{0} + {0}", (8,), repeats=200, typical=True)
+    large = 768 if device.startswith("cpu") else 4096
+    peak = 2.0 * large**3 / probe.matmul((large, large), (large, large))
+    side, tall = (16, 2**16) if device.startswith("cpu") else (64, 2**20)
+    share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
+    half = min(512.0, max(1.0, side * (1.0 / math.sqrt(share) - 1.0)))
+    profile = DeviceProfile(backend.version(device), peak, half, 1.0, 1.0, launch, 1e-12, 1e18, 1e18)
+    elements = 6 * 2**20
+    bandwidth = 2.0 * 4 * elements / probe.seconds("{0} + 1", (elements,))
+    moved = probe.seconds(probe.permutation(), (512, 96, 128))
+    permute = 2.0 * 4 * 512 * 96 * 128 / moved
+    small = (4096, 8, 8)
+    arithmetic = 2.0 * 4096 * 8**3 / (peak * (8 / (8 + half)) ** 3)
+    batch = max(1e-10, (probe.matmul(small, small) - launch - arithmetic) / 4096)
+    fresh = _fresh(probe, bandwidth)
+    return DeviceProfile(
+        profile.key, peak, half, bandwidth, min(permute, bandwidth), launch, batch, *(fresh or (1e18, guess.bandwidth))
+    )
+
+
+def _fresh(probe: _Probe, bandwidth: float) -> tuple[float, float] | None:
+    """Threshold and bandwidth of first touch, where it costs anything."""
+    size = 2 * MAPPED
+    excess = probe.seconds("{0} + 1", (size // 4,)) - 2.0 * size / bandwidth
+    return (float(MAPPED), size / excess) if excess > size / bandwidth else None
+
+
+class _Probe:
+    """Times operations of one backend, spelled as in generated code."""
+
+    def __init__(self, backend: Backend, device: str) -> None:
+        self.backend, self.device = backend, device
+        self.names = dict(backend.namespace())
+
+    def permutation(self) -> str:
+        permuted = self.backend.templates["permute"].format("{0}", axes="(0, 2, 1)")
+        return self.backend.templates["reshape"].format(permuted, shape="(-1,)")
+
+    def matmul(self, *shapes: tuple[int, ...]) -> float:
+        return self.seconds(self.backend.templates["matmul"], *shapes)
+
+    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 5, typical: bool = False) -> float:
+        """The least time of some runs (the median if `typical`), after one to warm up."""
+        import numpy
+
+        arrays = [
+            self.backend.asarray(numpy.ones(shape, dtype=numpy.float32), device=self.device) for shape in shapes
+        ]
+        names = [f"a{n}" for n in range(len(arrays))]
+        run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)  # noqa: S307
+        times: list[float] = []
+        for _ in range(repeats + 1):
+            self.backend.synchronize(self.device)
+            start = time.perf_counter()
+            run(*arrays)
+            self.backend.synchronize(self.device)
+            times.append(time.perf_counter() - start)
+        ranked = sorted(times[1:])
+        return ranked[len(ranked) // 2] if typical else ranked[0]

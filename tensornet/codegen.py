@@ -1,0 +1,655 @@
+"""Plan to source: a plain Python function of the backend's own operations, one line a step.
+
+The function holds no loop and no plan; sizes that are open are read from the shapes of the
+arguments, so one function serves every batch size.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .arrangement import Arrangement, flatten, view_order
+from .errors import BackendError, EquationError, ShapeError
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    is_scalar,
+    option_axes,
+    references,
+    scalar_value,
+    show,
+    subexpressions,
+)
+from .functions import FUNCTIONS
+from .graph import Graph
+from .protocol import Backend
+from .schedule import Plan, Result, Step
+from .sizes import evaluate, product, symbol
+
+__all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
+
+FUNCTION_NAME = "forward"
+
+_RESERVED = {"torch", "np", "xp", "math", "functions", "training", "lead", "len", "float", FUNCTION_NAME}
+
+
+def generate(plan: Plan, backend: Backend) -> str:
+    """The source of a function of the inputs, parameters and constants of `plan.graph`, in order.
+
+    Raises:
+        BackendError: the backend cannot do one of the steps.
+    """
+    return _Writer(plan, backend).source()
+
+
+def has_dropout(graph: Graph) -> bool:
+    """Whether the function takes `training=`."""
+    return any(
+        isinstance(part, Call) and part.function == "dropout"
+        for equation in graph.equations
+        for part in subexpressions(equation.right)
+    )
+
+
+class _Writer:
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        self.plan, self.graph, self.backend = plan, plan.graph, backend
+        self.names: dict[str, str] = {}
+        self.size_names: dict[str, str] = {}
+        self.used_sizes: set[str] = set()
+        self.shapes: dict[str, tuple[Any, ...]] = {}
+        self.sizes: dict[str, Any] = {}
+        self._name_everything()
+
+    def _name_everything(self) -> None:
+        taken = set(_RESERVED)
+        leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
+        self.leaves = leaves
+        for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
+            self.names[name] = _identifier(name, taken)
+        for name in self.graph.open_sizes:
+            self.size_names[name] = _identifier("lead_size" if name == ELLIPSIS else name, taken)
+        for leaf in leaves:
+            self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
+
+    # ---- the whole function
+
+    def source(self) -> str:
+        body: list[str] = []
+        for number, step in enumerate(self.plan.steps):
+            body.append(f"{self.names[step.equation.name]} = {self.step(step)}  # {step.equation}")
+            if step.frees and number + 1 < len(self.plan.steps):
+                body.append("del " + ", ".join(self.names[name] for name in step.frees))
+        results = ", ".join(self.result(each) for each in self.plan.results)
+        body.append(f"return {results}")
+        arguments = ", ".join(self.names[leaf.name] for leaf in self.leaves)
+        if has_dropout(self.graph):
+            arguments += (", " if arguments else "") + "*, training=False"
+        head = [f"def {FUNCTION_NAME}({arguments}):"]
+        lines = self._docstring() + self._prologue() + body
+        return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
+
+    def _docstring(self) -> list[str]:
+        equations = [str(equation) for equation in self.graph.equations] or [str(leaf) for leaf in self.leaves]
+        if len(equations) == 1:
+            return [f'"""{equations[0]}"""']
+        return ['"""', *equations, '"""']
+
+    def _prologue(self) -> list[str]:
+        """Leading axes made one, and open sizes read from shapes."""
+        lines: list[str] = []
+        for leaf in self.graph.inputs:
+            at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == ELLIPSIS), None)
+            if at is None:
+                continue
+            name, after = self.names[leaf.name], len(leaf.dims) - at - 1
+            stop = f"-{after}" if after else ""
+            if not any(line.startswith("lead =") for line in lines):
+                lines.append(f"lead = {name}.shape[{at or ''}:{stop}]")
+            kept = [f"{name}.shape[{n}]" for n in range(at)] + ["-1"]
+            kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
+            lines.append(f"{name} = {self.op('reshape', name, shape=_tuple(kept))}")
+        return lines + self._size_lines()
+
+    def _size_lines(self) -> list[str]:
+        lines: list[str] = []
+        known: set[str] = set()
+        wanted = set(self.used_sizes)
+        while wanted - known:
+            before = len(known)
+            for leaf in self.leaves:
+                for position, size in enumerate(self.shapes[leaf.name]):
+                    names = {name.name for name in getattr(size, "free_symbols", ())} - known
+                    if len(names) == 1 and names & wanted:
+                        (name,) = names
+                        lines.append(self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]"))
+                        known.add(name)
+            if len(known) == before:
+                more = {
+                    name.name
+                    for leaf in self.leaves
+                    for size in self.shapes[leaf.name]
+                    for name in getattr(size, "free_symbols", ())
+                }
+                if wanted >= more | wanted and not (more - wanted):
+                    left = ", ".join(sorted(wanted - known))
+                    raise ShapeError(
+                        f"the size of {left} cannot be told from the shapes of the arguments", fix=f"give {left}="
+                    )
+                wanted |= more
+        return lines
+
+    def _size_line(self, name: str, size: Any, observed: str) -> str:
+        import sympy
+
+        whole = sympy.Symbol("observed")
+        solution = sympy.solve(size - whole, symbol(name))[0]
+        source = self.size(solution.subs(whole, sympy.Symbol("@")), quietly=True).replace("@", observed)
+        return f"{self.size_names[name]} = {source}"
+
+    # ---- pieces
+
+    def op(self, template: str, *operands: str, **details: str) -> str:
+        """One operation in the backend's spelling."""
+        text = self.backend.templates.get(template)
+        if text is None:
+            raise BackendError(
+                f"{self.backend.name} has no '{template}'", fix="use another backend, or tensornet.register the function"
+            )
+        return text.format(*operands, **details)
+
+    def size(self, size: Any, quietly: bool = False) -> str:
+        """A size as source; notes which open sizes are used."""
+        import sympy
+
+        if isinstance(size, int):
+            return str(size)
+        names = {name: sympy.Symbol(self.size_names.get(name.name, name.name)) for name in size.free_symbols}
+        if not quietly:
+            self.used_sizes.update(name.name for name in size.free_symbols)
+        numerator, denominator = sympy.fraction(sympy.together(size))
+        text = str(numerator.subs(names, simultaneous=True))
+        if denominator != 1:
+            return f"({text}) // ({denominator.subs(names, simultaneous=True)})"
+        return text
+
+    def shape(self, sizes: Sequence[Any]) -> str:
+        return _tuple([self.size(size) for size in sizes])
+
+    def label_sizes(self, ref: Ref) -> dict[str, Any]:
+        """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
+        found: dict[str, Any] = {}
+        for entry, size in zip(ref.index, self.shapes[ref.name], strict=True):
+            if isinstance(entry, str):
+                found[entry] = size
+            elif isinstance(entry, tuple):
+                found.update({axis: self.sizes[axis] for axis in entry})
+        return found
+
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
+        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
+        text, sizes = self.names[ref.name], self.label_sizes(ref)
+        entries = tuple((entry,) if isinstance(entry, str) else entry for entry in ref.index)
+        present = [tuple(group) for group in groups if group]
+        order = view_order(axes_of_index(ref.index), tuple(present))
+        if order is not None:
+            lying = [present[n] for n in order]
+            if tuple(lying) != entries:
+                text = self.op("reshape", text, shape=self._grouped(lying, sizes))
+            if list(order) != sorted(order):
+                text = self.op("permute", text, axes=_tuple([str(order.index(n)) for n in range(len(order))]))
+                if order[-1] == 0 and groups and groups[0] and len(groups) == 3:
+                    text = self.op("contiguous", text)
+        else:
+            text = self.permuted(ref, flatten(tuple(present)))
+            if any(len(group) > 1 for group in present):
+                text = self.op("reshape", text, shape=self._grouped(present, sizes))
+        if ones:
+            shape = [product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones]
+            text = self.op("reshape", text, shape=self.shape(shape))
+        return text
+
+    def _grouped(self, groups: Sequence[tuple[str, ...]], sizes: Mapping[str, Any]) -> str:
+        return self.shape([product(sizes[axis] for axis in group) for group in groups])
+
+    def atomic(self, ref: Ref) -> str:
+        """An operand with one dimension for each axis, in the order it lies in."""
+        if all(isinstance(entry, str) for entry in ref.index):
+            return self.names[ref.name]
+        sizes = self.label_sizes(ref)
+        shape = self.shape([sizes[axis] for axis in axes_of_index(ref.index)])
+        return self.op("reshape", self.names[ref.name], shape=shape)
+
+    def permuted(self, ref: Ref, axes: tuple[str, ...]) -> str:
+        """An operand with one dimension for each axis, in the order given."""
+        layout = axes_of_index(ref.index)
+        text = self.atomic(ref)
+        if layout == axes:
+            return text
+        return self.op("permute", text, axes=_tuple([str(layout.index(axis)) for axis in axes]))
+
+    def aligned(self, ref: Ref, left: tuple[Any, ...]) -> str:
+        """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
+        if ref.index == left or not ref.index:
+            return self.names[ref.name]
+        axes, layout = axes_of_index(left), axes_of_index(ref.index)
+        own = tuple(axis for axis in axes if axis in layout)
+        first = axes.index(own[0])
+        if all(axis in layout for axis in axes[first:]):
+            return self.permuted(ref, own)
+        sizes = self.label_sizes(ref)
+        shape = self.shape([sizes[axis] if axis in layout else 1 for axis in axes[first:]])
+        text = self.names[ref.name] if layout == own else self.permuted(ref, own)
+        return self.op("reshape", text, shape=shape)
+
+    def like(self) -> str:
+        """A tensor whose element type is the working type."""
+        indices = {
+            each.name
+            for equation in self.graph.equations
+            for part in subexpressions(equation.right)
+            for each in _whole_operands(part)
+        }
+        floating = [leaf for leaf in (*self.graph.parameters, *self.graph.inputs) if leaf.name not in indices]
+        return self.names[floating[0].name] if floating else ""
+
+    def working(self, text: str) -> str:
+        """A value in the working element type."""
+        like = self.like()
+        dtype = f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
+        return self.op("cast", text, dtype=dtype)
+
+    def positions(self, size: Any) -> str:
+        """0, 1, 2, … on the device of the arguments."""
+        if not self.leaves:
+            return self.op("arange_alone", self.size(size))
+        return self.op("arange", self.size(size), like=self.names[self.leaves[0].name])
+
+    # ---- steps
+
+    def step(self, step: Step) -> str:
+        """The right side of the line for one step."""
+        equation = step.equation
+        self.sizes = {axis.name: axis.size for axis in step.axes}
+        left = equation.left
+        sizes = self.sizes
+        text = self._step(step, left)
+        self.shapes[equation.name] = tuple(
+            sizes[entry] if isinstance(entry, str) else product(sizes[axis] for axis in entry) for entry in left
+        )
+        return text
+
+    def _step(self, step: Step, left: tuple[Any, ...]) -> str:
+        match step.equation.right:
+            case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
+                return self.pair(a, b, step.arrangement, left)
+            case Contraction((Ref() as ref,), summed) if summed:
+                return self.op("sum", self.atomic(ref), axes=_tuple([str(n) for n in _positions(ref, summed)]))
+            case Ref() as ref if _is_plain(ref):
+                return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
+            case Ref() as ref:
+                return self.special(ref, left)
+            case Call(function) as call if FUNCTIONS[function].kind in ("axis", "reduction"):
+                return self.over_axes(call, left)
+            case Call(function) as call if FUNCTIONS[function].kind == "structure":
+                return self.structure(call, left)
+            case expression if is_scalar(expression):
+                return self.op("scalar", self.scalar(expression), dtype=self._scalar_dtype())
+            case expression:
+                return self.render(expression, left)
+
+    def _scalar_dtype(self) -> str:
+        like = self.like()
+        return f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
+
+    def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
+        if way.kind == "multiply":
+            return f"{self.aligned(a, left)} * {self.aligned(b, left)}"
+        if way.kind == "dot":
+            groups = [way.batch, way.summed] if way.batch else [way.summed]
+            order = flatten(tuple(groups))
+            if len(way.summed) > 1:
+                return self.op("vecdot", self.view(a, groups), self.view(b, groups))
+            return self.op("vecdot", self.permuted(a, order), self.permuted(b, order))
+        first, second, rows, columns = (b, a, way.columns, way.rows) if way.swapped else (a, b, way.rows, way.columns)
+        one = self._matrix(first, way.batch, rows, way.summed)
+        two = self._matrix(second, way.batch, way.summed, columns)
+        text = self.op("matmul", one, two)
+        if way.batch and not (rows and columns):
+            sizes = [self.sizes[entry] if isinstance(entry, str) else product(self.sizes[a] for a in entry) for entry in left]
+            text = self.op("reshape", text, shape=self.shape(sizes))
+        return text
+
+    def _matrix(self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]) -> str:
+        layout = axes_of_index(ref.index)
+        own = tuple(axis for axis in batch if axis in layout)
+        groups = [own, outer, inner]
+        ones = [n for n in (1, 2) if batch and not groups[n]]
+        if not own and ones:
+            groups = [outer, inner]
+        return self.view(ref, groups, ones)
+
+    def special(self, ref: Ref, left: tuple[Any, ...]) -> str:
+        """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
+        sizes = [self.shapes[ref.name][n] for n in range(len(ref.index))]
+        text = self.names[ref.name]
+        entries: list[Index] = list(ref.index)
+        if any(isinstance(entry, int) for entry in entries):
+            inside = ", ".join(str(entry) if isinstance(entry, int) else ":" for entry in entries)
+            text = f"{text}[{inside}]"
+            sizes = [size for size, entry in zip(sizes, entries, strict=True) if not isinstance(entry, int)]
+            entries = [entry for entry in entries if not isinstance(entry, int)]
+        flat: list[Index] = []
+        atoms: list[Any] = []
+        for entry, size in zip(entries, sizes, strict=True):
+            parts: list[Index] = list(entry) if isinstance(entry, tuple) else [entry]
+            flat += parts
+            atoms += [self.sizes[part] for part in parts if isinstance(part, str)] if isinstance(entry, tuple) else [size]
+        if len(flat) != len(entries):
+            text = self.op("reshape", text, shape=self.shape(atoms))
+        return self._gathered(text, flat, atoms, axes_of_index(left))
+
+    def _gathered(self, text: str, entries: list[Index], sizes: list[Any], left: tuple[str, ...]) -> str:
+        """Takes along the dimensions that an index tensor or a repeated axis picks from."""
+        gathers = [entry for entry in entries if isinstance(entry, Ref)]
+        inside = {axis for each in gathers for axis in axes_of_index(each.index)}
+        names = [entry for entry in entries if isinstance(entry, str)]
+        picked = [
+            n
+            for n, entry in enumerate(entries)
+            if isinstance(entry, Ref) or entry in inside or names.count(str(entry)) > 1
+        ]
+        rest = [n for n in range(len(entries)) if n not in picked]
+        kept = tuple(str(entries[n]) for n in rest)
+        if not picked:
+            return self._to_order(text, kept, left)
+        order = picked + rest
+        if order != list(range(len(entries))):
+            text = self.op("permute", text, axes=_tuple([str(n) for n in order]))
+        taken = dict.fromkeys(inside) | dict.fromkeys(str(entries[n]) for n in picked if isinstance(entries[n], str))
+        axes = tuple(axis for axis in left if axis in taken)
+        flat = self._flat_index([entries[n] for n in picked], [sizes[n] for n in picked], axes)
+        total = product(sizes[n] for n in picked)
+        if len(picked) > 1:
+            text = self.op("reshape", text, shape=self.shape([total, *(sizes[n] for n in rest)]))
+        text = self.op("take", text, self.op("reshape", flat, shape="(-1,)"), axis="0")
+        shape = [self.sizes[axis] for axis in axes] + [sizes[n] for n in rest]
+        if len(axes) != 1:
+            text = self.op("reshape", text, shape=self.shape(shape))
+        return self._to_order(text, axes + kept, left)
+
+    def _flat_index(self, entries: list[Index], sizes: list[Any], axes: tuple[str, ...]) -> str:
+        """Row-major positions in the picked dimensions, over `axes`."""
+        terms: list[str] = []
+        covered: set[str] = set()
+        for n, entry in enumerate(entries):
+            stride = product(sizes[n + 1 :])
+            if isinstance(entry, Ref):
+                term = self.aligned(entry, axes)
+                covered.update(axes_of_index(entry.index))
+            else:
+                ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
+                term = self.positions(sizes[n])
+                term = self.op("reshape", term, shape=_tuple(ones)) if len(ones) > 1 else term
+                covered.add(str(entry))
+            terms.append(term if stride == 1 else f"{term} * ({self.size(stride)})")
+        text = " + ".join(terms)
+        if len(terms) == 1 and isinstance(entries[0], Ref) and axes_of_index(entries[0].index) == axes:
+            return text
+        shape = self.shape([self.sizes[axis] for axis in axes])
+        return self.op("broadcast", f"({text})", shape=shape)
+
+    def _to_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+        if have == want:
+            return text
+        return self.op("permute", text, axes=_tuple([str(have.index(axis)) for axis in want]))
+
+    def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
+        (ref,) = call.arguments
+        assert isinstance(ref, Ref)
+        own = [axis for axis in call.axes if axis in ref.index]
+        if tuple(call.axes) in ref.index:
+            text, at = self.names[ref.name], [ref.index.index(tuple(call.axes))]
+        elif len(own) == len(call.axes):
+            text, at = self.names[ref.name], [ref.index.index(axis) for axis in own]
+        else:
+            text, at = self.atomic(ref), _positions(ref, call.axes)
+        axes = _tuple([str(n) for n in at])
+        details = {name: self.scalar(values[0]) for name, values in call.options}
+        for name, default in FUNCTIONS[call.function].options:
+            details.setdefault(name, repr(default))
+        if call.function == "hardmax":
+            return self._hardmax(text, at[0], len(left), self.sizes_of(call.axes))
+        implementations = dict(FUNCTIONS[call.function].implementations)
+        if implementations:
+            self._check_registered(call.function, implementations)
+            return f'functions["{call.function}"]({text}, {at[0]})'
+        return self.op(call.function, text, axis=str(at[0]), axes=axes, **details)
+
+    def sizes_of(self, axes: Sequence[str]) -> Any:
+        return product(self.sizes[axis] for axis in axes)
+
+    def _hardmax(self, text: str, at: int, rank: int, size: Any) -> str:
+        shape = _tuple([self.size(size)] + ["1"] * (rank - at - 1))
+        places = self.positions(size)
+        places = self.op("reshape", places, shape=shape) if rank - at > 1 else places
+        chosen = self.op("argmax", text, axis=str(at))
+        return self.op("cast", f"({chosen} == {places})", dtype=f"{_plain_name(text)}.dtype")
+
+    def structure(self, call: Call, left: tuple[Any, ...]) -> str:
+        match call.function:
+            case "index":
+                return self.positions(self.sizes[call.axes[0]])
+            case "onehot":
+                (ref,) = call.arguments
+                assert isinstance(ref, Ref)
+                text = self.atomic(ref)
+                return self.working(f"({text}[..., None] == {self.positions(self.sizes[call.axes[0]])})")
+            case "concat":
+                return self.concat(call, left)
+            case "roll":
+                (ref,) = call.arguments
+                assert isinstance(ref, Ref)
+                pairs = [(self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options]
+                shifts = _tuple([str(shift) for shift, _ in pairs])
+                return self.op("roll", self.atomic(ref), shifts=shifts, axes=_tuple([str(at) for _, at in pairs]))
+        return self.pad(call)
+
+    def concat(self, call: Call, left: tuple[Any, ...]) -> str:
+        axis, parts = call.axes[0], []
+        at = left.index(axis)
+        for ref in call.arguments:
+            assert isinstance(ref, Ref)
+            own = self.label_sizes(ref)
+            full = [own.get(name, 1 if name == axis else self.sizes[name]) for name in left]
+            text = self.aligned(ref, left) if ref.index else self.names[ref.name]
+            if set(axes_of_index(ref.index)) | {axis} != set(left):
+                text = self.op("broadcast", text, shape=self.shape(full))
+            elif axis not in own:
+                text = self.op("reshape", text, shape=self.shape(full))
+            parts.append(text)
+        return self.op("concat", ", ".join(parts), axis=str(at))
+
+    def pad(self, call: Call) -> str:
+        (ref,) = call.arguments
+        assert isinstance(ref, Ref)
+        layout, text = axes_of_index(ref.index), self.atomic(ref)
+        options = dict(call.options)
+        value = self.scalar(options["value"][0]) if "value" in options else "0"
+        amounts = [
+            tuple(self.integer(each) for each in options[axis]) if axis in option_axes(call) else (0, 0)
+            for axis in layout
+        ]
+        if any(amount < 0 for pair in amounts for amount in pair):
+            cut = [f"{max(-b, 0) or ''}:{min(a, 0) or ''}" for b, a in amounts]
+            text = f"{text}[{', '.join(cut)}]"
+        grown = [(max(b, 0), max(a, 0)) for b, a in amounts]
+        if not any(amount for pair in grown for amount in pair):
+            return text
+        pairs = "(" + ", ".join(f"({b}, {a})" for b, a in grown) + ",)"
+        backwards = _tuple([str(amount) for pair in reversed(grown) for amount in pair])
+        return self.op("pad", text, pairs=pairs, backwards=backwards, value=value)
+
+    # ---- pointwise expressions
+
+    def render(self, expression: Expression, left: tuple[Any, ...]) -> str:
+        """A pointwise expression over operands aligned to the result."""
+        match expression:
+            case Ref():
+                return self.aligned(expression, left)
+            case _ if is_scalar(expression):
+                return self.scalar(expression)
+            case Contraction((Literal(-1), Ref() as ref), ()):
+                return f"-{self.aligned(ref, left)}"
+            case Contraction(factors, ()):
+                return " * ".join(self.render(factor, left) for factor in factors)
+            case Call("add", arguments):
+                return self._sum([self.render(each, left) for each in arguments])
+            case Call("dropout", (argument, rate)):
+                return self.op("dropout", self.render(argument, left), self.render(rate, left))
+            case Call("cast", (argument,)):
+                return self.working(self.render(argument, left))
+            case Call(function, arguments):
+                return self.call(function, [self.render(each, left) for each in arguments])
+        raise AssertionError(show(expression))
+
+    def _sum(self, terms: list[str]) -> str:
+        text = terms[0]
+        for term in terms[1:]:
+            text += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
+        return text
+
+    def call(self, function: str, operands: list[str]) -> str:
+        row = FUNCTIONS[function]
+        if row.implementations:
+            self._check_registered(function, dict(row.implementations))
+            return f'functions["{function}"]({", ".join(operands)})'
+        if function in self.backend.templates:
+            return self.op(function, *operands)
+        if row.infix and len(operands) == 2:
+            return f"{_operand(operands[0])} {row.infix} {_operand(operands[1])}"
+        if row.infix:
+            return f"{row.infix}{_operand(operands[0])}"
+        return self.op(function, *operands)
+
+    def _check_registered(self, function: str, implementations: Mapping[str, Any]) -> None:
+        if self.backend.name not in implementations:
+            raise BackendError(
+                f"'{function}' is registered for {', '.join(implementations)}, not for {self.backend.name}",
+                fix=f"tensornet.register('{function}', {self.backend.name}=...)",
+            )
+
+    # ---- numbers
+
+    def scalar(self, expression: Expression) -> str:
+        """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
+        value = scalar_value(expression)
+        if value is not None:
+            return _number(value)
+        match expression:
+            case Size(axis):
+                self.used_sizes.add(axis)
+                return self.size_names[axis]
+            case Contraction(factors, ()):
+                return "(" + " * ".join(self.scalar(factor) for factor in factors) + ")"
+            case Call("add", arguments):
+                return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
+            case Call("reciprocal", (argument,)):
+                return f"(1 / {self.scalar(argument)})"
+            case Call("sqrt", (argument,)):
+                return f"({self.scalar(argument)} ** 0.5)"
+            case Call("rsqrt", (argument,)):
+                return f"({self.scalar(argument)} ** -0.5)"
+            case Call("power", (base, exponent)):
+                return f"({self.scalar(base)} ** {self.scalar(exponent)})"
+            case Call(function, arguments) if hasattr(math, function):
+                return f"math.{function}({', '.join(self.scalar(each) for each in arguments)})"
+        raise EquationError(
+            f"{show(expression)} depends on a size that is open", expression.place, "give the size when building the layer"
+        )
+
+    def integer(self, expression: Expression) -> int:
+        value = scalar_value(expression)
+        if value is None or isinstance(value, complex) or value != int(value):
+            raise EquationError(
+                f"{show(expression)} is not a whole number of positions that is known",
+                expression.place,
+                "give the sizes it speaks of",
+            )
+        return int(value)
+
+    # ---- results
+
+    def result(self, result: Result) -> str:
+        """An output in the order and grouping the equation gives it."""
+        self.sizes = {axis.name: axis.size for axis in result.axes}
+        wanted = [(entry,) if isinstance(entry, str) else entry for entry in result.left]
+        text = self.view(result.value, wanted)
+        if ELLIPSIS in axes_of_index(result.left):
+            parts = [
+                "*lead" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
+                for group in wanted
+            ]
+            text = self.op("reshape", text, shape=_tuple(parts))
+        return text
+
+
+def _whole_operands(part: Expression) -> list[Ref]:
+    """The tensors that serve as positions: inside an index, or compared with one."""
+    match part:
+        case Ref(_, index):
+            return [entry for entry in index if isinstance(entry, Ref)]
+        case Call("onehot" | "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal", arguments):
+            return [ref for argument in arguments for ref in references(argument)]
+    return []
+
+
+def _is_plain(ref: Ref) -> bool:
+    flat = [name for entry in ref.index for name in ((entry,) if not isinstance(entry, tuple) else entry)]
+    return all(isinstance(name, str) for name in flat) and len(flat) == len(set(flat))
+
+
+def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
+    layout = axes_of_index(ref.index)
+    return [layout.index(axis) for axis in axes]
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _operand(text: str) -> str:
+    return f"({text})" if " " in text and not text.endswith(")") else text
+
+
+def _plain_name(text: str) -> str:
+    return text.split("[")[0].split(".")[0] if text.isidentifier() else text
+
+
+def _number(value: int | float | complex) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "-math.inf" if value < 0 else "math.inf"
+    if isinstance(value, float) and math.isnan(value):
+        return "math.nan"
+    return repr(value)
+
+
+def _identifier(name: str, taken: set[str]) -> str:
+    base = "".join(letter if letter.isalnum() else "_" for letter in name)
+    base = f"_{base}" if not base or base[0].isdigit() else base
+    chosen, number = base, 1
+    while chosen in taken or keyword.iskeyword(chosen):
+        chosen = f"{base}_{number}"
+        number += 1
+    taken.add(chosen)
+    return chosen

@@ -1,0 +1,116 @@
+"""How long work takes on a device: a few measured constants, and formulas in seconds.
+
+The model: a step takes the larger of its arithmetic time and its memory time, plus a launch.
+Small matrices reach only part of the peak, d / (d + half) for each of the three sizes; on some
+systems memory that is asked for anew in large pieces is slow at first touch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+__all__ = ["DeviceProfile", "cache_folder", "default_profile", "itemsize", "load_profile", "save_profile"]
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Device constants; units in the names' comments. `key` tells device, library and version."""
+
+    key: str
+    flops: float  # FLOP/s of a large float32 matrix product
+    half: float  # matrix size at which a product reaches half of that
+    bandwidth: float  # bytes/s, read plus written, in order
+    permute_bandwidth: float  # bytes/s, read plus written, across an axis permutation
+    launch: float  # seconds a step costs whatever its size
+    batch: float  # seconds each matrix of a batched product costs
+    fresh_bytes: float  # results larger than this are touched for the first time
+    fresh_bandwidth: float  # bytes/s at first touch
+
+    def matmul(self, batch: int, m: int, n: int, k: int, size: int) -> float:
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
+        share = (m / (m + self.half)) * (n / (n + self.half)) * (k / (k + self.half))
+        rate = self.flops * share * min(1.0, 4.0 / size)
+        arithmetic = 2.0 * batch * m * n * k / rate if rate else 0.0
+        moved = size * batch * (m * k + k * n + m * n)
+        each = self.batch * batch if batch > 1 else 0.0
+        return max(arithmetic, self.stream(moved)) + each + self.fresh(size * batch * m * n) + self.launch
+
+    def stream(self, moved: float) -> float:
+        """Seconds to move bytes in order."""
+        return moved / self.bandwidth
+
+    def permute(self, elements: int, size: int) -> float:
+        """Seconds to copy a tensor into another order of axes."""
+        return 2.0 * elements * size / self.permute_bandwidth + self.fresh(elements * size) + self.launch
+
+    def pointwise(self, moved: float, written: float) -> float:
+        """Seconds of an element-by-element step."""
+        return self.stream(moved) + self.fresh(written) + self.launch
+
+    def fresh(self, written: float) -> float:
+        """Seconds that first touch adds to a result of so many bytes."""
+        return written / self.fresh_bandwidth if written > self.fresh_bytes else 0.0
+
+
+_CPU = DeviceProfile("default-cpu", 1.6e11, 12.0, 4.0e10, 1.8e10, 4e-6, 2e-8, 32 * 2**20, 4.0e9)
+_GPU = DeviceProfile("default-gpu", 5.0e13, 96.0, 1.5e12, 7.0e11, 6e-6, 1e-9, 1e18, 1e18)
+
+
+def default_profile(device: str) -> DeviceProfile:
+    """Built-in constants: those of a two-core server, or of a data-centre GPU."""
+    return _CPU if device.startswith("cpu") else _GPU
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+    return sizes.get(dtype, 8)
+
+
+def cache_folder() -> Path:
+    """Where measured constants are kept: `TENSORNET_CACHE`, else the user's cache folder."""
+    chosen = os.environ.get("TENSORNET_CACHE")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tensornet"))
+
+
+def _path(key: str) -> Path:
+    import hashlib
+
+    return cache_folder() / f"device-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def load_profile(key: str) -> DeviceProfile | None:
+    """The constants measured under `key`, if they are there and whole."""
+    try:
+        document = json.loads(_path(key).read_text())
+        profile = DeviceProfile(**{name: document[name] for name in DeviceProfile.__dataclass_fields__})
+        numbers = [value for name, value in asdict(profile).items() if name != "key"]
+        whole = all(isinstance(value, int | float) and value > 0 for value in numbers)
+        return profile if whole and profile.key == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def save_profile(profile: DeviceProfile) -> Path | None:
+    """Keeps the constants; returns where, or nothing if the folder cannot be written."""
+    path = _path(profile.key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(asdict(profile), indent=1))
+        temporary.replace(path)
+    except OSError:
+        return None
+    return path
+
+
+def renamed(profile: DeviceProfile, key: str) -> DeviceProfile:
+    """The same constants under another key."""
+    return replace(profile, key=key)

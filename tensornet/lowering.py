@@ -1,0 +1,571 @@
+"""Graph to steps: every expression becomes a sequence of equations one level deep.
+
+Lowering decides the order in memory of every intermediate (the left side of its step) and hands
+each n-ary contraction to `choose`, which returns the tree of pairs to contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from .arrangement import Arrangement, Layout, arrange, flatten, ordered
+from .device import DeviceProfile
+from .equation import Equation
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    fresh,
+    is_scalar,
+    option_axes,
+    product_of,
+    transform,
+)
+from .functions import FUNCTIONS
+from .graph import Graph
+from .schedule import Result, Step
+from .shape import Axis, Dim, Scope, dim_size, scalar_size, scope_of, size_expression
+from .sizes import evaluate, product
+
+__all__ = ["Choose", "Problem", "Tree", "lower", "peak_memory"]
+
+Tree: TypeAlias = "int | tuple[Tree, Tree]"
+"""Which operands to contract with which: a number is an operand."""
+
+Entry: TypeAlias = "str | tuple[str, ...]"
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An n-ary contraction to be ordered."""
+
+    layouts: tuple[Layout, ...]
+    kept: frozenset[str]
+    wanted: Layout | None
+    sizes: Mapping[str, int]
+    profile: DeviceProfile
+    itemsize: int
+
+    def needed(self, rest: Sequence[Layout], union: frozenset[str]) -> frozenset[str]:
+        """The axes of an intermediate that something else still needs."""
+        others = self.kept.union(*rest) if rest else self.kept
+        return union & others
+
+
+Choose: TypeAlias = "Callable[[Problem], Tree]"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor at hand: how it is read here, and the symbolic sizes of the axes."""
+
+    ref: Ref
+    sizes: Mapping[str, Any]
+
+    @property
+    def layout(self) -> Layout:
+        return axes_of_index(self.ref.index)
+
+
+def lower(
+    graph: Graph,
+    values: Mapping[str, int],
+    profile: DeviceProfile,
+    itemsize: int,
+    choose: Choose,
+    only: Sequence[Equation] | None = None,
+) -> tuple[tuple[Step, ...], tuple[Result, ...]]:
+    """The steps that compute a graph, and where its outputs are.
+
+    Args:
+        graph: the graph, rewritten as far as it should be.
+        values: every open size, for costs.
+        profile: the device.
+        itemsize: bytes of one element.
+        choose: orders an n-ary contraction.
+        only: the equations to lower, all if not given; for pricing a part.
+    """
+    lowering = _Lowering(graph, values, profile, itemsize, choose)
+    chosen = graph.equations if only is None else only
+    for equation in graph.equations:
+        if equation in chosen:
+            lowering.equation(equation)
+        else:
+            lowering.assume(equation)
+    results = tuple(lowering.result(name) for name in graph.outputs) if only is None else ()
+    return _with_frees(lowering.steps, results), results
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a named tensor is: a variable, its order in memory, and the dimensions it stands for."""
+
+    variable: str
+    entries: tuple[Entry, ...]
+    logical: tuple[tuple[str, ...], ...]
+    dims: tuple[Dim, ...]
+
+
+class _Lowering:
+    def __init__(
+        self, graph: Graph, values: Mapping[str, int], profile: DeviceProfile, itemsize: int, choose: Choose
+    ) -> None:
+        self.graph, self.profile, self.itemsize, self.choose = graph, profile, itemsize, choose
+        self.values = {**values, **graph.bound}
+        self.steps: list[Step] = []
+        self.taken = set(graph.dims)
+        self.stored = {leaf.name: _as_declared(leaf.name, leaf.dims) for leaf in graph.leaves}
+
+    # ---- equations
+
+    def equation(self, equation: Equation) -> None:
+        scope = self.graph.scope(equation)
+        wanted = axes_of_index(equation.left) if equation.name in self.graph.outputs else None
+        start = len(self.steps)
+        value = self.lower(equation.right, scope, wanted)
+        variable = value.ref.name
+        if len(self.steps) > start and variable == self.steps[-1].equation.name and variable not in self.graph.dims:
+            self._rename_last(equation.name)
+            variable = equation.name
+        entries = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
+        logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
+        missing = set(axes_of_index(equation.left)) - set(value.layout)
+        assert not missing, f"{equation} lost {missing}"
+        self.stored[equation.name] = _Stored(variable, entries, logical, self.graph.dims[equation.name])
+
+    def assume(self, equation: Equation) -> None:
+        """Takes an equation as computed elsewhere, in the order it is written."""
+        self.stored[equation.name] = _as_declared(equation.name, self.graph.dims[equation.name])
+
+    def _rename_last(self, name: str) -> None:
+        last = self.steps[-1]
+        self.steps[-1] = replace(last, equation=replace(last.equation, name=name))
+
+    def result(self, name: str) -> Result:
+        stored = self.stored[name]
+        left = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
+        axes = tuple(
+            Axis(label, self.open(axis.size))
+            for part, dim in zip(stored.logical, stored.dims, strict=True)
+            for label, axis in zip(part, dim, strict=True)
+        )
+        return Result(name, Ref(stored.variable, stored.entries), left, axes)
+
+    def open(self, size: Any) -> Any:
+        """The size with what is bound put in: an integer, or an expression in open sizes."""
+        return evaluate(size, self.graph.bound)
+
+    def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
+        """The number of positions along some axes, at the sizes planned for."""
+        return int(product(evaluate(sizes[axis], self.values) for axis in axes))
+
+    # ---- steps
+
+    def emit(
+        self,
+        left: tuple[Entry, ...],
+        right: Expression,
+        operands: Sequence[Value],
+        sizes: Mapping[str, Any],
+        arrangement: Arrangement | None = None,
+        flops: bool = False,
+    ) -> Value:
+        """Adds a step; returns its result."""
+        name = fresh("t1", self.taken) if "t1" not in self.taken else _next(self.taken)
+        self.taken.add(name)
+        axes = axes_of_index(left)
+        everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))
+        known = {axis: size for each in operands for axis, size in each.sizes.items()} | dict(sizes)
+        elements = self.count(known, axes)
+        moved = self.itemsize * (elements + sum(self.count(each.sizes, each.layout) for each in operands))
+        seconds = (
+            arrangement.seconds
+            if arrangement is not None
+            else self.profile.pointwise(moved, self.itemsize * elements)
+        )
+        self.steps.append(
+            Step(
+                Equation(name, left, right),
+                tuple(Axis(axis, self.open(known[axis])) for axis in everything),
+                2 * self.count(known, tuple(everything)) if flops else 0,
+                2 * product(known[axis] for axis in everything) if flops else 0,
+                moved,
+                seconds,
+                arrangement=arrangement,
+            )
+        )
+        return Value(Ref(name, left), {axis: known[axis] for axis in axes})
+
+    def reorder(self, value: Value, left: tuple[Entry, ...]) -> Value:
+        """The value in another order in memory."""
+        if value.ref.index == left:
+            return value
+        return self.emit(left, value.ref, [value], value.sizes)
+
+    # ---- reading tensors
+
+    def read(self, ref: Ref, scope: Scope) -> Value:
+        """A tensor under the axis names of this reference."""
+        stored = self.stored[ref.name]
+        labels: dict[str, Entry] = {}
+        sizes: dict[str, Any] = {}
+        plain = True
+        for part, dim, entry in zip(stored.logical, stored.dims, ref.index, strict=True):
+            match entry:
+                case str() if len(part) == 1 and entry not in sizes:
+                    labels[part[0]], sizes[entry] = entry, dim_size(dim)
+                case tuple() if len(part) == 1 and not set(entry) & set(sizes):
+                    labels[part[0]] = entry
+                    sizes.update({name: scope[name] for name in entry})
+                case tuple() if self._componentwise(entry, dim) and not set(entry) & set(sizes):
+                    labels.update(zip(part, entry, strict=True))
+                    sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
+                case _:
+                    plain = False
+        if not plain:
+            return self._read_specially(ref, stored, scope)
+        index: list[Entry] = []
+        for each in stored.entries:
+            names = [name for label in ([each] if isinstance(each, str) else each) for name in _names(labels[label])]
+            index.append(names[0] if len(names) == 1 else tuple(names))
+        return Value(Ref(stored.variable, tuple(index)), sizes)
+
+    def _componentwise(self, names: tuple[str, ...], dim: Dim) -> bool:
+        bound = self.graph.bound
+        return len(names) == len(dim) and all(
+            name not in bound or bound[name] == evaluate(axis.size, bound)
+            for name, axis in zip(names, dim, strict=True)
+        )
+
+    def _read_specially(self, ref: Ref, stored: _Stored, scope: Scope) -> Value:
+        """Integer indices, gathers, diagonals, and composites read as one axis."""
+        variable = self._in_logical_order(stored)
+        entries: list[Index] = []
+        sizes: dict[str, Any] = {}
+        operands: list[Value] = []
+        for dim, entry in zip(stored.dims, ref.index, strict=True):
+            match entry:
+                case str():
+                    entries.append(entry)
+                    sizes[entry] = dim_size(dim)
+                case tuple():
+                    entries.append(entry)
+                    sizes.update({name: scope[name] for name in entry})
+                case Ref():
+                    inner = self.lower(entry, scope, None, True)
+                    operands.append(inner)
+                    entries.append(inner.ref)
+                    sizes.update({name: size for name, size in inner.sizes.items() if name not in sizes})
+                case int():
+                    entries.append(entry)
+        read = Ref(variable, tuple(entries), ref.place)
+        axes = axes_of_index(read.index)
+        if all(isinstance(entry, str | tuple) for entry in entries) and _distinct(read.index):
+            return Value(read, sizes)
+        return self.emit(axes, read, [*operands, Value(Ref(variable, axes), sizes)], sizes)
+
+    def _in_logical_order(self, stored: _Stored) -> str:
+        """A variable with one dimension for each of the tensor, in order."""
+        wanted = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
+        if stored.entries == wanted:
+            return stored.variable
+        sizes = {
+            label: axis.size
+            for part, dim in zip(stored.logical, stored.dims, strict=True)
+            for label, axis in zip(part, dim, strict=True)
+        }
+        return self.reorder(Value(Ref(stored.variable, stored.entries), sizes), wanted).ref.name
+
+    # ---- expressions
+
+    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None, whole: bool = False) -> Value:
+        """The value of an expression; `whole` where positions are to stay integers."""
+        match expression:
+            case Ref():
+                return self.read(expression, scope)
+            case _ if is_scalar(expression):
+                return self.emit((), self.scalar(expression, scope), [], {})
+            case Contraction():
+                return self.contract(expression, scope, wanted, whole)
+            case Call():
+                return self.call(expression, scope, whole)
+        raise AssertionError(expression)
+
+    def scalar(self, expression: Expression, scope: Scope) -> Expression:
+        """A number, with the sizes it speaks of put in."""
+        if isinstance(expression, Size):
+            return size_expression(self.open(scope[expression.axis]))
+        return transform(expression, lambda part: self.scalar(part, scope))
+
+    def inner(self, expression: Expression, scope: Scope) -> Scope:
+        """The scope inside a binder."""
+        found = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+        return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
+
+    # ---- contractions
+
+    def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None, whole: bool) -> Value:
+        scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
+        scalars = [self.scalar(factor, scope) for factor in expression.factors if is_scalar(factor)]
+        values = [
+            self.lower(factor, scope, None, whole) for factor in expression.factors if not is_scalar(factor)
+        ]
+        values = self._sum_alone(values, set(expression.summed))
+        kept = frozenset(axis for each in values for axis in each.layout) - set(expression.summed)
+        if scalars:
+            smallest = min(range(len(values)), key=lambda n: self.count(values[n].sizes, values[n].layout))
+            values[smallest] = self._scaled(values[smallest], scalars)
+        if len(values) == 1:
+            return values[0]
+        sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+        wanted = wanted if wanted is not None and set(wanted) == kept else None
+        problem = Problem(
+            tuple(each.layout for each in values),
+            kept,
+            wanted,
+            {axis: self.count(sizes, (axis,)) for axis in sizes},
+            self.profile,
+            self.itemsize,
+        )
+        return _Pairs(self, values, sizes, problem).build(self.choose(problem))
+
+    def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
+        """Sums the axes that only one factor has, which never hurts."""
+        reduced: list[Value] = []
+        for position, each in enumerate(values):
+            others = {axis for n, other in enumerate(values) if n != position for axis in other.layout}
+            alone = tuple(axis for axis in each.layout if axis in summed and axis not in others)
+            if alone:
+                left = tuple(axis for axis in each.layout if axis not in alone)
+                each = self.emit(left, Contraction((each.ref,), tuple(sorted(alone))), [each], each.sizes)
+            reduced.append(each)
+        return reduced
+
+    def _scaled(self, value: Value, scalars: list[Expression]) -> Value:
+        left = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
+        return self.emit(left, product_of([*scalars, value.ref]), [value], value.sizes)
+
+    # ---- calls
+
+    def call(self, call: Call, scope: Scope, whole: bool) -> Value:
+        function = FUNCTIONS[call.function]
+        if function.kind == "pointwise":
+            return self.pointwise(call, scope, whole or call.function in _COMPARISONS)
+        if function.kind in ("axis", "reduction"):
+            return self.over_axes(call, scope, function.kind == "reduction")
+        match call.function:
+            case "index":
+                return self.position(call.axes[0], scope, whole)
+            case "concat":
+                return self.concat(call, scope)
+            case "onehot":
+                value = self.lower(call.arguments[0], scope, None, True)
+                left = (*value.layout, call.axes[0])
+                right = replace(call, arguments=(value.ref,))
+                return self.emit(left, right, [value], {call.axes[0]: scope[call.axes[0]]})
+        return self.move(call, scope)
+
+    def pointwise(self, call: Call, scope: Scope, whole: bool) -> Value:
+        arguments: list[Expression] = []
+        values: list[Value] = []
+        for argument in call.arguments:
+            if is_scalar(argument):
+                arguments.append(self.scalar(argument, scope))
+                continue
+            factors: list[Expression] = []
+            if call.function == "add" and isinstance(argument, Contraction) and not argument.summed:
+                factors = [self.scalar(f, scope) for f in argument.factors if is_scalar(f)]
+                tensors = [f for f in argument.factors if not is_scalar(f)]
+                argument = product_of(tensors) if factors and len(tensors) == 1 else argument
+                factors = factors if len(tensors) == 1 else []
+            value = self.lower(argument, scope, None, whole)
+            values.append(value)
+            arguments.append(product_of([*factors, value.ref]) if factors else value.ref)
+        if not values:
+            return self.emit((), replace(call, arguments=tuple(arguments)), [], {})
+        left = self._common_order(values)
+        return self.emit(left, replace(call, arguments=tuple(arguments)), values, {})
+
+    def _common_order(self, values: list[Value]) -> tuple[Entry, ...]:
+        """The order of the largest operand; grouped as it is if all are grouped so."""
+        if len({each.ref.index for each in values}) == 1:
+            return tuple(entry for entry in values[0].ref.index if isinstance(entry, str | tuple))
+        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
+        return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
+
+    def over_axes(self, call: Call, scope: Scope, reduces: bool) -> Value:
+        value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), None)
+        axes = tuple(axis for axis in value.layout if axis in call.axes)
+        if call.function == "prod" and len(axes) > 1:
+            for axis in axes:
+                value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope)
+            return value
+        if not reduces and len(axes) > 1:
+            rest = tuple(axis for axis in value.layout if axis not in axes)
+            value = self.reorder(value, (*rest, axes))
+        return self._apply(replace(call, axes=axes), value, axes, reduces, scope)
+
+    def _apply(self, call: Call, value: Value, axes: tuple[str, ...], reduces: bool, scope: Scope) -> Value:
+        index = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
+        whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
+        left: tuple[Entry, ...] = index if whole else value.layout
+        if reduces:
+            left = tuple(entry for entry in left if entry not in axes and entry != axes)
+        options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
+        right = replace(call, arguments=(value.ref,), options=options)
+        return self.emit(left, right, [value], value.sizes)
+
+    def position(self, axis: str, scope: Scope, whole: bool) -> Value:
+        """Positions as integers where they are compared or gathered with, else in the working type."""
+        value = self.emit((axis,), Call("index", (), (axis,)), [], {axis: scope[axis]})
+        if whole:
+            return value
+        return self.emit((axis,), Call("cast", (value.ref,)), [value], {axis: scope[axis]})
+
+    def concat(self, call: Call, scope: Scope) -> Value:
+        axis = call.axes[0]
+        values = [self.lower(part, self.inner(part, scope), None) for part in call.arguments]
+        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
+        left = ordered({name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size))
+        sizes = {name: size for each in values for name, size in each.sizes.items()}
+        sizes[axis] = scope_of(call, self.graph.dims, self.graph.agree, self.graph.bound)[axis]
+        right = replace(call, arguments=tuple(each.ref for each in values))
+        return self.emit(left, right, values, sizes)
+
+    def move(self, call: Call, scope: Scope) -> Value:
+        """roll and pad: the same axes, moved along some of them."""
+        argument = call.arguments[0]
+        inside = self.inner(argument, scope)
+        value = self.lower(argument, inside, None)
+        sizes = dict(value.sizes)
+        options: list[tuple[str, tuple[Expression, ...]]] = []
+        for name, values in call.options:
+            numbers = tuple(self.scalar(each, inside) for each in values)
+            options.append((name, numbers))
+            if call.function == "pad" and name in option_axes(call):
+                before, after = (self.open(scalar_size(each, inside)) for each in numbers)
+                sizes[name] = sizes[name] + before + after
+        right = replace(call, arguments=(value.ref,), options=tuple(options))
+        return self.emit(value.layout, right, [value], sizes)
+
+
+class _Pairs:
+    """Emits the steps of one contraction along a tree, orders in memory chosen from the root down."""
+
+    def __init__(self, lowering: _Lowering, values: list[Value], sizes: Mapping[str, Any], problem: Problem) -> None:
+        self.lowering, self.values, self.sizes, self.problem = lowering, values, sizes, problem
+        self.guesses: dict[Tree, Layout] = {}
+
+    def build(self, tree: Tree) -> Value:
+        return self._build(tree, self.problem.wanted)
+
+    def _leaves(self, tree: Tree) -> set[int]:
+        return {tree} if isinstance(tree, int) else self._leaves(tree[0]) | self._leaves(tree[1])
+
+    def _kept(self, tree: Tree) -> frozenset[str]:
+        inside = self._leaves(tree)
+        layouts = self.problem.layouts
+        union = frozenset(axis for n in inside for axis in layouts[n])
+        return self.problem.needed([each for n, each in enumerate(layouts) if n not in inside], union)
+
+    def _guess(self, tree: Tree) -> Layout:
+        """The order a subtree comes out in when nobody asks for another."""
+        if isinstance(tree, int):
+            return self.problem.layouts[tree]
+        if tree not in self.guesses:
+            self.guesses[tree] = flatten(self._arrange(self._guess(tree[0]), self._guess(tree[1]), tree, None).result)
+        return self.guesses[tree]
+
+    def _arrange(self, a: Layout, b: Layout, tree: Tree, wanted: Layout | None) -> Arrangement:
+        problem = self.problem
+        return arrange(a, b, self._kept(tree), wanted, problem.sizes, problem.profile, problem.itemsize)
+
+    def _build(self, tree: Tree, wanted: Layout | None) -> Value:
+        if isinstance(tree, int):
+            return self.values[tree]
+        first, second = tree
+        draft = self._arrange(self._guess(first), self._guess(second), tree, wanted)
+        a = self._build(first, _asked(draft, self._guess(first), True))
+        b = self._build(second, _asked(draft, self._guess(second), False))
+        final = self._arrange(a.layout, b.layout, tree, wanted)
+        summed = (set(a.layout) & set(b.layout)) - self._kept(tree)
+        right = Contraction((a.ref, b.ref), tuple(sorted(summed)))
+        left = tuple(group[0] if len(group) == 1 else group for group in final.result)
+        return self.lowering.emit(left, right, [a, b], self.sizes, final, True)
+
+
+def _asked(draft: Arrangement, layout: Layout, first: bool) -> Layout:
+    """The order in which a product would like to find an operand."""
+    groups = (draft.batch, draft.rows, draft.summed) if first else (draft.batch, draft.summed, draft.columns)
+    own = tuple(tuple(axis for axis in group if axis in layout) for group in groups)
+    return ordered(layout, flatten(own))
+
+
+# ---------------------------------------------------------------------------- small things
+
+
+def _as_declared(name: str, dims: tuple[Dim, ...]) -> _Stored:
+    """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct."""
+    logical = tuple(tuple(f"{n}.{m}" for m in range(len(dim))) for n, dim in enumerate(dims))
+    return _Stored(name, tuple(part[0] if len(part) == 1 else part for part in logical), logical, dims)
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry
+
+
+def _distinct(index: tuple[Index, ...]) -> bool:
+    flat = [name for entry in index for name in (_names(entry) if isinstance(entry, str | tuple) else ())]
+    return len(flat) == len(set(flat))
+
+
+def _next(taken: set[str]) -> str:
+    number = 1
+    while f"t{number}" in taken:
+        number += 1
+    return f"t{number}"
+
+
+def _with_frees(steps: list[Step], results: tuple[Result, ...]) -> tuple[Step, ...]:
+    """Notes after which step each intermediate is needed no more."""
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for ref in _operands(step.equation.right):
+            last[ref.name] = number
+    made = {step.equation.name for step in steps} - {each.value.name for each in results}
+    return tuple(
+        replace(step, frees=tuple(sorted(name for name, at in last.items() if at == number and name in made)))
+        for number, step in enumerate(steps)
+    )
+
+
+def _operands(expression: Expression) -> list[Ref]:
+    from .expression import references
+
+    return list(references(expression))
+
+
+def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], itemsize: int) -> int:
+    """Bytes of all tensors alive at the worst step, leaves included."""
+    known = {**values, **graph.bound}
+    alive = sum(int(product(evaluate(size, known) for size in leaf.shape)) for leaf in graph.leaves)
+    peak, held = alive, dict[str, int]()
+    for step in steps:
+        axes = {axis.name: axis.size for axis in step.axes}
+        name = step.equation.name
+        held[name] = int(product(evaluate(axes[axis], known) for axis in axes_of_index(step.equation.left)))
+        alive += held[name]
+        peak = max(peak, alive)
+        alive -= sum(held[each] for each in step.frees)
+    return peak * itemsize
+
+

@@ -1,0 +1,403 @@
+"""Finding the order that is fastest on a device: opt_einsum's search under the time model.
+
+    plan(graph) = rewrite, choose a tree of pairs for every contraction, lower, generate
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import opt_einsum
+from opt_einsum.paths import PathOptimizer
+
+from .arrangement import Layout, arrange, flatten
+from .calibration import profile_of
+from .codegen import generate
+from .device import DeviceProfile, itemsize
+from .equation import Equation
+from .errors import BackendError, ShapeError
+from .formula import naive_flop_formula
+from .graph import Graph
+from .lowering import Choose, Problem, Tree, lower, peak_memory
+from .protocol import Backend, load_backend
+from .rewrite import distribute, simplify
+from .schedule import Alternative, Plan
+
+__all__ = ["flop_count", "flop_formula", "plan"]
+
+NOMINAL = 64
+"""The size assumed for an open axis when none is given."""
+
+EXHAUSTIVE = 6
+"""Up to so many operands every order is considered, whatever comes out on the way."""
+
+
+# ---------------------------------------------------------------------------- search
+
+
+class FastestOrder(PathOptimizer):  # type: ignore[misc]
+    """Exhaustive search under the time model, for few operands.
+
+    Dynamic programming over subsets of the operands. Of each subset the fastest way is kept for
+    every order in memory in which the result may come out, so the costs of permutations between
+    steps are counted, and outer products are candidates like any other.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        output: Any,
+        size_dict: Mapping[str, int],
+        memory_limit: int | None = None,
+    ) -> list[tuple[int, ...]]:
+        """The path in opt_einsum's form; see `tree` for the order it was made from."""
+        return path_of(self.tree(), len(inputs))
+
+    def tree(self) -> Tree:
+        """The fastest order of pairs."""
+        count = len(self.problem.layouts)
+        found: dict[int, dict[Layout, tuple[float, Tree]]] = {
+            1 << n: {layout: (0.0, n)} for n, layout in enumerate(self.problem.layouts)
+        }
+        everything = (1 << count) - 1
+        for number in range(2, count + 1):
+            for members in itertools.combinations(range(count), number):
+                subset = sum(1 << n for n in members)
+                found[subset] = self._best(subset, found, subset == everything)
+        return min(found[everything].values(), key=lambda each: each[0])[1]
+
+    def _best(
+        self, subset: int, found: Mapping[int, Mapping[Layout, tuple[float, Tree]]], last: bool
+    ) -> dict[Layout, tuple[float, Tree]]:
+        kept = _kept(self.problem, subset)
+        best: dict[Layout, tuple[float, Tree]] = {}
+        for half in _halves(subset):
+            for (a, (time_a, tree_a)), (b, (time_b, tree_b)) in itertools.product(
+                found[half].items(), found[subset ^ half].items()
+            ):
+                wanted = self.problem.wanted if last else None
+                way = _arrange(self.problem, a, b, kept, wanted)
+                layout, seconds = flatten(way.result), time_a + time_b + way.seconds
+                if layout not in best or seconds < best[layout][0]:
+                    best[layout] = (seconds, (tree_a, tree_b))
+        return best
+
+
+def _kept(problem: Problem, subset: int) -> frozenset[str]:
+    """The axes of the intermediate made of a subset of the operands."""
+    inside = [layout for n, layout in enumerate(problem.layouts) if subset >> n & 1]
+    outside = [layout for n, layout in enumerate(problem.layouts) if not subset >> n & 1]
+    return problem.needed(outside, frozenset(itertools.chain.from_iterable(inside)))
+
+
+def _halves(subset: int) -> list[int]:
+    """The ways to cut a set of operands in two, each once."""
+    lowest = subset & -subset
+    halves, half = [], (subset - 1) & subset
+    while half:
+        if half & lowest:
+            halves.append(half)
+        half = (half - 1) & subset
+    return halves
+
+
+def _arrange(problem: Problem, a: Layout, b: Layout, kept: frozenset[str], wanted: Layout | None) -> Any:
+    return arrange(a, b, kept, wanted, problem.sizes, problem.profile, problem.itemsize)
+
+
+def _local_time(problem: Problem) -> Callable[..., None]:
+    """The time model as a cost function for opt_einsum's dynamic programming.
+
+    Orders in memory are left out: axes count only by the group of the matrix product they form.
+    """
+    names = list(dict.fromkeys(itertools.chain(*problem.layouts, sorted(problem.kept))))
+    sizes = [problem.sizes[name] for name in names]
+
+    def count(axes: frozenset[int]) -> int:
+        return functools.reduce(lambda total, axis: total * sizes[axis], axes, 1)
+
+    def compare(
+        cost1: float,
+        cost2: float,
+        union: frozenset[int],
+        size_dict: Sequence[int],
+        cost_cap: float,
+        s1: int,
+        s2: int,
+        xn: dict[int, Any],
+        g: int,
+        all_tensors: int,
+        inputs: Sequence[frozenset[int]],
+        cut: frozenset[int],
+        memory_limit: int | None,
+        contract1: Any,
+        contract2: Any,
+    ) -> None:
+        subset = s1 | s2
+        rest = [inputs[n] for n in range(len(inputs)) if g & (all_tensors ^ subset) >> n & 1]
+        legs = frozenset(axis for axis in union if axis not in cut or any(axis in other for other in rest))
+        a, b = legs_of[s1], legs_of[s2]
+        summed = union - legs
+        batch, rows, columns = a & b & legs, (a - b) & legs, (b - a) & legs
+        if summed:
+            seconds = problem.profile.matmul(count(batch), count(rows), count(columns), count(summed), problem.itemsize)
+        else:
+            moved = problem.itemsize * (count(a) + count(b) + count(legs))
+            seconds = problem.profile.pointwise(moved, problem.itemsize * count(legs))
+        cost = cost1 + cost2 + seconds
+        if cost <= cost_cap and (subset not in xn or cost < xn[subset][1]):
+            legs_of[subset] = legs
+            xn[subset] = (legs, cost, (contract1, contract2))
+
+    legs_of = {1 << n: frozenset(names.index(axis) for axis in layout) for n, layout in enumerate(problem.layouts)}
+    return compare
+
+
+def fastest(problem: Problem) -> Tree:
+    """The order expected to be fastest: exhaustive for few operands, the best of several searches for more."""
+    count = len(problem.layouts)
+    if count == 2:
+        return (0, 1)
+    if count <= EXHAUSTIVE:
+        return FastestOrder(problem).tree()
+    optimizers: list[Any] = ["greedy", "auto-hq", opt_einsum.DynamicProgramming("flops")]
+    optimizers.append(
+        opt_einsum.DynamicProgramming(_local_time(problem), cost_cap=False, search_outer=count <= 10)
+    )
+    trees = {_search(problem, optimizer) for optimizer in optimizers}
+    return min(trees, key=lambda tree: seconds_of(problem, tree))
+
+
+def fewest_flops(problem: Problem) -> Tree:
+    """The order with the fewest FLOPs, as opt_einsum finds it."""
+    if len(problem.layouts) == 2:
+        return (0, 1)
+    search = opt_einsum.DynamicProgramming("flops", search_outer=len(problem.layouts) <= 8)
+    return _search(problem, search)
+
+
+def as_written(problem: Problem) -> Tree:
+    """From left to right."""
+    tree: Tree = 0
+    for number in range(1, len(problem.layouts)):
+        tree = (tree, number)
+    return tree
+
+
+def _search(problem: Problem, optimizer: Any) -> Tree:
+    """Asks opt_einsum for a path; axes go under single letters, all sizes are ours."""
+    names = dict.fromkeys(itertools.chain(*problem.layouts))
+    letters = {axis: opt_einsum.get_symbol(number) for number, axis in enumerate(names)}
+    inputs = [frozenset(letters[axis] for axis in layout) for layout in problem.layouts]
+    output = frozenset(letters[axis] for axis in problem.kept)
+    sizes = {letters[axis]: problem.sizes[axis] for axis in names}
+    if isinstance(optimizer, str):
+        optimizer = opt_einsum.paths.get_path_fn(optimizer)
+    try:
+        return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
+    except RuntimeError:
+        return as_written(problem)
+
+
+def seconds_of(problem: Problem, tree: Tree) -> float:
+    """The expected time of one order, permutations included."""
+
+    def walk(part: Tree, top: bool) -> tuple[int, Layout, float]:
+        if isinstance(part, int):
+            return 1 << part, problem.layouts[part], 0.0
+        set_a, a, time_a = walk(part[0], False)
+        set_b, b, time_b = walk(part[1], False)
+        subset = set_a | set_b
+        way = _arrange(problem, a, b, _kept(problem, subset), problem.wanted if top else None)
+        return subset, flatten(way.result), time_a + time_b + way.seconds
+
+    return walk(tree, True)[2]
+
+
+def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
+    """opt_einsum's path (positions in a shrinking list) as a tree of pairs."""
+    operands: list[Tree] = list(range(count))
+    for positions in path:
+        taken = [operands.pop(position) for position in sorted(positions, reverse=True)][::-1]
+        operands.append(functools.reduce(lambda a, b: (a, b), taken))
+    return functools.reduce(lambda a, b: (a, b), operands)
+
+
+def path_of(tree: Tree, count: int) -> list[tuple[int, ...]]:
+    """A tree of pairs as opt_einsum's path."""
+    operands: list[Tree] = list(range(count))
+    path: list[tuple[int, ...]] = []
+
+    def walk(part: Tree) -> None:
+        if isinstance(part, int):
+            return
+        walk(part[0])
+        walk(part[1])
+        positions = sorted((operands.index(part[0]), operands.index(part[1])))
+        path.append(tuple(positions))
+        for position in reversed(positions):
+            operands.pop(position)
+        operands.append(part)
+
+    walk(tree)
+    return path
+
+
+# ---------------------------------------------------------------------------- planning
+
+
+def plan(
+    graph: Graph,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str = "float32",
+    profile: DeviceProfile | None = None,
+    memory_limit: int | None = None,
+    compare: bool = True,
+    **sizes: int,
+) -> Plan:
+    """Finds the fastest order to compute a graph on a device.
+
+    Args:
+        graph: a layer or a model.
+        backend: "numpy", "torch" or "cupy".
+        device: where it will run, as the backend names it; the backend's default if not given.
+        dtype: the element type, "float32" and so on; it decides the bytes moved.
+        profile: the device constants; those measured on this machine if not given.
+        memory_limit: bytes that may be alive at once, inputs and parameters included.
+        compare: whether to price the order as written and the one of fewest FLOPs as well.
+        **sizes: values for open sizes to plan at (64 for one not given). The code works for others.
+
+    Raises:
+        ShapeError: a size is given that is not open.
+        BackendError: there is no such backend, or the plan needs more than `memory_limit`.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=4, p=2, q=2)
+        >>> tn.plan(layer, b=10_000).steps[0].equation.name
+        't1'
+    """
+    chosen = load_backend(backend)
+    device = device or chosen.device()
+    profile = profile or profile_of(chosen, device)
+    _check_sizes(graph, sizes)
+    values = {name: int(sizes.get(name, NOMINAL)) for name in graph.open_sizes}
+    size = itemsize(dtype)
+    rewritten = rewrite(graph, values, profile, size)
+    steps, results = lower(rewritten, values, profile, size, fastest)
+    peak = peak_memory(rewritten, steps, values, size)
+    if memory_limit is not None and peak > memory_limit:
+        raise BackendError(
+            f"the plan needs {peak:,} bytes at once, and memory_limit is {memory_limit:,}",
+            fix=f"allow {peak:,} bytes, or plan for smaller sizes ({', '.join(values) or 'all are fixed'})",
+        )
+    alternatives = _alternatives(graph, values, profile, size) if compare else ()
+    at = tuple(sorted(values.items()))
+    found = Plan(graph, chosen.name, device, dtype, at, steps, results, peak, alternatives)
+    return Plan(**{**_fields(found), "code": generate(found, chosen)})
+
+
+def _fields(value: Plan) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in Plan.__dataclass_fields__}
+
+
+def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
+    for name, value in sizes.items():
+        if graph.bound.get(name, value) != value or (name not in graph.open_sizes and name not in graph.bound):
+            known = f"it is {graph.bound[name]}" if name in graph.bound else "there is no such axis"
+            raise ShapeError(
+                f"a size is given for '{name}', which is not open: {known}",
+                fix=f"open sizes: {', '.join(graph.open_sizes) or 'none'}",
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ShapeError(f"the size of '{name}' is {value!r}", fix="give a positive integer")
+
+
+def rewrite(graph: Graph, values: Mapping[str, int], profile: DeviceProfile, size: int) -> Graph:
+    """Every rewrite that pays at these sizes."""
+
+    def cost(candidate: Graph, some: tuple[Equation, ...]) -> float:
+        steps, _ = lower(candidate, values, profile, size, fastest, only=some)
+        return sum(step.seconds for step in steps)
+
+    return simplify(distribute(simplify(graph), cost))
+
+
+def _alternatives(
+    graph: Graph, values: Mapping[str, int], profile: DeviceProfile, size: int
+) -> tuple[Alternative, ...]:
+    rows: list[Alternative] = []
+    options: list[tuple[str, Graph, Choose]] = [
+        ("as written", graph, as_written),
+        ("fewest FLOPs", simplify(graph), fewest_flops),
+    ]
+    for name, candidate, choose in options:
+        steps, _ = lower(candidate, values, profile, size, choose)
+        rows.append(
+            Alternative(
+                name,
+                sum(step.flops for step in steps),
+                sum(step.bytes for step in steps),
+                sum(step.seconds for step in steps),
+                peak_memory(candidate, steps, values, size),
+            )
+        )
+    return tuple(rows)
+
+
+# ---------------------------------------------------------------------------- FLOPs
+
+
+def flop_formula(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
+    """The FLOPs of the contractions, as a formula in the names of the axes.
+
+    Each pairwise step of the plan counts 2 × the product of all its axes (a multiplication and an
+    addition); with `naive=True` each contraction as written counts 2 × the product of all of its
+    axes at once. Pointwise functions, softmax and the like, and sums over a lone tensor are not
+    counted.
+
+    Args:
+        graph: a layer or a model.
+        naive: count the terms as written instead of a plan's steps.
+        **sizes: values of open sizes at which to plan; they decide the order, not the symbols.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.flop_formula(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
+        2*b*i*o
+    """
+    import sympy
+
+    if naive:
+        return naive_flop_formula(graph)
+    from .device import default_profile
+
+    found = plan(graph, profile=default_profile("cpu"), compare=False, **sizes)
+    return sympy.expand(found.flop_formula)
+
+
+def flop_count(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
+    """The FLOPs of the contractions: an `int`, or a formula in the sizes still open.
+
+    Args:
+        graph: a layer or a model.
+        naive: count the terms as written instead of a plan's steps.
+        **sizes: values for open sizes.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
+        160
+    """
+    from .sizes import evaluate
+
+    _check_sizes(graph, sizes)
+    return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **sizes})

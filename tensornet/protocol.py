@@ -1,0 +1,81 @@
+"""What the rest of the library asks of a backend, and how one is found by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from .errors import BackendError
+
+__all__ = ["BACKENDS", "Backend", "backend_of", "load_backend"]
+
+BACKENDS = ("numpy", "torch", "cupy")
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """An array library: how its operations are spelled in generated code, and a few services.
+
+    `templates` maps an operation to source text with the operands in braces, for instance
+    `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`.
+    """
+
+    name: str
+    templates: Mapping[str, str]
+
+    def namespace(self) -> Mapping[str, Any]:
+        """The names generated code may use; imports the library."""
+
+    def device(self, array: Any = None) -> str:
+        """The device of an array, or the default one, as text: `cpu`, `cuda:0`."""
+
+    def version(self, device: str) -> str:
+        """Library, version and hardware: the key under which measurements are kept."""
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        """An array of this library from anything NumPy reads (or another library's, by DLPack)."""
+
+    def numpy(self, array: Any) -> Any:
+        """A NumPy copy of an array."""
+
+    def dtype(self, array: Any) -> str:
+        """The name of the element type: `float32`."""
+
+    def synchronize(self, device: str) -> None:
+        """Waits for the device to finish."""
+
+
+def load_backend(name: str | Backend) -> Backend:
+    """The backend of that name; its library is imported when code first runs on it.
+
+    Raises:
+        BackendError: there is none of that name, or its library is not installed.
+    """
+    if not isinstance(name, str):
+        return name
+    if name not in BACKENDS:
+        raise BackendError(f"there is no backend '{name}'", fix=f"choose one of {', '.join(BACKENDS)}")
+    module = importlib.import_module(f"tensornet.backends.{name}")
+    backend: Backend = module.backend
+    return backend
+
+
+def backend_of(array: Any) -> Backend:
+    """The backend an array belongs to.
+
+    Raises:
+        BackendError: the array is of no library known here.
+    """
+    library = type(array).__module__.split(".")[0]
+    for name in BACKENDS:
+        if library == name or any(base.__module__.split(".")[0] == name for base in type(array).__mro__):
+            return load_backend(name)
+    if isinstance(array, int | float | complex | list | tuple):
+        return load_backend("numpy")
+    if hasattr(array, "__array_namespace__"):
+        generic: Callable[[Any], Backend] = importlib.import_module("tensornet.backends.array_api").of
+        return generic(array.__array_namespace__())
+    raise BackendError(
+        f"{type(array).__name__} is not an array of a known library", fix=f"pass arrays of {', '.join(BACKENDS)}"
+    )

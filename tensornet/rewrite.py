@@ -1,0 +1,365 @@
+"""Graph to Graph: the same mathematics in a form that leaves the planner more choice.
+
+Each rewrite is a pure function. The result is a new Graph, so it has been validated again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from .equation import Equation
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    free_axes,
+    fresh,
+    is_scalar,
+    occurring,
+    references,
+    rename,
+    subexpressions,
+    sum_of,
+    transform,
+)
+from .graph import Graph
+from .sizes import evaluate
+
+__all__ = ["distribute", "fuse", "prune", "share", "simplify"]
+
+
+def simplify(graph: Graph) -> Graph:
+    """Every rewrite that always pays: prune, share, fuse."""
+    return prune(fuse(share(prune(graph))))
+
+
+def prune(graph: Graph) -> Graph:
+    """Drops the equations that no output needs; leaves stay, so that signatures do."""
+    needed = graph.needed()
+    kept = tuple(equation for equation in graph.equations if equation.name in needed)
+    return graph if len(kept) == len(graph.equations) else replace(graph, equations=kept)
+
+
+# ---------------------------------------------------------------------------- sharing
+
+
+def share(graph: Graph) -> Graph:
+    """Computes once what occurs twice: equal equations merge, equal subexpressions get a name."""
+    graph = _merge(graph)
+    counts: Counter[Expression] = Counter()
+    for equation in graph.equations:
+        for part in _shareable(equation.right):
+            counts[_canonical(part)[0]] += 1
+    repeated = {form for form, count in counts.items() if count > 1}
+    if not repeated:
+        return graph
+    return _merge(_hoist(graph, repeated))
+
+
+def _shareable(expression: Expression) -> Iterator[Expression]:
+    """The parts worth a name: calls and sums over something, not products of whole equations."""
+    for part in subexpressions(expression):
+        if part is not expression and isinstance(part, Call | Contraction) and not is_scalar(part):
+            if not _depends_on_place(part) and not any(isinstance(p, Call) and p.function == "dropout" for p in subexpressions(part)):
+                yield part
+
+
+def _depends_on_place(expression: Expression) -> bool:
+    """Whether sizes of the surrounding equation show in the value."""
+    return any(
+        isinstance(part, Size) or (isinstance(part, Call) and part.function in ("index", "onehot", "concat", "pad"))
+        for part in subexpressions(expression)
+    )
+
+
+def _canonical(expression: Expression) -> tuple[Expression, dict[str, str]]:
+    """The expression with its free axes renamed by order, and the renaming."""
+    names = {axis: f"#{position}" for position, axis in enumerate(free_axes(expression))}
+    return rename(expression, names), names
+
+
+def _hoist(graph: Graph, repeated: set[Expression]) -> Graph:
+    equations: list[Equation] = []
+    named: dict[Expression, str] = {}
+    taken = set(graph.dims)
+
+    def visit(part: Expression) -> Expression:
+        form, names = _canonical(part) if isinstance(part, Call | Contraction) else (part, {})
+        if form not in repeated:
+            return transform(part, visit)
+        if form not in named:
+            named[form] = fresh("shared", taken)
+            taken.add(named[form])
+            equations.append(Equation(named[form], tuple(names), transform(part, visit), part.place))
+        return Ref(named[form], tuple(names), part.place)
+
+    for equation in graph.equations:
+        right = transform(equation.right, visit)
+        equations.append(replace(equation, right=right))
+    return replace(graph, equations=tuple(equations))
+
+
+def _merge(graph: Graph) -> Graph:
+    """Of equations that say the same, keeps the first."""
+    seen: dict[tuple[object, ...], str] = {}
+    renamed: dict[str, str] = {}
+    kept: list[Equation] = []
+    for equation in graph.equations:
+        equation = replace(equation, right=_rename_refs(equation.right, renamed))
+        form, names = _canonical(equation.right)
+        left = tuple(
+            names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry) for entry in equation.left
+        )
+        key = (left, form)
+        random = any(isinstance(p, Call) and p.function == "dropout" for p in subexpressions(equation.right))
+        if key in seen and equation.name not in graph.outputs and not random and not _depends_on_place(equation.right):
+            renamed[equation.name] = seen[key]
+        else:
+            seen.setdefault(key, equation.name)
+            kept.append(equation)
+    return replace(graph, equations=tuple(kept)) if renamed else graph
+
+
+def _rename_refs(expression: Expression, names: dict[str, str]) -> Expression:
+    from .expression import rename_tensors
+
+    return rename_tensors(expression, names) if names else expression
+
+
+# ---------------------------------------------------------------------------- fusion
+
+
+def fuse(graph: Graph) -> Graph:
+    """Puts a contraction that is read once, as a factor, into the contraction that reads it."""
+    equations = {equation.name: equation for equation in graph.equations}
+    for name in [equation.name for equation in graph.equations]:
+        producer = equations[name]
+        if name in graph.outputs or not isinstance(producer.right, Contraction | Ref):
+            continue
+        readers = [each for each in equations.values() for ref in references(each.right) if ref.name == name]
+        if len(readers) != 1:
+            continue
+        merged = inline(graph, readers[0], producer)
+        if merged is not None:
+            equations[merged.name] = merged
+            del equations[name]
+    return replace(graph, equations=tuple(equations.values()))
+
+
+def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = False) -> Equation | None:
+    """The reader with the producer's expression in place of its name, where it stands as a factor.
+
+    Returns nothing where that cannot be written: inside a function, or split another way.
+    """
+    ref = _factor_named(reader.right, producer.name)
+    if ref is None or any(isinstance(entry, int | Ref) for entry in ref.index):
+        return None
+    names: dict[str, str] = {}
+    splits: dict[str, tuple[str, ...]] = {}
+    taken = occurring(reader.right) | set(axes_of_index(reader.left)) | occurring(producer.right)
+    for made, read in zip(producer.left, ref.index, strict=True):
+        match made, read:
+            case str(), str():
+                names[made] = read
+            case str(), tuple():
+                splits[made] = read
+            case tuple(), tuple() if len(made) == len(read) and _same_parts(graph, reader, producer, made, read):
+                names.update(zip(made, read, strict=True))
+            case tuple(), str():
+                parts = []
+                for axis in made:
+                    parts.append(fresh(axis, taken))
+                    taken.add(parts[-1])
+                    names[axis] = parts[-1]
+                divided = split(reader, read, tuple(parts))
+                if divided is None:
+                    return None
+                reader = divided
+            case _:
+                return None
+    body = _moved(producer, names, splits, taken)
+    if body is None:
+        return None
+    renewed = _factor_named(reader.right, producer.name)
+    assert renewed is not None
+    return replace(reader, right=_substitute(reader.right, renewed, body, sums))
+
+
+def _moved(
+    producer: Equation, names: dict[str, str], splits: dict[str, tuple[str, ...]], taken: set[str]
+) -> Expression | None:
+    """The producer's expression under the reader's axis names, its own sums under fresh ones."""
+    for axis, parts in splits.items():
+        divided = split(producer, axis, parts)
+        if divided is None:
+            return None
+        producer = divided
+    right = producer.right
+    inner = set(right.summed) if isinstance(right, Contraction) else set()
+    whole = Contraction(right.factors, (), right.place) if isinstance(right, Contraction) else right
+    targets = set(names.values()) | {axis for parts in splits.values() for axis in parts}
+    moves = dict(names)
+    for axis in sorted(inner):
+        moves[axis] = fresh(axis, taken | targets) if axis in taken | targets else axis
+        taken.add(moves[axis])
+    if len(set(moves.values())) != len(moves):
+        return None
+    renamed = rename(whole, moves)
+    if inner and isinstance(renamed, Contraction):
+        return Contraction(renamed.factors, tuple(sorted(moves[axis] for axis in inner)), renamed.place)
+    return renamed
+
+
+def _same_parts(
+    graph: Graph, reader: Equation, producer: Equation, made: tuple[str, ...], read: tuple[str, ...]
+) -> bool:
+    outer, inner = graph.scope(reader), graph.scope(producer)
+    return all(
+        evaluate(outer[r], graph.bound) == evaluate(inner[m], graph.bound) for m, r in zip(made, read, strict=True)
+    )
+
+
+def _factor_named(expression: Expression, name: str) -> Ref | None:
+    """The reference to `name` that stands as a factor of some contraction."""
+    for part in subexpressions(expression):
+        if isinstance(part, Contraction):
+            for factor in part.factors:
+                if isinstance(factor, Ref) and factor.name == name:
+                    return factor
+    return None
+
+
+def _substitute(expression: Expression, ref: Ref, body: Expression, sums: bool) -> Expression:
+    if isinstance(expression, Contraction) and ref in expression.factors:
+        at = expression.factors.index(ref)
+        plain = isinstance(body, Contraction) and not sums
+        inserted = body.factors if plain and isinstance(body, Contraction) else (body,)
+        summed = expression.summed + (body.summed if plain and isinstance(body, Contraction) else ())
+        factors = expression.factors[:at] + inserted + expression.factors[at + 1 :]
+        return contraction(factors, summed, expression.place)
+    return transform(expression, lambda part: _substitute(part, ref, body, sums))
+
+
+def split(equation: Equation, axis: str, parts: tuple[str, ...]) -> Equation | None:
+    """The equation with one axis written as the composite of several, if only brackets name it."""
+    right = equation.right
+    for part in subexpressions(right):
+        match part:
+            case Size(name) if name == axis:
+                return None
+            case Call(_, _, axes, options) if axis in axes or axis in dict(options):
+                return None
+            case Ref(_, index) if len(axes_of_index(index)) != _length(index):
+                return None
+    left = tuple(_split_entry(entry, axis, parts) for entry in equation.left)
+    return replace(equation, left=left, right=_split(right, axis, parts))
+
+
+def _length(index: tuple[object, ...]) -> int:
+    """How many axis names stand in brackets, repeats and gathers counted so that both differ."""
+    return sum(len(entry) if isinstance(entry, tuple) else 0 if isinstance(entry, int) else 1 for entry in index)
+
+
+def _split(expression: Expression, axis: str, parts: tuple[str, ...]) -> Expression:
+    changed = transform(expression, lambda part: _split(part, axis, parts))
+    match changed:
+        case Ref(_, index):
+            return replace(
+                changed,
+                index=tuple(
+                    entry if isinstance(entry, int | Ref) else _split_entry(entry, axis, parts) for entry in index
+                ),
+            )
+        case Contraction(_, summed) if axis in summed:
+            return replace(changed, summed=tuple(sorted({*summed, *parts} - {axis})))
+    return changed
+
+
+def _split_entry(entry: str | tuple[str, ...], axis: str, parts: tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(entry, str):
+        return parts if entry == axis else entry
+    return tuple(name for each in entry for name in (parts if each == axis else (each,)))
+
+
+# ---------------------------------------------------------------------------- distribution
+
+
+def distribute(graph: Graph, cost: Callable[[Graph, tuple[Equation, ...]], float]) -> Graph:
+    """Multiplies sums out, `(x·A + u)·B` into `x·A·B + u·B`, wherever `cost` says that pays.
+
+    Args:
+        graph: the graph.
+        cost: the expected seconds of some equations of a graph.
+    """
+    names = [equation.name for equation in graph.equations]
+    for name in names:
+        reader = next((each for each in graph.equations if each.name == name), None)
+        if reader is None:
+            continue
+        for candidate, replaced in _distributions(graph, reader):
+            changed = cost(candidate, tuple(each for each in candidate.equations if each.name == name))
+            if changed < cost(graph, replaced):
+                graph = prune(candidate)
+                break
+    return graph
+
+
+def _distributions(graph: Graph, reader: Equation) -> Iterator[tuple[Graph, tuple[Equation, ...]]]:
+    """Ways to multiply a sum out in an equation, each with the equations it replaces."""
+    if isinstance(reader.right, Contraction) and any(_is_sum(factor) for factor in reader.right.factors):
+        yield _replaced(graph, reader, multiplied_out(reader)), (reader,)
+    for ref in references(reader.right):
+        producer = next((each for each in graph.equations if each.name == ref.name), None)
+        if producer is None or not _is_sum(producer.right) or producer.name in graph.outputs:
+            continue
+        if sum(other.name == ref.name for each in graph.equations for other in references(each.right)) != 1:
+            continue
+        merged = inline(graph, reader, producer, sums=True)
+        if merged is not None and isinstance(merged.right, Contraction):
+            changed = replace(
+                graph,
+                equations=tuple(
+                    multiplied_out(merged) if each is reader else each
+                    for each in graph.equations
+                    if each is not producer
+                ),
+            )
+            yield changed, (producer, reader)
+
+
+def _replaced(graph: Graph, old: Equation, new: Equation) -> Graph:
+    return replace(graph, equations=tuple(new if each is old else each for each in graph.equations))
+
+
+def _is_sum(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.function == "add"
+
+
+def multiplied_out(equation: Equation) -> Equation:
+    """Takes the first sum among the factors of the right side apart, term by term."""
+    product = equation.right
+    assert isinstance(product, Contraction)
+    at = next(position for position, factor in enumerate(product.factors) if _is_sum(factor))
+    total = product.factors[at]
+    assert isinstance(total, Call)
+    terms = [_term(product, at, term) for term in total.arguments]
+    return replace(equation, right=sum_of(terms, equation.place))
+
+
+def _term(product: Contraction, at: int, term: Expression) -> Expression:
+    rest = product.factors[:at] + product.factors[at + 1 :]
+    clash = set(term.summed) & {a for f in rest for a in occurring(f)} if isinstance(term, Contraction) else set()
+    if isinstance(term, Contraction) and not clash and not set(term.summed) & set(product.summed):
+        inserted, summed = term.factors, set(product.summed) | set(term.summed)
+    else:
+        inserted, summed = (term,), set(product.summed)
+    factors = product.factors[:at] + inserted + product.factors[at + 1 :]
+    present = {axis for factor in factors for axis in free_axes(factor)}
+    absent = tuple(Size(axis) for axis in sorted(summed - present))
+    return contraction((*absent, *factors), tuple(summed & present), product.place)
