@@ -7,6 +7,7 @@ the standard.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -145,12 +146,12 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
     return found | {"math": math}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArrayBackend:
     """A backend of a library that follows the standard."""
 
     name: str
-    library: Any = None
+    library: Any
     templates: Mapping[str, str] = field(default_factory=lambda: templates)
 
     def namespace(self) -> Mapping[str, Any]:
@@ -186,6 +187,7 @@ class ArrayBackend:
         return None
 
 
+@functools.cache
 def of(library: Any) -> ArrayBackend:
     """A backend for the array library whose namespace this is."""
     return ArrayBackend(library.__name__.split(".")[0], library)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -25,15 +24,11 @@ def _library() -> Any:
     return xp
 
 
-@dataclass(frozen=True)
 class CupyBackend:
     """Arrays of CuPy; the generated code is the generic one that every array library runs."""
 
-    name: str = "cupy"
-    templates: Mapping[str, str] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "templates", generic)
+    name = "cupy"
+    templates = generic
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()

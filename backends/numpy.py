@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from .array_api import helpers
@@ -43,15 +42,11 @@ templates: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
 class NumpyBackend:
     """Arrays of NumPy, on the processor."""
 
-    name: str = "numpy"
-    templates: Mapping[str, str] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "templates", templates)
+    name = "numpy"
+    templates = templates
 
     def namespace(self) -> Mapping[str, Any]:
         import numpy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -85,16 +84,12 @@ def _binary(function: Any, a: Any, b: Any) -> Any:
     return function(a, b)
 
 
-@dataclass(frozen=True)
 class TorchBackend:
     """Tensors of PyTorch; the generated code is ordinary torch operations, so autograd,
     `torch.compile(fullgraph=True)` and `torch.export` work on it."""
 
-    name: str = "torch"
-    templates: Mapping[str, str] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "templates", templates)
+    name = "torch"
+    templates = templates
 
     def namespace(self) -> Mapping[str, Any]:
         return {"torch": _library(), "math": math, "normalize": _normalize, "binary": _binary}

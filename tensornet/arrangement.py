@@ -151,25 +151,24 @@ def _lead(layout: Layout, own: set[str]) -> Layout:
 
 def _candidates(
     a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
-) -> set[tuple[Layout, Layout, Layout, Layout]]:
+) -> dict[tuple[Layout, Layout, Layout, Layout], None]:
     """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
     own_a, own_b = set(a) - set(b), set(b) - set(a)
-    found: set[tuple[Layout, Layout, Layout, Layout]] = set()
-    leads: set[Layout] = {()}
+    found: dict[tuple[Layout, Layout, Layout, Layout], None] = {}
+    leads: dict[Layout, None] = {(): None}
     if not batch:
-        leads |= {_lead(a, own_a), _lead(b, own_b)}
+        leads |= {_lead(a, own_a): None, _lead(b, own_b): None}
     orders = [order for order in (a, b, wanted) if order]
     for lead, shared, inner in itertools.product(leads, orders, (a, b)):
         rows, columns = own_a - set(lead), own_b - set(lead)
         for outer in orders:
-            found.add(
-                (
-                    lead + ordered(batch, shared, a),
-                    ordered(rows, outer, a),
-                    ordered(columns, outer, b),
-                    ordered(summed, inner),
-                )
+            groups = (
+                lead + ordered(batch, shared, a),
+                ordered(rows, outer, a),
+                ordered(columns, outer, b),
+                ordered(summed, inner),
             )
+            found[groups] = None
     return found
 
 

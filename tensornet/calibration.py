@@ -11,7 +11,7 @@ from typing import Any
 
 from .device import DeviceProfile, default_profile, load_profile, save_profile
 from .errors import BackendError
-from .protocol import Backend, load_backend
+from .protocol import BACKENDS, Backend
 
 __all__ = ["measure", "profile_of"]
 
@@ -25,14 +25,13 @@ def profile_of(backend: Backend, device: str) -> DeviceProfile:
     With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
     missing, the built-in constants.
     """
-    if os.environ.get("TENSORNET_CALIBRATE", "1") == "0":
+    if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or backend.name not in BACKENDS:
         return default_profile(device)
-    return _profile_of(backend.name, device)
+    return _profile_of(backend, device)
 
 
-@functools.lru_cache(maxsize=None)
-def _profile_of(name: str, device: str) -> DeviceProfile:
-    backend = load_backend(name)
+@functools.cache
+def _profile_of(backend: Backend, device: str) -> DeviceProfile:
     try:
         key = backend.version(device)
     except BackendError:

@@ -84,7 +84,7 @@ def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
     for number, (factor, shape) in enumerate(zip(factors, shapes, strict=True)):
         index, dims = _index(factor, shape, lead, sizes)
         texts.append(f"op{number}[{','.join(index)}]" if index else f"op{number}")
-        declared.append(f"op{number}[{','.join(dims)}]" if dims else f"op{number}")
+        declared.append(f"op{number}[{','.join(dims) or '()'}]")
     expanded = [entry for each in result for entry in (lead if each == "..." else (each,))]
     known = {axis for factor in factors for entry in factor for axis in _parts(entry)} | set(lead)
     for entry in expanded:

@@ -73,7 +73,8 @@ class Leaf:
     def __str__(self) -> str:
         brackets = ",".join(_show_declared(dim) for dim in self.dims)
         start = f"({self.start[0]}={self.start[1]!r})" if self.start else ""
-        return f"{self.name}[{brackets}]: {self.kind}{start}" if self.dims else f"{self.name}: {self.kind}{start}"
+        scalar = "" if self.kind == "parameter" else "[()]"
+        return f"{self.name}[{brackets}]: {self.kind}{start}" if self.dims else f"{self.name}{scalar}: {self.kind}{start}"
 
 
 def _show_declared(dim: Dim) -> str:

@@ -211,6 +211,11 @@ class _Lowering:
             return value
         return self.emit(left, value.ref, [value], value.sizes)
 
+    def _ungrouped(self, value: Value) -> Value:
+        """The value with a dimension for each axis, for a step that changes the size of one."""
+        grouped = any(isinstance(entry, tuple) for entry in value.ref.index)
+        return self.reorder(value, value.layout) if grouped else value
+
     # ---- reading tensors
 
     def read(self, ref: Ref, scope: Scope) -> Value:
@@ -433,7 +438,7 @@ class _Lowering:
 
     def concat(self, call: Call, scope: Scope) -> Value:
         axis = call.axes[0]
-        values = [self.lower(part, self.inner(part, scope), None) for part in call.arguments]
+        values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         left = ordered({name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size))
         sizes = {name: size for each in values for name, size in each.sizes.items()}
@@ -445,7 +450,7 @@ class _Lowering:
         """roll and pad: the same axes, moved along some of them."""
         argument = call.arguments[0]
         inside = self.inner(argument, scope)
-        value = self.lower(argument, inside, None)
+        value = self._ungrouped(self.lower(argument, inside, None))
         sizes = dict(value.sizes)
         options: list[tuple[str, tuple[Expression, ...]]] = []
         for name, values in call.options:

@@ -170,7 +170,7 @@ def fastest(problem: Problem) -> Tree:
     optimizers.append(
         opt_einsum.DynamicProgramming(_local_time(problem), cost_cap=False, search_outer=count <= 10)
     )
-    trees = {_search(problem, optimizer) for optimizer in optimizers}
+    trees = [_search(problem, optimizer) for optimizer in optimizers]
     return min(trees, key=lambda tree: seconds_of(problem, tree))
 
 
