@@ -64,7 +64,7 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     return None
 
 
-def _free(layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> bool:
+def _in_place(layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> bool:
     """Whether a matrix product can read the layout in place: batch axes must not lie innermost."""
     order = view_order(layout, (batch, outer, inner))
     return order is not None and not (order and order[-1] == 0 and (outer or inner))
@@ -85,6 +85,7 @@ def arrange(
     sizes: Mapping[str, int],
     profile: DeviceProfile,
     size: int,
+    free: tuple[bool, bool] = (False, False),
 ) -> Arrangement:
     """The fastest way to contract two tensors.
 
@@ -96,16 +97,18 @@ def arrange(
         sizes: axis to number of positions.
         profile: the device.
         size: bytes of one element.
+        free: whether each tensor can still be made in any order at no cost, as an elementwise
+            product can.
     """
     both, summed = set(a) & set(b), (set(a) & set(b)) - kept
     if not summed:
         return _multiply(a, b, wanted, sizes, profile, size)
     rows, columns = set(a) - both, set(b) - both
     if not rows and not columns:
-        return _dot(a, b, both & kept, summed, wanted, sizes, profile, size)
+        return _dot(a, b, both & kept, summed, wanted, sizes, profile, size, free)
     candidates = _candidates(a, b, both & kept, summed, wanted)
     return min(
-        (_price(a, b, each, wanted, sizes, profile, size) for each in candidates), key=lambda each: each.seconds
+        (_price(a, b, each, wanted, sizes, profile, size, free) for each in candidates), key=lambda each: each.seconds
     )
 
 
@@ -130,6 +133,7 @@ def _dot(
     sizes: Mapping[str, int],
     profile: DeviceProfile,
     size: int,
+    free: tuple[bool, bool],
 ) -> Arrangement:
     lead, tail = ordered(batch, wanted or (), a), ordered(summed, a)
     for first in (a, b):
@@ -138,10 +142,14 @@ def _dot(
             break
     elements = _count(a, sizes)
     seconds = profile.pointwise(2.0 * size * elements, size * _count(lead, sizes))
-    seconds += sum(profile.permute(elements, size) for each in (a, b) if each != lead + tail)
+    seconds += sum(
+        profile.permute(elements, size)
+        for each, loose in zip((a, b), free, strict=True)
+        if each != lead + tail and not loose
+    )
     if wanted is not None and wanted != lead:
         seconds += profile.permute(_count(lead, sizes), size)
-    return Arrangement("dot", False, lead, (), (), tail, tuple((axis,) for axis in lead), seconds)
+    return Arrangement("dot", False, lead, (), (), tail, (lead,) if lead else (), seconds)
 
 
 def _lead(layout: Layout, own: set[str]) -> Layout:
@@ -180,15 +188,16 @@ def _price(
     sizes: Mapping[str, int],
     profile: DeviceProfile,
     size: int,
+    free: tuple[bool, bool],
 ) -> Arrangement:
     batch, rows, columns, summed = groups
     batch_a, batch_b = (tuple(axis for axis in batch if axis in each) for each in (a, b))
     seconds = profile.matmul(
         _count(batch, sizes), _count(rows, sizes), _count(columns, sizes), _count(summed, sizes), size
     )
-    if not _free(a, batch_a, rows, summed):
+    if not free[0] and not _in_place(a, batch_a, rows, summed):
         seconds += profile.permute(_count(a, sizes), size)
-    if not _free(b, batch_b, summed, columns):
+    if not free[1] and not _in_place(b, batch_b, summed, columns):
         seconds += profile.permute(_count(b, sizes), size)
     plain, turned = (batch, rows, columns), (batch, columns, rows)
     swapped = _swap(plain, turned, rows, columns, wanted, sizes)

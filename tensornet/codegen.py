@@ -316,11 +316,8 @@ class _Writer:
         if way.kind == "multiply":
             return f"{self.aligned(a, left)} * {self.aligned(b, left)}"
         if way.kind == "dot":
-            groups = [way.batch, way.summed] if way.batch else [way.summed]
-            order = flatten(tuple(groups))
-            if len(way.summed) > 1:
-                return self.op("vecdot", self.view(a, groups), self.view(b, groups))
-            return self.op("vecdot", self.permuted(a, order), self.permuted(b, order))
+            groups = [way.batch, way.summed]
+            return self.op("vecdot", self.view(a, groups), self.view(b, groups))
         first, second, rows, columns = (b, a, way.columns, way.rows) if way.swapped else (a, b, way.rows, way.columns)
         one = self._matrix(first, way.batch, rows, way.summed)
         two = self._matrix(second, way.batch, way.summed, columns)

@@ -80,7 +80,8 @@ def init(
         kind, number = leaf.start or found[leaf.name]
         generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
         if kind == "std" and number > 0:
-            array = generator.standard_normal(shape) * number
+            array = generator.standard_normal(shape)
+            array *= number / math.sqrt(float((array**2).mean()))  # exactly the moment, not only on average
         else:
             array = numpy.full(shape, number if kind == "value" else 0.0)
         arrays[leaf.name] = chosen.asarray(array, dtype, device)

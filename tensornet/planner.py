@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import opt_einsum
 from opt_einsum.paths import PathOptimizer
 
-from .arrangement import Layout, arrange, flatten
+from .arrangement import Arrangement, Layout, arrange, flatten
 from .calibration import profile_of
 from .codegen import generate
 from .device import DeviceProfile, itemsize
@@ -62,8 +62,8 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
     def tree(self) -> Tree:
         """The fastest order of pairs."""
         count = len(self.problem.layouts)
-        found: dict[int, dict[Layout, tuple[float, Tree]]] = {
-            1 << n: {layout: (0.0, n)} for n, layout in enumerate(self.problem.layouts)
+        found: dict[int, dict[_Form, tuple[float, Tree]]] = {
+            1 << n: {(layout, False): (0.0, n)} for n, layout in enumerate(self.problem.layouts)
         }
         everything = (1 << count) - 1
         for number in range(2, count + 1):
@@ -73,20 +73,27 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
         return min(found[everything].values(), key=lambda each: each[0])[1]
 
     def _best(
-        self, subset: int, found: Mapping[int, Mapping[Layout, tuple[float, Tree]]], last: bool
-    ) -> dict[Layout, tuple[float, Tree]]:
+        self, subset: int, found: Mapping[int, Mapping[_Form, tuple[float, Tree]]], last: bool
+    ) -> dict[_Form, tuple[float, Tree]]:
         kept = _kept(self.problem, subset)
-        best: dict[Layout, tuple[float, Tree]] = {}
+        best: dict[_Form, tuple[float, Tree]] = {}
         for half in _halves(subset):
             for (a, (time_a, tree_a)), (b, (time_b, tree_b)) in itertools.product(
                 found[half].items(), found[subset ^ half].items()
             ):
-                wanted = self.problem.wanted if last else None
-                way = _arrange(self.problem, a, b, kept, wanted)
-                layout, seconds = flatten(way.result), time_a + time_b + way.seconds
-                if layout not in best or seconds < best[layout][0]:
-                    best[layout] = (seconds, (tree_a, tree_b))
+                way = _arrange(self.problem, a, b, kept, self.problem.wanted if last else None)
+                form, seconds = _form(way), time_a + time_b + way.seconds
+                if form not in best or seconds < best[form][0]:
+                    best[form] = (seconds, (tree_a, tree_b))
         return best
+
+
+_Form: TypeAlias = tuple[Layout, bool]
+"""The order a tensor comes out in, and whether any other would have cost the same."""
+
+
+def _form(way: Arrangement) -> _Form:
+    return flatten(way.result), way.kind == "multiply"
 
 
 def _kept(problem: Problem, subset: int) -> frozenset[str]:
@@ -107,8 +114,11 @@ def _halves(subset: int) -> list[int]:
     return halves
 
 
-def _arrange(problem: Problem, a: Layout, b: Layout, kept: frozenset[str], wanted: Layout | None) -> Any:
-    return arrange(a, b, kept, wanted, problem.sizes, problem.profile, problem.itemsize)
+def _arrange(
+    problem: Problem, a: _Form, b: _Form, kept: frozenset[str], wanted: Layout | None
+) -> Arrangement:
+    loose = (a[1], b[1])
+    return arrange(a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose)
 
 
 def _local_time(problem: Problem) -> Callable[..., None]:
@@ -208,14 +218,14 @@ def _search(problem: Problem, optimizer: Any) -> Tree:
 def seconds_of(problem: Problem, tree: Tree) -> float:
     """The expected time of one order, permutations included."""
 
-    def walk(part: Tree, top: bool) -> tuple[int, Layout, float]:
+    def walk(part: Tree, top: bool) -> tuple[int, _Form, float]:
         if isinstance(part, int):
-            return 1 << part, problem.layouts[part], 0.0
+            return 1 << part, (problem.layouts[part], False), 0.0
         set_a, a, time_a = walk(part[0], False)
         set_b, b, time_b = walk(part[1], False)
         subset = set_a | set_b
         way = _arrange(problem, a, b, _kept(problem, subset), problem.wanted if top else None)
-        return subset, flatten(way.result), time_a + time_b + way.seconds
+        return subset, _form(way), time_a + time_b + way.seconds
 
     return walk(tree, True)[2]
 

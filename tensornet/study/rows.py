@@ -1,0 +1,91 @@
+"""The rows of the study: which classifiers are compared, and how each is built with tensornet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import tensornet as tn
+
+__all__ = ["CLASSES", "SIDE", "STUDY", "Rank", "Row", "build_graph"]
+
+SIDE = 8
+"""Pixels along each side of an image."""
+
+CLASSES = 10
+"""The digits 0 to 9."""
+
+Rank = str | int | float | tuple[int, ...]
+"""As `tensornet.models` takes it: 'same', a fraction of the parameters, one rank, or a rank each."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The settings of one classifier: two hidden layers with GELU between, and a linear head.
+
+    Attributes:
+        about: what it is, in a few words.
+        body: how the hidden layers are made: "tcl", or the `factorization` of `models.linear`.
+        hidden: the sizes of the output of each hidden layer.
+        rank: the rank of the weights of hidden layers made by `models.linear`.
+        head: the `factorization` of the head, which is `models.trl`.
+        head_rank: its rank.
+    """
+
+    about: str
+    body: str
+    hidden: tuple[tuple[int, ...], ...]
+    rank: Rank = "same"
+    head: str = "dense"
+    head_rank: Rank = "same"
+
+
+def _tcl(rank: int, head: str, head_rank: Rank) -> Row:
+    about = f"TCL {rank}×{rank} twice, TRL {head} of rank {head_rank}"
+    return Row(about, "tcl", ((rank, rank),) * 2, head=head, head_rank=head_rank)
+
+
+STUDY: dict[str, Row] = {
+    "dense": Row("dense 64 → 64 → 64 → 10", "dense", ((8, 8), (8, 8))),
+    "dense-narrow": Row("dense 64 → 12 → 12 → 10", "dense", ((12,), (12,))),
+    "blocktt": Row("as dense, hidden weights block-TT of rank 4", "blocktt", ((8, 8), (8, 8)), rank=4),
+    "tcl12-tucker": _tcl(12, "tucker", (8, 8, 10)),
+    "tcl8-dense": _tcl(8, "dense", "same"),
+    "tcl8-tucker": _tcl(8, "tucker", (6, 6, 8)),
+    "tcl8-cp": _tcl(8, "cp", 16),
+    "tcl8-tt": _tcl(8, "tt", (6, 8)),
+    "tcl6-tucker": _tcl(6, "tucker", (4, 4, 8)),
+    "tcl6-cp": _tcl(6, "cp", 10),
+    "tcl4-tucker": _tcl(4, "tucker", (3, 3, 6)),
+    "tcl4-cp": _tcl(4, "cp", 8),
+}
+"""The table of the study: name → settings, in the order they are trained and shown."""
+
+
+def build_graph(row: Row) -> tn.Graph:
+    """The classifier of a row as a graph: input x[b,i,j], output y[b,o], a logit for each digit."""
+    sizes: tuple[int, ...] = (SIDE, SIDE)
+    layers: list[tn.Graph] = []
+    for width in row.hidden:
+        layers.append(_hidden(row, sizes, width))
+        sizes = width
+    features = sizes if row.body == "tcl" else (prod(sizes),)
+    head = tn.models.trl(features, CLASSES, rank=row.head_rank, factorization=row.head)
+    flatten = tn.layer("y[...,(i,j)] = x[...,i,j]", inputs="x")
+    activation = tn.layer("y[...] = gelu(x[...])", inputs="x")
+
+    def classifier(image: tn.Tensor) -> tn.Tensor:
+        y = image if row.body == "tcl" else flatten(image)
+        for number, layer in enumerate(layers, 1):
+            y = activation(layer(y, scope=f"hidden{number}"))
+        logits: tn.Tensor = head(y, scope="head")
+        return logits
+
+    return tn.model(classifier, inputs="x[b,i,j]", i=SIDE, j=SIDE)
+
+
+def _hidden(row: Row, ins: tuple[int, ...], outs: tuple[int, ...]) -> tn.Graph:
+    """One hidden layer: x[..., i1…iN] → y[..., o1…oN] of a TCL, x[..., (i1…iN)] → y[..., (o1…oN)] else."""
+    if row.body == "tcl":
+        return tn.models.tcl(ins, outs, bias=True)
+    return tn.models.linear(ins, outs, factorization=row.body, rank=row.rank)

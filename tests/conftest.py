@@ -1,0 +1,46 @@
+"""What every test shares: no calibration, a cache of their own, hypothesis profiles, the `gpu` mark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+
+os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
+os.environ["TENSORNET_CACHE"] = tempfile.mkdtemp(prefix="tensornet-tests-")
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+hypothesis.settings.register_profile(
+    "thorough",
+    hypothesis.settings.get_profile("ci"),
+    derandomize=False,
+    max_examples=1000,
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def _why_no_gpu() -> str:
+    """Why tests marked `gpu` cannot run here; empty where they can."""
+    if importlib.util.find_spec("torch") is None:
+        return "needs a CUDA device: PyTorch is not installed"
+    import torch
+
+    return "" if torch.cuda.is_available() else "needs a CUDA device: torch.cuda.is_available() is False"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _why_no_gpu() if marked else ""
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
