@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .device import DeviceProfile
 
-__all__ = ["Arrangement", "arrange", "flatten", "ordered", "view_order"]
+__all__ = ["Arrangement", "arrangements", "flatten", "ordered", "view_order"]
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
@@ -77,7 +77,7 @@ def _count(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
     return total
 
 
-def arrange(
+def arrangements(
     a: Layout,
     b: Layout,
     kept: frozenset[str],
@@ -86,14 +86,14 @@ def arrange(
     profile: DeviceProfile,
     size: int,
     free: tuple[bool, bool] = (False, False),
-) -> Arrangement:
-    """The fastest way to contract two tensors.
+) -> list[Arrangement]:
+    """The ways to contract two tensors: for each order the result may come out in, the fastest.
 
     Args:
         a: layout of the first tensor.
         b: layout of the second.
         kept: the axes of the result.
-        wanted: the order the result should have, if it matters.
+        wanted: the order the result must end in, if this is the last step; its cost is included.
         sizes: axis to number of positions.
         profile: the device.
         size: bytes of one element.
@@ -102,14 +102,18 @@ def arrange(
     """
     both, summed = set(a) & set(b), (set(a) & set(b)) - kept
     if not summed:
-        return _multiply(a, b, wanted, sizes, profile, size)
+        return [_multiply(a, b, wanted, sizes, profile, size)]
     rows, columns = set(a) - both, set(b) - both
     if not rows and not columns:
-        return _dot(a, b, both & kept, summed, wanted, sizes, profile, size, free)
-    candidates = _candidates(a, b, both & kept, summed, wanted)
-    return min(
-        (_price(a, b, each, wanted, sizes, profile, size, free) for each in candidates), key=lambda each: each.seconds
-    )
+        return [_dot(a, b, both & kept, summed, wanted, sizes, profile, size, free)]
+    best: dict[Layout, Arrangement] = {}
+    for groups in _candidates(a, b, both & kept, summed, wanted):
+        for swapped in (False, True):
+            way = _price(a, b, groups, swapped, wanted, sizes, profile, size, free)
+            layout = flatten(way.result)
+            if layout not in best or way.seconds < best[layout].seconds:
+                best[layout] = way
+    return list(best.values())
 
 
 def _multiply(
@@ -184,6 +188,7 @@ def _price(
     a: Layout,
     b: Layout,
     groups: tuple[Layout, Layout, Layout, Layout],
+    swapped: bool,
     wanted: Layout | None,
     sizes: Mapping[str, int],
     profile: DeviceProfile,
@@ -192,35 +197,16 @@ def _price(
 ) -> Arrangement:
     batch, rows, columns, summed = groups
     batch_a, batch_b = (tuple(axis for axis in batch if axis in each) for each in (a, b))
-    seconds = profile.matmul(
-        _count(batch, sizes), _count(rows, sizes), _count(columns, sizes), _count(summed, sizes), size
-    )
+    m, n = _count(rows, sizes), _count(columns, sizes)
+    if swapped:
+        m, n = n, m
+    seconds = profile.matmul(_count(batch, sizes), m, n, _count(summed, sizes), size)
     if not free[0] and not _in_place(a, batch_a, rows, summed):
         seconds += profile.permute(_count(a, sizes), size)
     if not free[1] and not _in_place(b, batch_b, summed, columns):
         seconds += profile.permute(_count(b, sizes), size)
-    plain, turned = (batch, rows, columns), (batch, columns, rows)
-    swapped = _swap(plain, turned, rows, columns, wanted, sizes)
-    result = turned if swapped else plain
+    result = (batch, columns, rows) if swapped else (batch, rows, columns)
     if wanted is not None and flatten(result) != wanted:
         seconds += profile.permute(_count(flatten(result), sizes), size)
     kept = tuple(group for group in result if group)
     return Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)
-
-
-def _swap(
-    plain: Groups,
-    turned: Groups,
-    rows: Layout,
-    columns: Layout,
-    wanted: Layout | None,
-    sizes: Mapping[str, int],
-) -> bool:
-    """Whether the product is better computed as its transpose."""
-    if wanted is not None and flatten(plain) == wanted:
-        return False
-    if wanted is not None and flatten(turned) == wanted:
-        return True
-    if wanted:
-        return wanted[-1] in rows
-    return _count(columns, sizes) > _count(rows, sizes)

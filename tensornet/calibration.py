@@ -50,25 +50,23 @@ def measure(backend: Backend, device: str) -> DeviceProfile:
         BackendError: the library or the device is missing.
     """
     probe = _Probe(backend, device)
-    guess = default_profile(device)
     launch = probe.seconds("{0} + {0}", (8,), repeats=200, typical=True)
     large = 768 if device.startswith("cpu") else 4096
     peak = 2.0 * large**3 / probe.matmul((large, large), (large, large))
     side, tall = (16, 2**16) if device.startswith("cpu") else (64, 2**20)
     share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
     half = min(512.0, max(1.0, side * (1.0 / math.sqrt(share) - 1.0)))
-    profile = DeviceProfile(backend.version(device), peak, half, 1.0, 1.0, launch, 1e-12, 1e18, 1e18)
+    wide = 2.0 * 4096 * 8 * 8 * 96 / probe.matmul((4096, 8, 8), (4096, 8, 96)) / peak
+    rest = (96 / (96 + half)) * (8 / (8 + half))
+    half_rows = min(half, max(0.1, 8 * (rest / min(wide, rest) - 1.0)))
     elements = 6 * 2**20
     bandwidth = 2.0 * 4 * elements / probe.seconds("{0} + 1", (elements,))
-    moved = probe.seconds(probe.permutation(), (512, 96, 128))
-    permute = 2.0 * 4 * 512 * 96 * 128 / moved
-    small = (4096, 8, 8)
-    arithmetic = 2.0 * 4096 * 8**3 / (peak * (8 / (8 + half)) ** 3)
-    batch = max(1e-10, (probe.matmul(small, small) - launch - arithmetic) / 4096)
-    fresh = _fresh(probe, bandwidth)
-    return DeviceProfile(
-        profile.key, peak, half, bandwidth, min(permute, bandwidth), launch, batch, *(fresh or (1e18, guess.bandwidth))
-    )
+    permute = 2.0 * 4 * 512 * 96 * 128 / probe.seconds(probe.permutation(), (512, 96, 128))
+    arithmetic = 2.0 * 4096 * 8**3 / (peak * (8 / (8 + half)) ** 2 * (8 / (8 + half_rows)))
+    batch = max(1e-10, (probe.matmul((4096, 8, 8), (4096, 8, 8)) - launch - arithmetic) / 4096)
+    fresh = _fresh(probe, bandwidth) or (1e18, bandwidth)
+    key = backend.version(device)
+    return DeviceProfile(key, peak, half, half_rows, bandwidth, min(permute, bandwidth), launch, batch, *fresh)
 
 
 def _fresh(probe: _Probe, bandwidth: float) -> tuple[float, float] | None:
@@ -92,7 +90,7 @@ class _Probe:
     def matmul(self, *shapes: tuple[int, ...]) -> float:
         return self.seconds(self.backend.templates["matmul"], *shapes)
 
-    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 5, typical: bool = False) -> float:
+    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 16, typical: bool = False) -> float:
         """The least time of some runs (the median if `typical`), after one to warm up."""
         import numpy
 

@@ -332,9 +332,11 @@ class _Writer:
         own = tuple(axis for axis in batch if axis in layout)
         groups = [own, outer, inner]
         ones = [n for n in (1, 2) if batch and not groups[n]]
-        if not own and ones:
-            groups = [outer, inner]
-        return self.view(ref, groups, ones)
+        if own or not batch:
+            return self.view(ref, groups, ones)
+        matrix = self.view(ref, [outer, inner], ones)
+        shape = [product(self.sizes[axis] for axis in group) for group in (batch, outer, inner)]
+        return self.op("broadcast", matrix, shape=self.shape(shape))
 
     def special(self, ref: Ref, left: tuple[Any, ...]) -> str:
         """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""

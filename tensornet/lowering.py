@@ -1,7 +1,7 @@
 """Graph to steps: every expression becomes a sequence of equations one level deep.
 
 Lowering decides the order in memory of every intermediate (the left side of its step) and hands
-each n-ary contraction to `choose`, which returns the tree of pairs to contract.
+each n-ary contraction to `choose`, which returns which pairs to contract, and how.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from .arrangement import Arrangement, Layout, arrange, flatten, ordered
+from .arrangement import Arrangement, Layout, flatten, ordered
 from .device import DeviceProfile
 from .equation import Equation
 from .expression import (
@@ -34,10 +34,7 @@ from .schedule import Result, Step
 from .shape import Axis, Dim, Scope, dim_size, scalar_size, scope_of, size_expression
 from .sizes import evaluate, product
 
-__all__ = ["Choose", "Problem", "Tree", "lower", "peak_memory"]
-
-Tree: TypeAlias = "int | tuple[Tree, Tree]"
-"""Which operands to contract with which: a number is an operand."""
+__all__ = ["Choose", "Order", "Pair", "Problem", "lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 
@@ -61,7 +58,19 @@ class Problem:
         return union & others
 
 
-Choose: TypeAlias = "Callable[[Problem], Tree]"
+@dataclass(frozen=True)
+class Pair:
+    """Two operands, or what came of pairs before, and the way to contract them."""
+
+    first: Order
+    second: Order
+    way: Arrangement
+
+
+Order: TypeAlias = "int | Pair"
+"""An n-ary contraction decided: which pairs, and each in which way. A number is an operand."""
+
+Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
 @dataclass(frozen=True)
@@ -341,7 +350,7 @@ class _Lowering:
             self.profile,
             self.itemsize,
         )
-        return _Pairs(self, values, sizes, problem).build(self.choose(problem))
+        return self.build(self.choose(problem), values, sizes, wanted)
 
     def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
         """Sums the axes that only one factor has, which never hurts."""
@@ -462,57 +471,18 @@ class _Lowering:
         right = replace(call, arguments=(value.ref,), options=tuple(options))
         return self.emit(value.layout, right, [value], sizes)
 
-
-class _Pairs:
-    """Emits the steps of one contraction along a tree, orders in memory chosen from the root down."""
-
-    def __init__(self, lowering: _Lowering, values: list[Value], sizes: Mapping[str, Any], problem: Problem) -> None:
-        self.lowering, self.values, self.sizes, self.problem = lowering, values, sizes, problem
-        self.guesses: dict[Tree, Layout] = {}
-
-    def build(self, tree: Tree) -> Value:
-        return self._build(tree, self.problem.wanted)
-
-    def _leaves(self, tree: Tree) -> set[int]:
-        return {tree} if isinstance(tree, int) else self._leaves(tree[0]) | self._leaves(tree[1])
-
-    def _kept(self, tree: Tree) -> frozenset[str]:
-        inside = self._leaves(tree)
-        layouts = self.problem.layouts
-        union = frozenset(axis for n in inside for axis in layouts[n])
-        return self.problem.needed([each for n, each in enumerate(layouts) if n not in inside], union)
-
-    def _guess(self, tree: Tree) -> Layout:
-        """The order a subtree comes out in when nobody asks for another."""
-        if isinstance(tree, int):
-            return self.problem.layouts[tree]
-        if tree not in self.guesses:
-            self.guesses[tree] = flatten(self._arrange(self._guess(tree[0]), self._guess(tree[1]), tree, None).result)
-        return self.guesses[tree]
-
-    def _arrange(self, a: Layout, b: Layout, tree: Tree, wanted: Layout | None) -> Arrangement:
-        problem = self.problem
-        return arrange(a, b, self._kept(tree), wanted, problem.sizes, problem.profile, problem.itemsize)
-
-    def _build(self, tree: Tree, wanted: Layout | None) -> Value:
-        if isinstance(tree, int):
-            return self.values[tree]
-        first, second = tree
-        draft = self._arrange(self._guess(first), self._guess(second), tree, wanted)
-        a = self._build(first, _asked(draft, self._guess(first), True))
-        b = self._build(second, _asked(draft, self._guess(second), False))
-        final = self._arrange(a.layout, b.layout, tree, wanted)
-        summed = (set(a.layout) & set(b.layout)) - self._kept(tree)
-        right = Contraction((a.ref, b.ref), tuple(sorted(summed)))
-        left = tuple(group[0] if len(group) == 1 else group for group in final.result)
-        return self.lowering.emit(left, right, [a, b], self.sizes, final, True)
-
-
-def _asked(draft: Arrangement, layout: Layout, first: bool) -> Layout:
-    """The order in which a product would like to find an operand."""
-    groups = (draft.batch, draft.rows, draft.summed) if first else (draft.batch, draft.summed, draft.columns)
-    own = tuple(tuple(axis for axis in group if axis in layout) for group in groups)
-    return ordered(layout, flatten(own))
+    def build(self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None) -> Value:
+        """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
+        if isinstance(order, int):
+            return values[order]
+        way = order.way
+        a = self.build(order.first, values, sizes, flatten((way.batch, way.rows, way.summed)))
+        b = self.build(order.second, values, sizes, flatten((way.batch, way.summed, way.columns)))
+        right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
+        left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
+        if way.kind == "multiply" and wanted is not None:
+            left = ordered(flatten(way.result), wanted)
+        return self.emit(left, right, [a, b], sizes, way, True)
 
 
 # ---------------------------------------------------------------------------- small things

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import opt_einsum
 from opt_einsum.paths import PathOptimizer
 
-from .arrangement import Arrangement, Layout, arrange, flatten
+from .arrangement import Layout, arrangements, flatten
 from .calibration import profile_of
 from .codegen import generate
 from .device import DeviceProfile, itemsize
@@ -21,7 +21,7 @@ from .equation import Equation
 from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
 from .graph import Graph
-from .lowering import Choose, Problem, Tree, lower, peak_memory
+from .lowering import Choose, Order, Pair, Problem, lower, peak_memory
 from .protocol import Backend, load_backend
 from .rewrite import distribute, simplify
 from .schedule import Alternative, Plan
@@ -38,16 +38,87 @@ EXHAUSTIVE = 6
 # ---------------------------------------------------------------------------- search
 
 
-class FastestOrder(PathOptimizer):  # type: ignore[misc]
-    """Exhaustive search under the time model, for few operands.
+Tree: TypeAlias = "int | tuple[Tree, Tree]"
+"""Which operands to contract with which; a number is an operand."""
 
-    Dynamic programming over subsets of the operands. Of each subset the fastest way is kept for
-    every order in memory in which the result may come out, so the costs of permutations between
-    steps are counted, and outer products are candidates like any other.
-    """
+_Form: TypeAlias = tuple[Layout, bool]
+"""The order a tensor comes out in, and whether any other would have cost the same."""
+
+_Forms: TypeAlias = dict[_Form, tuple[float, Order]]
+"""For every form an intermediate may take, the fastest way to it."""
+
+
+class _Search:
+    """Ways to make the intermediates of one contraction, by dynamic programming over their forms."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.everything = (1 << len(problem.layouts)) - 1
+
+    def operand(self, number: int) -> _Forms:
+        return {(self.problem.layouts[number], False): (0.0, number)}
+
+    def kept(self, subset: int) -> frozenset[str]:
+        """The axes of the intermediate made of a subset of the operands."""
+        layouts = self.problem.layouts
+        inside = [layout for n, layout in enumerate(layouts) if subset >> n & 1]
+        outside = [layout for n, layout in enumerate(layouts) if not subset >> n & 1]
+        return self.problem.needed(outside, frozenset(itertools.chain.from_iterable(inside)))
+
+    def join(self, subset: int, first: _Forms, second: _Forms, best: _Forms) -> None:
+        """Adds to `best` the ways to make a subset from two intermediates."""
+        problem, kept = self.problem, self.kept(subset)
+        wanted = problem.wanted if subset == self.everything else None
+        for (a, (time_a, order_a)), (b, (time_b, order_b)) in itertools.product(first.items(), second.items()):
+            loose = (a[1], b[1])
+            for way in arrangements(
+                a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose
+            ):
+                form, seconds = (flatten(way.result), way.kind == "multiply"), time_a + time_b + way.seconds
+                if form not in best or seconds < best[form][0]:
+                    best[form] = (seconds, Pair(order_a, order_b, way))
+
+    def along(self, tree: Tree) -> tuple[float, Order]:
+        """The fastest forms along a given tree."""
+
+        def walk(part: Tree) -> tuple[int, _Forms]:
+            if isinstance(part, int):
+                return 1 << part, self.operand(part)
+            (set_a, a), (set_b, b) = walk(part[0]), walk(part[1])
+            best: _Forms = {}
+            self.join(set_a | set_b, a, b, best)
+            return set_a | set_b, best
+
+        return min(walk(tree)[1].values(), key=lambda each: each[0])
+
+    def exhaustive(self) -> tuple[float, Order]:
+        """The fastest of all trees."""
+        count = len(self.problem.layouts)
+        found = {1 << n: self.operand(n) for n in range(count)}
+        for number in range(2, count + 1):
+            for members in itertools.combinations(range(count), number):
+                subset = sum(1 << n for n in members)
+                best: _Forms = {}
+                for half in _halves(subset):
+                    self.join(subset, found[half], found[subset ^ half], best)
+                found[subset] = best
+        return min(found[self.everything].values(), key=lambda each: each[0])
+
+
+class FastestOrder(PathOptimizer):  # type: ignore[misc]
+    """opt_einsum's interface to the exhaustive search under the time model, for few operands.
+
+    Of each subset of the operands the fastest way is kept for every order in memory in which the
+    result may come out, so the cost of permutations between steps is counted, and outer products
+    are candidates like any other.
+
+    Args:
+        profile: the device.
+        itemsize: bytes of one element.
+    """
+
+    def __init__(self, profile: DeviceProfile, itemsize: int = 4) -> None:
+        self.profile, self.itemsize = profile, itemsize
 
     def __call__(
         self,
@@ -56,51 +127,10 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
         size_dict: Mapping[str, int],
         memory_limit: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """The path in opt_einsum's form; see `tree` for the order it was made from."""
-        return path_of(self.tree(), len(inputs))
-
-    def tree(self) -> Tree:
-        """The fastest order of pairs."""
-        count = len(self.problem.layouts)
-        found: dict[int, dict[_Form, tuple[float, Tree]]] = {
-            1 << n: {(layout, False): (0.0, n)} for n, layout in enumerate(self.problem.layouts)
-        }
-        everything = (1 << count) - 1
-        for number in range(2, count + 1):
-            for members in itertools.combinations(range(count), number):
-                subset = sum(1 << n for n in members)
-                found[subset] = self._best(subset, found, subset == everything)
-        return min(found[everything].values(), key=lambda each: each[0])[1]
-
-    def _best(
-        self, subset: int, found: Mapping[int, Mapping[_Form, tuple[float, Tree]]], last: bool
-    ) -> dict[_Form, tuple[float, Tree]]:
-        kept = _kept(self.problem, subset)
-        best: dict[_Form, tuple[float, Tree]] = {}
-        for half in _halves(subset):
-            for (a, (time_a, tree_a)), (b, (time_b, tree_b)) in itertools.product(
-                found[half].items(), found[subset ^ half].items()
-            ):
-                way = _arrange(self.problem, a, b, kept, self.problem.wanted if last else None)
-                form, seconds = _form(way), time_a + time_b + way.seconds
-                if form not in best or seconds < best[form][0]:
-                    best[form] = (seconds, (tree_a, tree_b))
-        return best
-
-
-_Form: TypeAlias = tuple[Layout, bool]
-"""The order a tensor comes out in, and whether any other would have cost the same."""
-
-
-def _form(way: Arrangement) -> _Form:
-    return flatten(way.result), way.kind == "multiply"
-
-
-def _kept(problem: Problem, subset: int) -> frozenset[str]:
-    """The axes of the intermediate made of a subset of the operands."""
-    inside = [layout for n, layout in enumerate(problem.layouts) if subset >> n & 1]
-    outside = [layout for n, layout in enumerate(problem.layouts) if not subset >> n & 1]
-    return problem.needed(outside, frozenset(itertools.chain.from_iterable(inside)))
+        """A path in opt_einsum's form; axes lie in memory in sorted order."""
+        layouts = tuple(tuple(sorted(each)) for each in inputs)
+        problem = Problem(layouts, frozenset(output), None, dict(size_dict), self.profile, self.itemsize)
+        return path_of(_Search(problem).exhaustive()[1], len(inputs))
 
 
 def _halves(subset: int) -> list[int]:
@@ -112,13 +142,6 @@ def _halves(subset: int) -> list[int]:
             halves.append(half)
         half = (half - 1) & subset
     return halves
-
-
-def _arrange(
-    problem: Problem, a: _Form, b: _Form, kept: frozenset[str], wanted: Layout | None
-) -> Arrangement:
-    loose = (a[1], b[1])
-    return arrange(a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose)
 
 
 def _local_time(problem: Problem) -> Callable[..., None]:
@@ -169,35 +192,31 @@ def _local_time(problem: Problem) -> Callable[..., None]:
     return compare
 
 
-def fastest(problem: Problem) -> Tree:
+def fastest(problem: Problem) -> Order:
     """The order expected to be fastest: exhaustive for few operands, the best of several searches for more."""
-    count = len(problem.layouts)
-    if count == 2:
-        return (0, 1)
+    count, search = len(problem.layouts), _Search(problem)
     if count <= EXHAUSTIVE:
-        return FastestOrder(problem).tree()
+        return search.exhaustive()[1]
     optimizers: list[Any] = ["greedy", "auto-hq", opt_einsum.DynamicProgramming("flops")]
     optimizers.append(
         opt_einsum.DynamicProgramming(_local_time(problem), cost_cap=False, search_outer=count <= 10)
     )
-    trees = [_search(problem, optimizer) for optimizer in optimizers]
-    return min(trees, key=lambda tree: seconds_of(problem, tree))
+    ranked = [search.along(_search(problem, optimizer)) for optimizer in optimizers]
+    return min(ranked, key=lambda each: each[0])[1]
 
 
-def fewest_flops(problem: Problem) -> Tree:
+def fewest_flops(problem: Problem) -> Order:
     """The order with the fewest FLOPs, as opt_einsum finds it."""
-    if len(problem.layouts) == 2:
-        return (0, 1)
     search = opt_einsum.DynamicProgramming("flops", search_outer=len(problem.layouts) <= 8)
-    return _search(problem, search)
+    return _Search(problem).along(_search(problem, search))[1]
 
 
-def as_written(problem: Problem) -> Tree:
+def as_written(problem: Problem) -> Order:
     """From left to right."""
     tree: Tree = 0
     for number in range(1, len(problem.layouts)):
         tree = (tree, number)
-    return tree
+    return _Search(problem).along(tree)[1]
 
 
 def _search(problem: Problem, optimizer: Any) -> Tree:
@@ -212,22 +231,7 @@ def _search(problem: Problem, optimizer: Any) -> Tree:
     try:
         return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
     except RuntimeError:
-        return as_written(problem)
-
-
-def seconds_of(problem: Problem, tree: Tree) -> float:
-    """The expected time of one order, permutations included."""
-
-    def walk(part: Tree, top: bool) -> tuple[int, _Form, float]:
-        if isinstance(part, int):
-            return 1 << part, (problem.layouts[part], False), 0.0
-        set_a, a, time_a = walk(part[0], False)
-        set_b, b, time_b = walk(part[1], False)
-        subset = set_a | set_b
-        way = _arrange(problem, a, b, _kept(problem, subset), problem.wanted if top else None)
-        return subset, _form(way), time_a + time_b + way.seconds
-
-    return walk(tree, True)[2]
+        return functools.reduce(lambda a, b: (a, b), range(1, len(inputs)), 0)
 
 
 def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
@@ -239,23 +243,23 @@ def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
     return functools.reduce(lambda a, b: (a, b), operands)
 
 
-def path_of(tree: Tree, count: int) -> list[tuple[int, ...]]:
-    """A tree of pairs as opt_einsum's path."""
-    operands: list[Tree] = list(range(count))
+def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
+    """An order of pairs as opt_einsum's path."""
+    operands: list[Order] = list(range(count))
     path: list[tuple[int, ...]] = []
 
-    def walk(part: Tree) -> None:
+    def walk(part: Order) -> None:
         if isinstance(part, int):
             return
-        walk(part[0])
-        walk(part[1])
-        positions = sorted((operands.index(part[0]), operands.index(part[1])))
+        walk(part.first)
+        walk(part.second)
+        positions = sorted((operands.index(part.first), operands.index(part.second)))
         path.append(tuple(positions))
         for position in reversed(positions):
             operands.pop(position)
         operands.append(part)
 
-    walk(tree)
+    walk(order)
     return path
 
 

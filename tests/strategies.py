@@ -8,6 +8,7 @@ from the writer's own record of shapes, not from the library's.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,9 @@ class _Writer:
 
     def index_tensor(self, axes: Sequence[str], positions: int, least: int = 0) -> str:
         """An input of integers below `positions` with at least so many axes, as it is read."""
-        known = [t for t in self.tensors if self.bounds.get(t.name) == positions and _flat(t.dims) <= set(axes)]
+        known = [
+            t for t in self.tensors if self.bounds.get(t.name) == positions and _flat(t.dims) <= set(axes)
+        ]
         known = [tensor for tensor in known if len(tensor.dims) >= least]
         if known and self.chance(50):
             tensor = self.one_of(known)
@@ -183,10 +186,14 @@ class _Writer:
 
     def scalar(self) -> str:
         """A positive number: a literal, or a size that some tensor fixes."""
-        fixed = [a for t in self.tensors for dim in t.dims for a in dim if a in POOL] if self.open else list(POOL)
+        fixed = (
+            [a for t in self.tensors for dim in t.dims for a in dim if a in POOL] if self.open else list(POOL)
+        )
         if not fixed or self.chance(40):
             return self.literal()
-        return str(self.one_of(["sqrt({})", "{}", "{}**2", "(1 + {})"])).format(self.one_of(sorted(set(fixed))))
+        return str(self.one_of(["sqrt({})", "{}", "{}**2", "(1 + {})"])).format(
+            self.one_of(sorted(set(fixed)))
+        )
 
     def expression(self, within: Sequence[str], depth: int, direct: bool) -> Text:
         """A sum of terms; `direct` where a lone tensor may lose axes."""
@@ -201,20 +208,28 @@ class _Writer:
         if kind == "ref":
             text, axes = self.ref(None if direct else within)
             return text, tuple(axis for axis in axes if axis in within)
-        return self.product(within, depth) if kind == "product" else self.call(within, depth)
+        return self.product(within, depth, direct) if kind == "product" else self.call(within, depth)
 
-    def product(self, within: Sequence[str], depth: int) -> Text:
-        """Tensors under any axes, then functions of what is kept or held by those tensors."""
-        factors, axes = [], ()
+    def product(self, within: Sequence[str], depth: int, direct: bool) -> Text:
+        """Tensors under any axes, then functions of what is kept or held by those tensors.
+
+        Inside a function (not `direct`) an axis is summed only where two tensors hold it.
+        """
+        factors, axes, counts = [], (), Counter[str]()
         for _ in range(self.one_of([1, 2, 2, 3])):
             text, more = self.ref(None)
             factors.append(text)
             axes = _joined(axes, more)
+            counts.update(more)
+        alone = tuple(axis for axis in axes if axis not in within and counts[axis] == 1)
+        if alone and not direct:
+            factors.append(self.add("parameter", tuple((axis,) for axis in alone), new=True).name)
+            factors[-1] += f"[{','.join(alone)}]"
         if len(factors) == 1 or self.chance(15):
             factors.insert(0, self.scalar())
         inner = _joined(tuple(within), axes)
         for _ in range(self.one_of([0, 0, 1]) if depth > 0 else 0):
-            text, more = self.factor(inner, depth - 1)
+            text, more = self.factor(inner, depth - 1, direct)
             factors.insert(self.draw(st.integers(0, len(factors))), text)
             axes = _joined(axes, more)
         text = self.one_of(["", "", "", "-"]) + " * ".join(factors)
@@ -225,10 +240,10 @@ class _Writer:
             text, axes = f"{text} / (1 + abs({divisor}))", _joined(axes, more)
         return text, tuple(axis for axis in axes if axis in within)
 
-    def factor(self, within: Sequence[str], depth: int) -> Text:
+    def factor(self, within: Sequence[str], depth: int, direct: bool) -> Text:
         if self.chance(60):
             return self.call(within, depth)
-        text, axes = self.expression(within, depth, True)
+        text, axes = self.expression(within, depth, direct)
         return f"({text})", axes
 
     def call(self, within: Sequence[str], depth: int) -> Text:
@@ -241,7 +256,15 @@ class _Writer:
 
     def pointwise(self, within: Sequence[str], depth: int) -> Text:
         text, axes = self.expression(within, depth - 1, False)
-        forms = ["gelu({})", "tanh({})", "exp(-abs({}))", "exp(tanh({}))", "sqrt(abs({}))", "sigmoid({})", "({})**2"]
+        forms = [
+            "gelu({})",
+            "tanh({})",
+            "exp(-abs({}))",
+            "exp(tanh({}))",
+            "sqrt(abs({}))",
+            "sigmoid({})",
+            "({})**2",
+        ]
         return self.one_of(forms).format(text), axes
 
     def over_axis(self, within: Sequence[str], depth: int) -> Text:
@@ -300,7 +323,9 @@ class _Writer:
     # ---- lines
 
     def line(self) -> None:
-        readable = [tensor for tensor in self.tensors if tensor.kind != "index" and tensor.dims and not tensor.lead]
+        readable = [
+            tensor for tensor in self.tensors if tensor.kind != "index" and tensor.dims and not tensor.lead
+        ]
         kinds = ["plain"] * 6 + (["padded", "joined", "leading"] if readable else [])
         kind = "leading" if any(tensor.lead for tensor in self.tensors) else self.one_of(kinds)
         if kind == "plain":
@@ -339,7 +364,9 @@ class _Writer:
 
     def leading(self) -> None:
         """A layer on the last axis of a tensor, whatever stands before it."""
-        tensors = [t for t in self.tensors if t.lead or (t.kind == "result" and t.dims and len(t.dims[-1]) == 1)]
+        tensors = [
+            t for t in self.tensors if t.lead or (t.kind == "result" and t.dims and len(t.dims[-1]) == 1)
+        ]
         if not tensors:
             self.lead_shape = tuple(self.draw(st.lists(st.integers(1, 3), max_size=3)))
             tensors = [self.add("input", ((self.one_of(POOL),),), declared=False, lead=True)]
@@ -366,7 +393,9 @@ class _Writer:
         named = set(re.findall(r"\w+", re.sub(r"\w+(?=\()", "", f"{text} {shown}")))
         given = () if self.open else tuple((axis, self.sizes[axis]) for axis in POOL if axis in named)
         parameters = [tensor for tensor in self.tensors if tensor.kind == "parameter"]
-        return Block(text, shown, given, self.shapes(inputs), self.shapes(parameters), tuple(self.bounds.items()))
+        return Block(
+            text, shown, given, self.shapes(inputs), self.shapes(parameters), tuple(self.bounds.items())
+        )
 
     def declaration(self, tensor: _Tensor) -> str:
         if not tensor.declared:
@@ -418,12 +447,28 @@ def expression_texts(depth: int = 4) -> st.SearchStrategy[str]:
         st.sampled_from(["inf", "pi", "1e999", "2j", "0.5j", "1_000", "0x1f"]),
     )
     tensors = st.sampled_from(
-        ["q", "x[b,i]", "E[t[b,i],c]", "Q[(h,d),e]", "z[b,0]", "z[-1,c]", "w[...,i]", "blocks.0.W[i,j]", "x[(h,),i]"]
+        [
+            "q",
+            "x[b,i]",
+            "E[t[b,i],c]",
+            "Q[(h,d),e]",
+            "z[b,0]",
+            "z[-1,c]",
+            "w[...,i]",
+            "blocks.0.W[i,j]",
+            "x[(h,),i]",
+        ]
     )
 
     def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         pairs = st.tuples(inner, st.sampled_from("+ - * / ** < <= > >= == != & |".split()), inner)
-        calls = ["gelu({})", "softmax[j](x[b,j] * ({}))", "sum[i](x[b,i] * ({}))", "roll({}, i=-1)", "abs(-({}))"]
+        calls = [
+            "gelu({})",
+            "softmax[j](x[b,j] * ({}))",
+            "sum[i](x[b,i] * ({}))",
+            "roll({}, i=-1)",
+            "abs(-({}))",
+        ]
         return st.one_of(
             pairs.map(lambda each: f"({each[0]}) {each[1]} ({each[2]})"),
             st.tuples(st.sampled_from("-+~"), inner).map(lambda each: f"{each[0]}({each[1]})"),

@@ -47,19 +47,21 @@ def _tcl(rank: int, head: str, head_rank: Rank) -> Row:
 
 STUDY: dict[str, Row] = {
     "dense": Row("dense 64 → 64 → 64 → 10", "dense", ((8, 8), (8, 8))),
-    "dense-narrow": Row("dense 64 → 12 → 12 → 10", "dense", ((12,), (12,))),
-    "blocktt": Row("as dense, hidden weights block-TT of rank 4", "blocktt", ((8, 8), (8, 8)), rank=4),
+    "dense-12": Row("dense 64 → 12 → 12 → 10", "dense", ((12,), (12,))),
+    "dense-6": Row("dense 64 → 6 → 6 → 10", "dense", ((6,), (6,))),
+    "blocktt-4": Row("as dense, the hidden weights block-TT of rank 4", "blocktt", ((8, 8), (8, 8)), rank=4),
     "tcl12-tucker": _tcl(12, "tucker", (8, 8, 10)),
-    "tcl8-dense": _tcl(8, "dense", "same"),
     "tcl8-tucker": _tcl(8, "tucker", (6, 6, 8)),
     "tcl8-cp": _tcl(8, "cp", 16),
     "tcl8-tt": _tcl(8, "tt", (6, 8)),
     "tcl6-tucker": _tcl(6, "tucker", (4, 4, 8)),
     "tcl6-cp": _tcl(6, "cp", 10),
-    "tcl4-tucker": _tcl(4, "tucker", (3, 3, 6)),
     "tcl4-cp": _tcl(4, "cp", 8),
 }
-"""The table of the study: name → settings, in the order they are trained and shown."""
+"""The table of the study: name → settings, in the order they are trained and shown.
+
+The narrow dense rows are the controls: what a plain network does with as few parameters.
+"""
 
 
 def build_graph(row: Row) -> tn.Graph:

@@ -1,0 +1,57 @@
+"""The libraries that only the study needs, loaded when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import BackendError
+
+__all__ = ["check_libraries", "library", "versions"]
+
+NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+"""Name to import → name to install."""
+
+
+def library(name: str) -> Any:
+    """The module of that name, imported now.
+
+    Raises:
+        BackendError: it, or the library it belongs to, is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = NEEDED.get(name.partition(".")[0], name)
+        fix = "pip install 'tensornet-einsum[study]'"
+        raise BackendError(
+            f"the study needs {package}, and it cannot be imported: {error}", fix=fix
+        ) from None
+
+
+def check_libraries() -> None:
+    """Imports all that the study needs, so that nothing is missing after minutes of training.
+
+    Raises:
+        BackendError: one is not installed.
+    """
+    for name in NEEDED:
+        library(name)
+
+
+def versions() -> dict[str, str]:
+    """Library → version, of those that numbers depend on."""
+    found = {"tensornet-einsum": tn.__version__}
+    for name in ("numpy", *NEEDED.values()):
+        if name != "matplotlib":
+            found[name] = _version(name)
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"

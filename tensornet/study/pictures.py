@@ -1,0 +1,129 @@
+"""The two pictures of the study, drawn without a screen and without matplotlib's global state."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from .libraries import library
+from .training import RunResult
+
+__all__ = ["curves_picture", "pareto_front", "pareto_picture"]
+
+
+def pareto_front(results: Sequence[RunResult]) -> list[RunResult]:
+    """The results that no other beats: each is more accurate than all with as few parameters."""
+    front: list[RunResult] = []
+    for result in sorted(results, key=lambda each: (each.parameters, -each.test_top1)):
+        if not front or result.test_top1 > front[-1].test_top1:
+            front.append(result)
+    return front
+
+
+def pareto_picture(results: Sequence[RunResult]) -> bytes:
+    """Test top-1 (percent) against parameters (log scale), the Pareto front drawn, as PNG."""
+    figure, axes = _figure(8, 5)
+    front = pareto_front(results)
+    axes.step(
+        [each.parameters for each in front],
+        [each.test_top1 for each in front],
+        where="post",
+        color="0.6",
+        zorder=1,
+        label="Pareto front",
+    )
+    for kind, colour in (("dense", "tab:blue"), ("tensorized", "tab:orange")):
+        chosen = [each for each in results if _kind(each) == kind]
+        if chosen:
+            counts, accuracies = [each.parameters for each in chosen], [each.test_top1 for each in chosen]
+            axes.scatter(counts, accuracies, color=colour, zorder=2, label=kind)
+    axes.set_xscale("log")
+    axes.margins(x=0.15, y=0.12)
+    _label(axes, results)
+    axes.set_xlabel("parameters")
+    axes.set_ylabel("test top-1 (%)")
+    axes.grid(visible=True, which="both", alpha=0.2)
+    axes.legend(loc="lower right")
+    return _png(figure)
+
+
+def curves_picture(results: Sequence[RunResult]) -> bytes:
+    """Test top-1 (percent) by epoch, a line for each run, as PNG."""
+    figure, axes = _figure(8, 5)
+    colours = library("matplotlib").colormaps["tab20"]
+    for number, result in enumerate(results):
+        accuracies = [epoch.test_top1 for epoch in result.history]
+        marker = "o" if len(accuracies) == 1 else None
+        epochs = range(1, len(accuracies) + 1)
+        axes.plot(
+            epochs, accuracies, color=colours(number % 20), linewidth=1.2, marker=marker, label=result.name
+        )
+    # the first epochs start near chance and would press all that matters into the top of the picture
+    lowest = min(
+        min(epoch.test_top1 for epoch in each.history[len(each.history) // 10 :]) for each in results
+    )
+    axes.set_ylim(max(0.0, lowest - 3.0), 100.5)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test top-1 (%)")
+    axes.grid(visible=True, alpha=0.2)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return _png(figure)
+
+
+def _kind(result: RunResult) -> str:
+    return "dense" if result.name.startswith("dense") else "tensorized"
+
+
+def _label(axes: Any, results: Sequence[RunResult]) -> None:
+    """Names the points, each label on the first side of its point where it covers no other."""
+    figure = axes.figure
+    renderer = figure.canvas.get_renderer()
+    figure.canvas.draw()
+    taken = [_around(axes.transData.transform((each.parameters, each.test_top1))) for each in results]
+    for result in results:
+        point = (result.parameters, result.test_top1)
+        for offset, horizontal, vertical in _SIDES:
+            text = axes.annotate(
+                result.name, point, offset, textcoords="offset points", ha=horizontal, va=vertical, fontsize=8
+            )
+            box = text.get_window_extent(renderer)
+            if not any(box.overlaps(other) for other in taken):
+                break
+            if (offset, horizontal, vertical) != _SIDES[-1]:
+                text.remove()
+        taken.append(box)
+
+
+_SIDES = (
+    ((6, 0), "left", "center"),
+    ((-6, 0), "right", "center"),
+    ((0, 6), "center", "bottom"),
+    ((0, -6), "center", "top"),
+    ((6, 9), "left", "center"),
+    ((6, -9), "left", "center"),
+    ((-6, 9), "right", "center"),
+    ((-6, -9), "right", "center"),
+    ((6, 18), "left", "center"),
+    ((6, -18), "left", "center"),
+)
+"""Where a label may stand: offset in points, alignment."""
+
+
+def _around(centre: Any) -> Any:
+    """The box, in pixels, of the mark of a point."""
+    x, y = centre
+    return library("matplotlib.transforms").Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure of that size in inches on the Agg canvas, and its axes."""
+    figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=120, layout="constrained")
+    library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -1,0 +1,192 @@
+"""What the study writes: results.json, results.csv, report.md with two pictures, and a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .data import TEST_IMAGES
+from .pictures import curves_picture, pareto_front, pareto_picture
+from .rows import STUDY
+from .store import write_whole
+from .training import RunResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["table", "write_outputs"]
+
+COLUMNS = (
+    "name",
+    "about",
+    "formula",
+    "sizes",
+    "parameters",
+    "counted",
+    "flops",
+    "test_top1",
+    "test_top5",
+    "step_ms",
+)
+"""The columns of results.csv: the fields of a result, all but its history."""
+
+
+def write_outputs(folder: Path, results: Sequence[RunResult], environment: Mapping[str, Any]) -> None:
+    """Writes all files of results, each whole or not at all.
+
+    Raises:
+        TensornetError: the folder cannot be written.
+    """
+    contents = {
+        "results.json": _json(results, environment).encode(),
+        "results.csv": _csv(results).encode(),
+        "pareto.png": pareto_picture(results),
+        "curves.png": curves_picture(results),
+        "report.md": _markdown(results, environment).encode(),
+    }
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+
+
+def table(results: Sequence[RunResult]) -> Table:
+    """The results as a table for the terminal."""
+    from rich.table import Table
+
+    shown = Table(title="Handwritten digits: parameters and accuracy", title_justify="left")
+    shown.add_column("name", no_wrap=True)
+    shown.add_column("parameters by formula", overflow="ellipsis", no_wrap=True, max_width=34)
+    for heading in ("by count", "FLOPs", "top-1 %", "top-5 %", "ms/step"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for each in results:
+        shown.add_row(
+            each.name,
+            f"{each.parameters:,} = {each.formula}",
+            f"{each.counted:,}",
+            f"{each.flops:,}",
+            f"{each.test_top1:.1f}",
+            f"{each.test_top5:.1f}",
+            f"{each.step_ms:.2f}",
+        )
+    return shown
+
+
+def _json(results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
+    described = {
+        "python": platform.python_version(),
+        "epochs": environment["recipe"]["epochs"],
+        **environment,
+    }
+    document = {
+        "format": "tensornet.study.results",
+        "environment": described,
+        "results": [asdict(each) for each in results],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _csv(results: Sequence[RunResult]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([getattr(each, name) for name in COLUMNS] for each in results)
+    return buffer.getvalue()
+
+
+def _markdown(results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
+    recipe = environment["recipe"]
+    lines = [
+        "# Handwritten digits: parameters and accuracy",
+        "",
+        "Classifiers of scikit-learn's 1,797 digits (8×8 pixels), dense and tensorized, all trained by the same"
+        f" recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning rate"
+        f" {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay {recipe['weight_decay']:g},"
+        f" seed {environment['seed']}; {TEST_IMAGES} images, every class in proportion, are held out as the test.",
+        "",
+        *_results_table(results),
+        "",
+        "![Test top-1 against parameters](pareto.png)",
+        "",
+        "![Test top-1 by epoch](curves.png)",
+        "",
+        *_reading(results),
+        "",
+        "## Columns",
+        "",
+        *_meanings(),
+        "",
+        "## Formulas",
+        "",
+        *(f"- **{each.name}**: {each.parameters:,} = `{each.formula}` with {each.sizes}" for each in results),
+        "",
+        "## Reproduce",
+        "",
+        *_reproduction(results, environment),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _results_table(results: Sequence[RunResult]) -> list[str]:
+    """The rows of the report; bold on the Pareto front."""
+    front = {each.name for each in pareto_front(results)}
+    dense = next((each.parameters for each in results if each.name == "dense"), None)
+    lines = [
+        "| name | classifier | parameters | × fewer | FLOPs | top-1 (%) | top-5 (%) | ms a step |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for each in results:
+        name = f"**{each.name}**" if each.name in front else each.name
+        fewer = f"{dense / each.parameters:.1f}" if dense else "–"
+        lines.append(
+            f"| {name} | {each.about} | {each.parameters:,} | {fewer} | {each.flops:,}"
+            f" | {each.test_top1:.1f} | {each.test_top5:.1f} | {each.step_ms:.2f} |"
+        )
+    return lines
+
+
+def _reading(results: Sequence[RunResult]) -> list[str]:
+    """What the numbers can bear."""
+    best = max(each.test_top1 for each in results) / 100.0
+    error = 100.0 * math.sqrt(best * (1.0 - best) / TEST_IMAGES)
+    return [
+        "Names in bold are on the Pareto front: no other row is as accurate with as few parameters."
+        f" One test image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy is"
+        f" {error:.1f} points, and this is one seed: smaller differences between rows mean nothing. Accuracies are"
+        " those after the last epoch; no epoch is chosen by its test accuracy."
+    ]
+
+
+def _meanings() -> list[str]:
+    return [
+        "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
+        "- **× fewer**: the parameters of the row `dense` divided by these.",
+        "- **FLOPs**: floating-point operations of the contractions for one image, forward; a multiply-add is two.",
+        "- **top-1**: percent of test images whose most likely class is right.",
+        "- **top-5**: percent of test images whose five most likely classes hold the right one.",
+        "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one mini-batch,"
+        " on one thread of the machine that ran it; all other columns are the same on every run.",
+    ]
+
+
+def _reproduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
+    names = [each.name for each in results]
+    rows = "" if names == list(STUDY) else f", rows={names!r}"
+    call = f"run_study(Path('results'), epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows})"
+    used = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    return [
+        f"The same numbers (all but the times) come from `pip install 'tensornet-einsum[study]'` with {used}"
+        f" (Python {platform.python_version()}), and then:",
+        "",
+        "```python",
+        "from pathlib import Path",
+        "from tensornet.study import run_study",
+        "",
+        call,
+        "```",
+    ]

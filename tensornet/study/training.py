@@ -1,0 +1,206 @@
+"""Training one row: the same recipe for every classifier, reproducible by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensornet as tn
+
+from .data import Digits
+from .libraries import library
+
+__all__ = ["RECIPE", "Epoch", "Recipe", "RunResult", "train"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """AdamW with a linear warm-up and a cosine decay to zero, on the cross-entropy.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch: images in a step.
+        learning_rate: the largest, reached after the warm-up.
+        weight_decay: that of AdamW, on all parameters.
+        warmup: the share of all steps in which the learning rate rises.
+    """
+
+    epochs: int = 60
+    batch: int = 32
+    learning_rate: float = 0.01
+    weight_decay: float = 0.1
+    warmup: float = 0.05
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate at a step, from 0, of `steps`."""
+        rising = max(1, round(self.warmup * steps))
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+RECIPE = Recipe()
+"""What every row is trained by, unless the number of epochs is changed."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How a run stands after an epoch: the mean loss of its steps in nats, accuracies in percent."""
+
+    train_loss: float
+    train_top1: float
+    test_top1: float
+    test_top5: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        name: the row of `STUDY`.
+        about: what the classifier is.
+        formula: its number of parameters, in the sizes of axes.
+        sizes: those sizes, as "i=8, j=8".
+        parameters: the formula evaluated.
+        counted: the elements of `module.parameters()`.
+        flops: FLOPs of the contractions for one image, forward.
+        history: one entry an epoch.
+        test_top1: percent of test images whose most likely class is right, after the last epoch.
+        test_top5: percent whose five most likely classes hold the right one.
+        step_ms: median milliseconds of a training step (forward, backward, update).
+    """
+
+    name: str
+    about: str
+    formula: str
+    sizes: str
+    parameters: int
+    counted: int
+    flops: int
+    history: tuple[Epoch, ...]
+    test_top1: float
+    test_top5: float
+    step_ms: float
+
+
+def train(
+    name: str,
+    about: str,
+    graph: tn.Graph,
+    digits: Digits,
+    *,
+    recipe: Recipe = RECIPE,
+    seed: int = 0,
+    on_epoch: Callable[[], None] = lambda: None,
+) -> RunResult:
+    """Trains the classifier that `graph` describes, x[b,i,j] → y[b,o].
+
+    The same seed gives the same numbers (all but the time), whatever ran before.
+
+    Args:
+        name: that of the row; with the seed it decides the order of the mini-batches.
+        about: what the classifier is.
+        graph: the classifier.
+        digits: what it learns and is tested on.
+        recipe: how it is trained.
+        seed: for initial values and mini-batches.
+        on_epoch: called after each epoch.
+    """
+    with _reproducible():
+        run = _Run(name, graph, digits, recipe, seed)
+        history: list[Epoch] = []
+        for number in range(recipe.epochs):
+            history.append(run.epoch(number))
+            on_epoch()
+    formula = tn.parameter_formula(graph)
+    sizes = sorted(str(size) for size in formula.free_symbols)
+    return RunResult(
+        name=name,
+        about=about,
+        formula=str(formula),
+        sizes=", ".join(f"{size}={graph.bound[size]}" for size in sizes),
+        parameters=int(tn.parameter_count(graph)),
+        counted=sum(parameter.numel() for parameter in run.module.parameters()),
+        flops=int(tn.flop_count(graph, b=1)),
+        history=tuple(history),
+        test_top1=history[-1].test_top1,
+        test_top5=history[-1].test_top5,
+        step_ms=1e3 * statistics.median(run.seconds),
+    )
+
+
+class _Run:
+    """A module, its optimizer and its order of images, during training."""
+
+    def __init__(self, name: str, graph: tn.Graph, digits: Digits, recipe: Recipe, seed: int) -> None:
+        self.torch = library("torch")
+        self.digits, self.recipe = digits, recipe
+        self.module = tn.module(graph, seed=seed)
+        self.optimizer = self.torch.optim.AdamW(
+            self.module.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+        )
+        self.order = self.torch.Generator().manual_seed(_seed_of(seed, name))
+        self.seconds: list[float] = []
+
+    def epoch(self, number: int) -> Epoch:
+        """One pass over the training images, then accuracies on all of both parts."""
+        count = len(self.digits.train_labels)
+        batches = self.torch.randperm(count, generator=self.order).split(self.recipe.batch)
+        loss = 0.0
+        for step, chosen in enumerate(batches, number * len(batches)):
+            rate = self.recipe.rate(step, self.recipe.epochs * len(batches))
+            loss += self._step(chosen, rate) * len(chosen) / count
+        (train_top1,) = self._accuracy(self.digits.train_images, self.digits.train_labels, (1,))
+        test_top1, test_top5 = self._accuracy(self.digits.test_images, self.digits.test_labels, (1, 5))
+        return Epoch(loss, train_top1, test_top1, test_top5)
+
+    def _step(self, chosen: Any, rate: float) -> float:
+        """One update on the chosen images; returns their mean loss."""
+        images, labels = self.digits.train_images[chosen], self.digits.train_labels[chosen]
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        start = time.perf_counter()
+        loss = self.torch.nn.functional.cross_entropy(self.module(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.seconds.append(time.perf_counter() - start)
+        return float(loss.item())
+
+    def _accuracy(self, images: Any, labels: Any, depths: tuple[int, ...]) -> tuple[float, ...]:
+        """For each depth k, the percent of images whose k most likely classes hold the right one."""
+        with self.torch.no_grad():
+            likely = self.module(images).topk(max(depths), dim=1).indices
+        right = likely == labels[:, None]
+        return tuple(100.0 * int(right[:, :depth].any(dim=1).sum()) / len(labels) for depth in depths)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    """A seed for each row, so that its numbers do not depend on which rows ran before."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """One thread and deterministic algorithms, then as before.
+
+    Sums split over threads round differently, and at these sizes threads only wait for each other.
+    """
+    torch = library("torch")
+    threads = torch.get_num_threads()
+    strict = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+        torch.set_num_threads(threads)
