@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +15,7 @@ from tensornet.initialise import init
 
 from .torch import backend
 
-__all__ = ["TensorModule"]
+__all__ = ["TensorModule", "make"]
 
 
 class TensorModule(torch.nn.Module):
@@ -74,8 +76,8 @@ class TensorModule(torch.nn.Module):
         sizes = {name: value for name, value in self._options["sizes"].items()}  # type: ignore[union-attr]
         self._traced = self._executable.planned(sizes, device, dtype)
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        """Runs the graph on its inputs, in order."""
+    def run(self, *inputs: torch.Tensor) -> Any:
+        """Runs the graph on its inputs, in order; `forward` calls it by their names."""
         parameters = [owner._parameters[name] for owner, name in self._owners]
         constants = [owner._buffers[name] for owner, name in self._buffer_owners]
         options = {"training": self.training} if self._executable.takes_training else {}
@@ -94,12 +96,37 @@ class TensorModule(torch.nn.Module):
         lines = [str(equation) for equation in self.graph.equations]
         return "\n".join(lines if len(lines) <= 12 else [*lines[:11], f"… {len(lines) - 11} more"])
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__() if hasattr(super(), "__getstate__") else self.__dict__)
-        for name in ("_executable", "_traced", "_owners", "_buffer_owners"):
-            state.pop(name, None)
-        return state
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name not in _REBUILT}
+        return _blank, (tuple(leaf.name for leaf in self.graph.inputs),), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._build()
+
+
+_REBUILT = ("_executable", "_traced", "_owners", "_buffer_owners")
+"""What is made from the graph and the parameters, and so neither copied nor stored."""
+
+
+@functools.cache
+def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
+    """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
+    names = ", ".join(name.replace(".", "_") for name in inputs)
+    source = f"def forward(self, {names}):\n    return self.run({names})\n"
+    filename = f"<tensornet forward({names})>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    made: dict[str, Any] = {}
+    exec(compile(source, filename, "exec"), made)
+    return type("TensorModule", (TensorModule,), {"forward": made["forward"], "__module__": __name__})
+
+
+def _blank(inputs: tuple[str, ...]) -> TensorModule:
+    """A module to be filled by `__setstate__`."""
+    made = _class_of(inputs)
+    return made.__new__(made)
+
+
+def make(graph: Graph, **options: Any) -> TensorModule:
+    """The module of a graph."""
+    return _class_of(tuple(leaf.name for leaf in graph.inputs))(graph, **options)

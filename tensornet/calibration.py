@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .device import DeviceProfile, default_profile, load_profile, save_profile
@@ -43,19 +44,40 @@ def _profile_of(backend: Backend, device: str) -> DeviceProfile:
     return known
 
 
-def measure(backend: Backend, device: str) -> DeviceProfile:
-    """Times a few operations on the device, in about a second.
+def measure(backend: Backend, device: str, rounds: int = 3) -> DeviceProfile:
+    """Times a few operations on the device, in a second or two.
+
+    The rounds are spread over that time and the least of each kind counts, so that a passing load
+    on the machine does not become a constant; what lies far from anything plausible is cut off.
 
     Raises:
         BackendError: the library or the device is missing.
     """
     probe = _Probe(backend, device)
-    launch = probe.seconds("{0} + {0}", (8,), repeats=200, typical=True)
+    found = [_constants(probe, device) for _ in range(rounds)][-1]
+    usual = default_profile(device)
+
+    def plausible(name: str, factor: float) -> float:
+        middle = getattr(usual, name)
+        return min(middle * factor, max(middle / factor, getattr(found, name)))
+
+    return replace(
+        found,
+        half=plausible("half", 4.0),
+        half_rows=plausible("half_rows", 4.0),
+        batch=plausible("batch", 8.0),
+        launch=plausible("launch", 16.0),
+    )
+
+
+def _constants(probe: _Probe, device: str) -> DeviceProfile:
+    """The constants that the least times so far imply."""
+    launch = probe.seconds("{0} + {0}", (8,), repeats=100, typical=True)
     large = 768 if device.startswith("cpu") else 4096
     peak = 2.0 * large**3 / probe.matmul((large, large), (large, large))
     side, tall = (16, 2**16) if device.startswith("cpu") else (64, 2**20)
     share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
-    half = min(512.0, max(1.0, side * (1.0 / math.sqrt(share) - 1.0)))
+    half = max(1.0, side * (1.0 / math.sqrt(share) - 1.0))
     wide = 2.0 * 4096 * 8 * 8 * 96 / probe.matmul((4096, 8, 8), (4096, 8, 96)) / peak
     rest = (96 / (96 + half)) * (8 / (8 + half))
     half_rows = min(half, max(0.1, 8 * (rest / min(wide, rest) - 1.0)))
@@ -65,7 +87,7 @@ def measure(backend: Backend, device: str) -> DeviceProfile:
     arithmetic = 2.0 * 4096 * 8**3 / (peak * (8 / (8 + half)) ** 2 * (8 / (8 + half_rows)))
     batch = max(1e-10, (probe.matmul((4096, 8, 8), (4096, 8, 8)) - launch - arithmetic) / 4096)
     fresh = _fresh(probe, bandwidth) or (1e18, bandwidth)
-    key = backend.version(device)
+    key = probe.backend.version(device)
     return DeviceProfile(key, peak, half, half_rows, bandwidth, min(permute, bandwidth), launch, batch, *fresh)
 
 
@@ -82,6 +104,7 @@ class _Probe:
     def __init__(self, backend: Backend, device: str) -> None:
         self.backend, self.device = backend, device
         self.names = dict(backend.namespace())
+        self.least: dict[tuple[object, ...], float] = {}
 
     def permutation(self) -> str:
         permuted = self.backend.templates["permute"].format("{0}", axes="(0, 2, 1)")
@@ -90,8 +113,8 @@ class _Probe:
     def matmul(self, *shapes: tuple[int, ...]) -> float:
         return self.seconds(self.backend.templates["matmul"], *shapes)
 
-    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 16, typical: bool = False) -> float:
-        """The least time of some runs (the median if `typical`), after one to warm up."""
+    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6, typical: bool = False) -> float:
+        """The least time of all runs so far (the least median if `typical`), one to warm up not counted."""
         import numpy
 
         arrays = [
@@ -107,4 +130,6 @@ class _Probe:
             self.backend.synchronize(self.device)
             times.append(time.perf_counter() - start)
         ranked = sorted(times[1:])
-        return ranked[len(ranked) // 2] if typical else ranked[0]
+        key = (source, shapes)
+        self.least[key] = min(ranked[len(ranked) // 2] if typical else ranked[0], self.least.get(key, math.inf))
+        return self.least[key]

@@ -40,7 +40,7 @@ __all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
 
 FUNCTION_NAME = "forward"
 
-_RESERVED = {"torch", "np", "xp", "math", "functions", "training", "lead", "len", "float", FUNCTION_NAME}
+_RESERVED = {"torch", "np", "xp", "math", "functions", "training", "leading", "len", "float", FUNCTION_NAME}
 
 
 def generate(plan: Plan, backend: Backend) -> str:
@@ -78,7 +78,7 @@ class _Writer:
         for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
             self.names[name] = _identifier(name, taken)
         for name in self.graph.open_sizes:
-            self.size_names[name] = _identifier("lead_size" if name == ELLIPSIS else name, taken)
+            self.size_names[name] = _identifier(name, taken)
         for leaf in leaves:
             self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
 
@@ -114,8 +114,8 @@ class _Writer:
                 continue
             name, after = self.names[leaf.name], len(leaf.dims) - at - 1
             stop = f"-{after}" if after else ""
-            if not any(line.startswith("lead =") for line in lines):
-                lines.append(f"lead = {name}.shape[{at or ''}:{stop}]")
+            if not any(line.startswith("leading =") for line in lines):
+                lines.append(f"leading = {name}.shape[{at or ''}:{stop}]")
             kept = [f"{name}.shape[{n}]" for n in range(at)] + ["-1"]
             kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
             lines.append(f"{name} = {self.op('reshape', name, shape=_tuple(kept))}")
@@ -596,7 +596,7 @@ class _Writer:
         text = self.view(result.value, wanted)
         if ELLIPSIS in axes_of_index(result.left):
             parts = [
-                "*lead" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
+                "*leading" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
                 for group in wanted
             ]
             text = self.op("reshape", text, shape=_tuple(parts))

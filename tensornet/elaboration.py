@@ -147,6 +147,8 @@ class _Block:
         for line in self.lines:
             names.update(axes_of_index(line.left))
             names.update(occurring(line.right))
+        if ELLIPSIS in names and "lead" in names:
+            raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
         return names
 
     def graph(self, outputs: Names) -> Graph:

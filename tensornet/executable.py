@@ -320,7 +320,8 @@ def module(
         >>> layer(torch.ones(3, 5, 4)).shape
         torch.Size([3, 5, 2])
     """
-    make = importlib.import_module("tensornet.backends.torch_module").TensorModule
+    load_backend("torch").namespace()
+    make = importlib.import_module("tensornet.backends.torch_module").make
     return make(graph, seed=seed, device=device, dtype=dtype, memory_limit=memory_limit, sizes=sizes)
 
 

@@ -16,10 +16,13 @@ __all__ = ["as_size", "evaluate", "product", "show_size", "size_source", "solve_
 
 
 def symbol(name: str) -> Symbol:
-    """The open size of the axis `name`. Plain symbols, so that `formula.subs({"b": 4})` works."""
+    """The open size of the axis `name`. Plain symbols, so that `formula.subs({"b": 4})` works.
+
+    The size of `...`, all leading axes together, is called `lead`.
+    """
     import sympy
 
-    return sympy.Symbol(name)
+    return sympy.Symbol("lead" if name == "..." else name)
 
 
 def as_size(value: Any, name: str) -> int | Expr:

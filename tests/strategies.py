@@ -23,6 +23,8 @@ __all__ = ["Block", "blocks", "expression_texts"]
 POOL = ("b", "h", "i", "j", "k", "d")
 """The axes of a block, each of one size throughout it."""
 
+OPERATORS = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
+
 Text = tuple[str, tuple[str, ...]]
 """An expression and the axes of its value."""
 
@@ -461,7 +463,7 @@ def expression_texts(depth: int = 4) -> st.SearchStrategy[str]:
     )
 
     def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        pairs = st.tuples(inner, st.sampled_from("+ - * / ** < <= > >= == != & |".split()), inner)
+        pairs = st.tuples(inner, st.sampled_from(OPERATORS), inner)
         calls = [
             "gelu({})",
             "softmax[j](x[b,j] * ({}))",

@@ -180,7 +180,7 @@ def sums(expression: Expression) -> dict[str, tuple[str, ...]]:
     }
 
 
-EINSTEIN = [
+EINSTEIN: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     ("y[b,p] = x[b,i] * W[p,i]", {"x[b,i] * W[p,i]": ("i",)}),
     ("y[b] = x[b,i]", {"x[b,i]": ("i",)}),
     ("y = x[b,i]", {"x[b,i]": ("b", "i")}),
@@ -201,7 +201,10 @@ EINSTEIN = [
     # axes that a function binds
     ("y[b] = mean[i](x[b,i])", {}),
     ("y[b,j] = softmax[j](q[b,c] * k[j,c])", {"q[b,c] * k[j,c]": ("c",)}),
-    ("y[b,d] = softmax[j](q[b,c] * k[j,c]) * v[j,d]", None),
+    (
+        "y[b,d] = softmax[j](q[b,c] * k[j,c]) * v[j,d]",
+        {"softmax[j](sum[c](q[b,c] * k[j,c])) * v[j,d]": ("j",), "q[b,c] * k[j,c]": ("c",)},
+    ),
     # gathers, diagonals, composites
     ("y[c] = E[t[b],c] * u[b]", {"E[t[b],c] * u[b]": ("b",)}),
     ("y = x[i,i]", {"x[i,i]": ("i",)}),
@@ -210,7 +213,7 @@ EINSTEIN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [row for row in EINSTEIN if row[1] is not None])
+@pytest.mark.parametrize(("text", "expected"), EINSTEIN)
 def test_einstein_rule_sums_where_the_text_implies(text: str, expected: dict[str, tuple[str, ...]]) -> None:
     assert sums(einstein(read(text)).right) == expected
 
@@ -224,8 +227,8 @@ def test_an_axis_is_summed_inside_the_function_where_it_is_held_and_outside_wher
     assert sums(function) == {"x[b,i] * W[f,i]": ("i",)}
 
 
-@pytest.mark.parametrize(("text", "expected"), EINSTEIN)
-def test_sums_written_out_are_left_alone(text: str, expected: object) -> None:
+@pytest.mark.parametrize("text", [text for text, _ in EINSTEIN])
+def test_sums_written_out_are_left_alone(text: str) -> None:
     once = einstein(read(text))
     assert einstein(once) == once
 
@@ -754,11 +757,12 @@ def test_an_error_survives_pickling() -> None:
 
 # ---------------------------------------------------------------------------- garbage
 
-TOKENS = (
-    "x y W b i j d t sum mean softmax gelu where index roll pad concat onehot inf pi sqrt normalize dropout "
-    "[ ] ( ) , : = == + - * / ** ~ & | < >= ... . 0 1 -1 2 0.5 1e9 99999999999999999999 2j input parameter "
-    'constant output None True "s" lambda if else @ // % ; # \\ \n \t -> x[b,i] W[i] y[b] ='
-).split(" ")
+WORDS = """
+x y W b i j d t sum mean softmax gelu where index roll pad concat onehot inf pi sqrt normalize dropout
+[ ] ( ) , : = == + - * / ** ~ & | < >= ... . 0 1 -1 2 0.5 1e9 99999999999999999999 2j input parameter
+constant output None True "s" lambda if else @ // % ; # -> x[b,i] W[i] y[b]
+"""
+TOKENS = [*WORDS.split(), "\\", "\n", "\t", " "]
 
 HARD = [
     "",
@@ -817,19 +821,19 @@ HARD = [
 ]
 
 
-class TookTooLong(Exception):
+class TookTooLongError(Exception):
     """The library did not answer within the time a person would wait."""
 
 
 @contextlib.contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Raises `TookTooLong` in the block after so many seconds, where the system has alarms."""
+    """Raises `TookTooLongError` in the block after so many seconds, where the system has alarms."""
     if not hasattr(signal, "SIGALRM"):
         yield
         return
 
     def ring(number: int, frame: object) -> None:
-        raise TookTooLong(f"no answer within {seconds} s")
+        raise TookTooLongError(f"no answer within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(seconds)
@@ -842,21 +846,19 @@ def within(seconds: int) -> Iterator[None]:
 
 def check_layer(text: str) -> None:
     """Either a graph that prints and hashes, or an error of our own; soon."""
-    with within(20):
+    with within(5):
         try:
             graph = tn.layer(text, inputs="x")
-        except tn.TensornetError as error:
-            assert str(error)
+        except tn.TensornetError:
             return
         assert tn.layer(str(graph)) == graph
 
 
 def check_einsum(text: str, *arrays: Any) -> None:
-    with within(20), np.errstate(all="ignore"):
+    with within(5), np.errstate(all="ignore"):
         try:
             result = tn.einsum(text, *arrays)
-        except tn.TensornetError as error:
-            assert str(error)
+        except tn.TensornetError:
             return
         assert isinstance(result, np.ndarray | np.generic)
 
@@ -922,19 +924,20 @@ def test_einsum_of_wrong_arguments_is_an_error_of_ours(arguments: tuple[Any, ...
 @pytest.mark.parametrize(
     ("equation", "shapes", "shape"),
     [
-        ("(h d) -> h d", [(2, 3)], None),
         ("a b -> (a b)", [(2, 3)], (6,)),
         ("a b -> (b a)", [(2, 3)], (6,)),
         ("a, b -> (a b)", [(2,), (3,)], (6,)),
         ("(a b), a c -> (b c)", [(6,), (2, 4)], (12,)),
+        ("a, (a b) -> b a", [(2,), (6,)], (3, 2)),
     ],
 )
 def test_einsum_joins_and_splits_a_whole_dimension(
-    equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...] | None
+    equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...]
 ) -> None:
     arrays = [np.arange(np.prod(each), dtype=float).reshape(each) for each in shapes]
-    if shape is None:
-        with pytest.raises(tn.TensornetError, match="dimension|axes"):
-            tn.einsum(equation, *arrays)
-    else:
-        assert tn.einsum(equation, *arrays).shape == shape
+    assert tn.einsum(equation, *arrays).shape == shape
+
+
+def test_einsum_cannot_split_a_dimension_into_unknown_sizes() -> None:
+    with pytest.raises(tn.ShapeError, match="size"):
+        tn.einsum("(h d) -> h d", np.arange(6.0))

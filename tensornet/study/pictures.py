@@ -38,7 +38,7 @@ def pareto_picture(results: Sequence[RunResult]) -> bytes:
         if chosen:
             counts, accuracies = [each.parameters for each in chosen], [each.test_top1 for each in chosen]
             axes.scatter(counts, accuracies, color=colour, zorder=2, label=kind)
-    axes.set_xscale("log")
+    _log_axis(axes)
     axes.margins(x=0.15, y=0.12)
     _label(axes, results)
     axes.set_xlabel("parameters")
@@ -51,18 +51,21 @@ def pareto_picture(results: Sequence[RunResult]) -> bytes:
 def curves_picture(results: Sequence[RunResult]) -> bytes:
     """Test top-1 (percent) by epoch, a line for each run, as PNG."""
     figure, axes = _figure(8, 5)
-    colours = library("matplotlib").colormaps["tab20"]
+    colours = library("matplotlib").colormaps["tab10"]
     for number, result in enumerate(results):
         accuracies = [epoch.test_top1 for epoch in result.history]
-        marker = "o" if len(accuracies) == 1 else None
-        epochs = range(1, len(accuracies) + 1)
         axes.plot(
-            epochs, accuracies, color=colours(number % 20), linewidth=1.2, marker=marker, label=result.name
+            range(1, len(accuracies) + 1),
+            accuracies,
+            color=colours(number % 10),
+            linestyle="-" if number < 10 else "--",
+            marker="o" if len(accuracies) == 1 else None,
+            linewidth=1.2,
+            label=result.name,
         )
     # the first epochs start near chance and would press all that matters into the top of the picture
-    lowest = min(
-        min(epoch.test_top1 for epoch in each.history[len(each.history) // 10 :]) for each in results
-    )
+    settled = [epoch.test_top1 for each in results for epoch in each.history[len(each.history) // 5 :]]
+    lowest = min(settled)
     axes.set_ylim(max(0.0, lowest - 3.0), 100.5)
     axes.set_xlabel("epoch")
     axes.set_ylabel("test top-1 (%)")
@@ -73,6 +76,15 @@ def curves_picture(results: Sequence[RunResult]) -> bytes:
 
 def _kind(result: RunResult) -> str:
     return "dense" if result.name.startswith("dense") else "tensorized"
+
+
+def _log_axis(axes: Any) -> None:
+    """A logarithmic x axis with numbers written out: 200, 500, 1,000."""
+    ticker = library("matplotlib.ticker")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _label(axes: Any, results: Sequence[RunResult]) -> None:
@@ -96,18 +108,18 @@ def _label(axes: Any, results: Sequence[RunResult]) -> None:
 
 
 _SIDES = (
+    ((6, -8), "left", "center"),
+    ((6, 8), "left", "center"),
+    ((-6, -8), "right", "center"),
+    ((-6, 8), "right", "center"),
     ((6, 0), "left", "center"),
     ((-6, 0), "right", "center"),
-    ((0, 6), "center", "bottom"),
-    ((0, -6), "center", "top"),
-    ((6, 9), "left", "center"),
-    ((6, -9), "left", "center"),
-    ((-6, 9), "right", "center"),
-    ((-6, -9), "right", "center"),
-    ((6, 18), "left", "center"),
+    ((0, -7), "center", "top"),
+    ((0, 7), "center", "bottom"),
     ((6, -18), "left", "center"),
+    ((6, 18), "left", "center"),
 )
-"""Where a label may stand: offset in points, alignment."""
+"""Where a label may stand: offset in points, alignment; below the front first, where no line runs."""
 
 
 def _around(centre: Any) -> Any:

@@ -58,16 +58,17 @@ def write_outputs(folder: Path, results: Sequence[RunResult], environment: Mappi
 def table(results: Sequence[RunResult]) -> Table:
     """The results as a table for the terminal."""
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(title="Handwritten digits: parameters and accuracy", title_justify="left")
     shown.add_column("name", no_wrap=True)
-    shown.add_column("parameters by formula", overflow="ellipsis", no_wrap=True, max_width=34)
-    for heading in ("by count", "FLOPs", "top-1 %", "top-5 %", "ms/step"):
+    shown.add_column("parameters\nby formula")
+    for heading in ("\nby count", "\nFLOPs", "top-1\n(%)", "top-5\n(%)", "ms a\nstep"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for each in results:
         shown.add_row(
             each.name,
-            f"{each.parameters:,} = {each.formula}",
+            Text(f"{each.parameters:,} = {each.formula}", no_wrap=True, overflow="ellipsis"),
             f"{each.counted:,}",
             f"{each.flops:,}",
             f"{each.test_top1:.1f}",
@@ -100,36 +101,34 @@ def _csv(results: Sequence[RunResult]) -> str:
 
 
 def _markdown(results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
-    recipe = environment["recipe"]
-    lines = [
-        "# Handwritten digits: parameters and accuracy",
-        "",
-        "Classifiers of scikit-learn's 1,797 digits (8×8 pixels), dense and tensorized, all trained by the same"
-        f" recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning rate"
-        f" {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay {recipe['weight_decay']:g},"
-        f" seed {environment['seed']}; {TEST_IMAGES} images, every class in proportion, are held out as the test.",
-        "",
-        *_results_table(results),
-        "",
-        "![Test top-1 against parameters](pareto.png)",
-        "",
-        "![Test top-1 by epoch](curves.png)",
-        "",
-        *_reading(results),
-        "",
-        "## Columns",
-        "",
-        *_meanings(),
-        "",
-        "## Formulas",
-        "",
-        *(f"- **{each.name}**: {each.parameters:,} = `{each.formula}` with {each.sizes}" for each in results),
-        "",
-        "## Reproduce",
-        "",
-        *_reproduction(results, environment),
+    formulas = [
+        f"- **{each.name}**: {each.parameters:,} = `{each.formula}`, {each.sizes}" for each in results
     ]
-    return "\n".join(lines) + "\n"
+    parts = (
+        ["# Handwritten digits: parameters and accuracy"],
+        _introduction(environment),
+        _results_table(results),
+        ["![Test top-1 against parameters](pareto.png)"],
+        ["![Test top-1 by epoch](curves.png)"],
+        _reading(results),
+        ["## Columns"],
+        _meanings(),
+        ["## Formulas"],
+        formulas,
+        ["## Reproduce"],
+        _reproduction(results, environment),
+    )
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _introduction(environment: Mapping[str, Any]) -> list[str]:
+    recipe = environment["recipe"]
+    return [
+        "Classifiers of the 1,797 digits of scikit-learn (8×8 pixels), dense and tensorized, all trained by",
+        f"one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning rate",
+        f"{recipe['learning_rate']:g} with warm-up and cosine decay, weight decay {recipe['weight_decay']:g},",
+        f"seed {environment['seed']}. {TEST_IMAGES} images, every class in proportion, are held out as the test.",
+    ]
 
 
 def _results_table(results: Sequence[RunResult]) -> list[str]:
@@ -155,10 +154,10 @@ def _reading(results: Sequence[RunResult]) -> list[str]:
     best = max(each.test_top1 for each in results) / 100.0
     error = 100.0 * math.sqrt(best * (1.0 - best) / TEST_IMAGES)
     return [
-        "Names in bold are on the Pareto front: no other row is as accurate with as few parameters."
-        f" One test image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy is"
-        f" {error:.1f} points, and this is one seed: smaller differences between rows mean nothing. Accuracies are"
-        " those after the last epoch; no epoch is chosen by its test accuracy."
+        "Names in bold are on the Pareto front: no other row is as accurate with as few parameters. One test",
+        f"image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy is {error:.1f} points,",
+        "and this is one seed: differences of that size between rows mean nothing. Accuracies are those after",
+        "the last epoch; no epoch is chosen by its test accuracy.",
     ]
 
 
@@ -166,27 +165,29 @@ def _meanings() -> list[str]:
     return [
         "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
         "- **× fewer**: the parameters of the row `dense` divided by these.",
-        "- **FLOPs**: floating-point operations of the contractions for one image, forward; a multiply-add is two.",
+        "- **FLOPs**: floating-point operations of the contractions for one image, forward, in the order",
+        "  planned for a batch of one; a multiplication and an addition are two.",
         "- **top-1**: percent of test images whose most likely class is right.",
         "- **top-5**: percent of test images whose five most likely classes hold the right one.",
-        "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one mini-batch,"
-        " on one thread of the machine that ran it; all other columns are the same on every run.",
+        "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one",
+        "  mini-batch, on one thread of the machine that ran it.",
     ]
 
 
 def _reproduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     names = [each.name for each in results]
     rows = "" if names == list(STUDY) else f", rows={names!r}"
-    call = f"run_study(Path('results'), epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows})"
+    settings = f"epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows}"
     used = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
-        f"The same numbers (all but the times) come from `pip install 'tensornet-einsum[study]'` with {used}"
-        f" (Python {platform.python_version()}), and then:",
+        "`pip install 'tensornet-einsum[study]'` and run the lines below. All columns but the time come out",
+        "the same on the same machine; another processor, or other versions, may round differently. Used here:",
+        f"Python {platform.python_version()}, {used}.",
         "",
         "```python",
         "from pathlib import Path",
         "from tensornet.study import run_study",
         "",
-        call,
+        f"run_study(Path('results'), {settings})",
         "```",
     ]

@@ -112,6 +112,7 @@ class _Study:
     def run(self, names: Sequence[str], fresh: bool) -> list[RunResult]:
         """The results of these rows, found in the folder or trained now."""
         store = RunStore(self.folder)
+        store.prepare()
         found = {} if fresh else {name: store.load(name, self.settings(name)) for name in names}
         done = {name: result for name, result in found.items() if result is not None}
         if done:

@@ -58,6 +58,16 @@ class RunStore:
         """Where the run of a row is kept."""
         return self.folder / "runs" / f"{name}.json"
 
+    def prepare(self) -> None:
+        """Makes the folder, so that one that cannot be written is known before a run is trained.
+
+        Raises:
+            TensornetError: it cannot be made or written.
+        """
+        probe = self.folder / "runs" / ".writable"
+        write_whole(probe, b"")
+        probe.unlink(missing_ok=True)
+
     def save(self, result: RunResult, settings: Mapping[str, Any]) -> None:
         """Keeps a finished run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -189,18 +190,24 @@ def _seed_of(seed: int, name: str) -> int:
 
 @contextmanager
 def _reproducible() -> Iterator[None]:
-    """One thread and deterministic algorithms, then as before.
+    """One thread, deterministic algorithms and plans by built-in constants; then all as before.
 
-    Sums split over threads round differently, and at these sizes threads only wait for each other.
+    Sums split over threads, or in the order that suits a measured device, round differently. At
+    these sizes more threads would only wait for each other.
     """
     torch = library("torch")
-    threads = torch.get_num_threads()
-    strict = torch.are_deterministic_algorithms_enabled()
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    calibrate = os.environ.get("TENSORNET_CALIBRATE")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    os.environ["TENSORNET_CALIBRATE"] = "0"
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_num_threads(threads)
+        if calibrate is None:
+            del os.environ["TENSORNET_CALIBRATE"]
+        else:
+            os.environ["TENSORNET_CALIBRATE"] = calibrate

@@ -1,0 +1,5 @@
+"""`python -m tensornet`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,268 @@
+"""The command line: plan an equation, count a layer, run the study, measure the device."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__
+from .equation import locate
+from .errors import Place, ShapeError, TensornetError
+from .expression import ELLIPSIS, axes_of_index, references
+from .graph import Graph
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tensornet",
+    help="Layers as equations: their formulas, their plans, and what compression costs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable.")
+]
+
+
+def main() -> None:
+    """Runs the command line; what a user can cause ends with one message and exit code 2."""
+    try:
+        app()
+    except TensornetError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; what was finished is kept, and the same command goes on from there")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tensornet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def plan(
+    equation: Annotated[str, typer.Argument(help="Equations; several are separated by `;` or new lines. `-` reads them from standard input.")],
+    inputs: Annotated[str, typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter.")] = "",
+    outputs: Annotated[str, typer.Option(help="The names of the results; the last equation if not given.")] = "",
+    size: Annotated[list[str] | None, typer.Option("--size", metavar="AXIS=SIZE", help="The size of an axis, e.g. `--size b=32`; repeatable.")] = None,
+    backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "numpy",
+    device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
+    dtype: Annotated[str, typer.Option(help="The element type.")] = "float32",
+    code: Annotated[bool, typer.Option("--code", help="Print the generated function as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the fastest order of an equation, beside the order as written and the one of fewest FLOPs.
+
+    Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000 --size i=8 --size j=8 --size p=8 --size q=8
+    """
+    import tensornet as tn
+
+    text = sys.stdin.read() if equation == "-" else "\n".join(each.strip() for each in equation.split(";"))
+    sizes = _sizes(size or [])
+    graph = tn.layer(text, inputs=inputs, outputs=outputs, **sizes)
+    if graph.open_sizes:
+        missing = graph.open_sizes
+        fix = " ".join(f"--size {name}=…" for name in missing)
+        raise ShapeError(f"no size is given for {', '.join(missing)}", _first_place(graph, missing[0]), fix)
+    found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    Console(soft_wrap=True).print(str(found), markup=False, highlight=False)
+    if code:
+        typer.echo("\n" + found.code)
+
+
+@app.command()
+def count(
+    name: Annotated[str, typer.Argument(help="A layer or a model; without one, all are listed.")] = "",
+    settings: Settings = None,
+    depth: Annotated[int, typer.Option(help="How many dotted names make a part of the table.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Print the parameters and FLOPs of a layer or a model: formula, number, a table by part.
+
+    Example: tensornet count tcl --set sizes=4,4,3 --set ranks=4,4,6
+    """
+    import tensornet as tn
+
+    if not name:
+        _list_models(as_json)
+        return
+    graph = tn.models.create(name, **dict(_setting(each) for each in settings or []))
+    rows = tn.parameter_table(graph, depth)
+    flops = tn.flop_formula(graph)
+    document = {
+        "name": name,
+        "parameters": _plain(tn.parameter_count(graph)),
+        "parameter_formula": str(tn.parameter_formula(graph)),
+        "flops": _plain(tn.flop_count(graph)),
+        "flop_formula": str(flops),
+        "sizes": graph.bound,
+        "open_sizes": list(graph.open_sizes),
+        "parts": [{"part": part, "formula": str(formula), "parameters": _plain(number)} for part, formula, number in rows],
+    }
+    if as_json:
+        typer.echo(json.dumps(document, indent=1))
+        return
+    _print_count(document)
+
+
+def _print_count(document: dict[str, Any]) -> None:
+    console = Console(soft_wrap=True)
+    table = Table(title=document["name"], title_justify="left")
+    for heading in ("part", "formula", "parameters"):
+        table.add_column(heading, justify="right" if heading == "parameters" else "left", overflow="fold")
+    for row in document["parts"]:
+        table.add_row(row["part"], row["formula"], _grouped(row["parameters"]))
+    table.add_section()
+    table.add_row("total", document["parameter_formula"], _grouped(document["parameters"]))
+    console.print(table)
+    for label, key in (("parameters", "parameters"), ("FLOPs", "flops")):
+        formula = document["parameter_formula" if key == "parameters" else "flop_formula"]
+        console.print(f"{label}: {formula} = {_grouped(document[key])}", markup=False, highlight=False)
+    if document["sizes"]:
+        at = ", ".join(f"{axis}={value}" for axis, value in document["sizes"].items())
+        console.print(f"at {at}", markup=False, highlight=False)
+
+
+def _list_models(as_json: bool) -> None:
+    from . import models
+
+    rows = {name: {key: _shown(value) for key, value in models.settings(name).items()} for name in models.names()}
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table("name", "settings (with --set)")
+    for name, known in rows.items():
+        table.add_row(name, ", ".join(f"{key}={value}" if value else key for key, value in known.items()))
+    Console().print(table)
+
+
+def _shown(default: Any) -> str:
+    import inspect
+
+    return "" if default is inspect.Parameter.empty else str(default)
+
+
+@app.command()
+def study(
+    folder: Annotated[Path, typer.Option("--out", help="The folder of the results; finished runs in it are kept.")] = Path("study-digits"),
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each run; the study's own number if not given.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    row: Annotated[list[str] | None, typer.Option("--row", help="Run only this row of the table; repeatable.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do finished runs again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a dense classifier and tensorized ones on handwritten digits; write a table and pictures.
+
+    Interrupted and started again it keeps every finished run.
+    """
+    from .study import run_study
+
+    console = Console(stderr=as_json)
+    run_study(folder, epochs=epochs, seed=seed, rows=row, fresh=fresh, console=console)
+    if as_json:
+        typer.echo((folder / "results.json").read_text())
+
+
+@app.command()
+def calibrate(
+    backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "torch",
+    device: Annotated[str | None, typer.Option(help="The device, e.g. cpu or cuda:0.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the constants of this device anew, and keep them for every later plan."""
+    from dataclasses import asdict
+
+    from .calibration import measure
+    from .device import save_profile
+    from .protocol import load_backend
+
+    chosen = load_backend(backend)
+    profile = measure(chosen, device or chosen.device())
+    path = save_profile(profile)
+    if as_json:
+        typer.echo(json.dumps({**asdict(profile), "path": str(path or "")}, indent=1))
+        return
+    table = Table("constant", "value", title=profile.key, title_justify="left")
+    units = {"flops": "FLOP/s", "half": "columns", "half_rows": "rows", "fresh_bytes": "bytes", "launch": "s", "batch": "s"}
+    for name, value in asdict(profile).items():
+        if name != "key":
+            table.add_row(name, f"{value:.3g} {units.get(name, 'bytes/s')}")
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
+
+
+def _first_place(graph: Graph, axis: str) -> Place | None:
+    """Where the equations first name an axis."""
+    written = ELLIPSIS if axis == "lead" else axis
+    for equation in graph.equations:
+        for ref in references(equation.right):
+            if written in axes_of_index(ref.index):
+                return locate(ref.place, written)
+    return None
+
+
+# ---------------------------------------------------------------------------- reading options
+
+
+def _pair(text: str, what: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip() or not value.strip():
+        raise ShapeError(f"'{text}' is not {what}", fix=f"write {what}")
+    return name.strip(), value.strip()
+
+
+def _sizes(texts: list[str]) -> dict[str, Any]:
+    """`b=32,c=4` and the like; a size may be an expression such as 4*D."""
+    from .equation import parse_size
+
+    pairs = [_pair(part, "AXIS=SIZE") for text in texts for part in text.split(",")]
+    return {name: parse_size(value) for name, value in pairs}
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A number, a list, a truth value or a word; any other expression is a symbolic size."""
+    name, value = _pair(text, "NAME=VALUE")
+    if value.lower() in ("true", "false"):
+        return name, value.lower() == "true"
+    try:
+        return name, ast.literal_eval(f"({value})")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return name, value
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int) else str(value)
+
+
+def _grouped(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,354 @@
+"""The study: what it writes, what it keeps, and that the same seed gives the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import tensornet as tn
+from tensornet.errors import BackendError, TensornetError
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+import torch
+
+from tensornet.study import STUDY, RunResult, run_study
+from tensornet.study import run as study_run
+from tensornet.study.libraries import library
+from tensornet.study.pictures import pareto_front
+from tensornet.study.report import table
+from tensornet.study.rows import build_graph
+from tensornet.study.training import RECIPE
+
+ROWS = ("dense-6", "tcl4-cp")
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=100)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def study(folder: Path, **changes: object) -> tuple[list[RunResult], str]:
+    """Two rows at two epochs, and what was printed."""
+    console = quiet()
+    settings = {"epochs": 2, "rows": ROWS, "console": console, **changes}
+    return run_study(folder, **settings), printed(console)  # type: ignore[arg-type]
+
+
+def timeless(results: list[RunResult]) -> list[RunResult]:
+    return [replace(each, step_ms=0.0) for each in results]
+
+
+@pytest.fixture(autouse=True)
+def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunResult], str]:
+    folder = tmp_path_factory.mktemp("study")
+    results, text = study(folder)
+    return folder, results, text
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, list[RunResult], str], tmp_path: Path) -> Path:
+    """A folder with the finished runs, free to be damaged."""
+    (tmp_path / "runs").mkdir()
+    for path in (finished[0] / "runs").iterdir():
+        (tmp_path / "runs" / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    return {path.stem: path.stat().st_mtime_ns for path in (folder / "runs").iterdir()}
+
+
+# ---- the rows
+
+
+@pytest.mark.parametrize("name", STUDY)
+def test_parameters_by_formula_are_those_of_the_module(name: str) -> None:
+    graph = build_graph(STUDY[name])
+    module = tn.module(graph, seed=0)
+    counted = sum(parameter.numel() for parameter in module.parameters())
+    assert tn.parameter_count(graph) == counted
+    assert tn.parameter_formula(graph).subs(graph.bound) == counted
+    assert module(torch.zeros(3, 8, 8)).shape == (3, 10)
+
+
+def test_the_counts_are_these() -> None:
+    assert {name: tn.parameter_count(build_graph(row)) for name, row in STUDY.items()} == {
+        "dense": 2 * (64 * 64 + 64) + 64 * 10 + 10,
+        "dense-12": (64 * 12 + 12) + (12 * 12 + 12) + 12 * 10 + 10,
+        "dense-6": (64 * 6 + 6) + (6 * 6 + 6) + 6 * 10 + 10,
+        "blocktt-4": 2 * (2 * 8 * 8 * 4 + 64) + 64 * 10 + 10,
+        "tcl12-tucker": 2 * 8 * 12 + 2 * 12 * 12 + 2 * 144 + 8 * 8 * 10 + 2 * 12 * 8 + 10 * 10 + 10,
+        "tcl8-tucker": 4 * 64 + 2 * 64 + 6 * 6 * 8 + 2 * 8 * 6 + 10 * 8 + 10,
+        "tcl8-cp": 4 * 64 + 2 * 64 + 16 * (8 + 8 + 10) + 10,
+        "tcl8-tt": 4 * 64 + 2 * 64 + 8 * 6 + 6 * 8 * 8 + 8 * 10 + 10,
+        "tcl6-tucker": 2 * 8 * 6 + 2 * 36 + 2 * 36 + 4 * 4 * 8 + 2 * 6 * 4 + 10 * 8 + 10,
+        "tcl6-cp": 2 * 8 * 6 + 2 * 36 + 2 * 36 + 10 * (6 + 6 + 10) + 10,
+        "tcl4-cp": 2 * 8 * 4 + 2 * 16 + 2 * 16 + 8 * (4 + 4 + 10) + 10,
+    }
+
+
+# ---- what is written
+
+
+def test_results_are_whole(finished: tuple[Path, list[RunResult], str]) -> None:
+    _, results, _ = finished
+    assert [each.name for each in results] == list(ROWS)
+    for each in results:
+        assert each.parameters == each.counted
+        assert each.flops > 0
+        assert each.step_ms > 0
+        assert len(each.history) == 2
+        assert each.history[1].train_loss < each.history[0].train_loss
+        assert all(0 <= epoch.test_top1 <= epoch.test_top5 <= 100 for epoch in each.history)
+        assert (each.test_top1, each.test_top5) == (each.history[-1].test_top1, each.history[-1].test_top5)
+
+
+def test_json_and_csv_say_the_same(finished: tuple[Path, list[RunResult], str]) -> None:
+    folder, results, _ = finished
+    document = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    environment = document["environment"]
+    assert (environment["seed"], environment["epochs"]) == (0, 2)
+    assert environment["versions"]["tensornet-einsum"] == tn.__version__
+    assert environment["versions"]["torch"] == torch.__version__
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for each, record, row in zip(results, document["results"], rows, strict=True):
+        assert record["name"] == row["name"] == each.name
+        assert record["parameters"] == int(row["parameters"]) == each.parameters
+        assert record["test_top1"] == float(row["test_top1"]) == each.test_top1
+        assert [epoch["test_top5"] for epoch in record["history"]] == [e.test_top5 for e in each.history]
+
+
+def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], str]) -> None:
+    folder, results, _ = finished
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for each in results:
+        assert f"{each.about} | {each.parameters:,} |" in text
+        assert f"`{each.formula}`" in text
+    for name in ("pareto.png", "curves.png"):
+        assert f"]({name})" in text
+    assert f"run_study(Path('results'), epochs=2, seed=0, rows={list(ROWS)!r})" in text
+    assert {path.name for path in folder.iterdir()} == {
+        "runs",
+        "results.json",
+        "results.csv",
+        "report.md",
+        "pareto.png",
+        "curves.png",
+    }
+
+
+def test_the_pictures_are_pictures(finished: tuple[Path, list[RunResult], str]) -> None:
+    import matplotlib.image
+
+    for name in ("pareto.png", "curves.png"):
+        path = finished[0] / name
+        assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+        height, width, _ = matplotlib.image.imread(path).shape
+        assert (height, width) == (600, 960)
+
+
+def test_what_is_printed(finished: tuple[Path, list[RunResult], str]) -> None:
+    folder, results, text = finished
+    for each in results:
+        assert f"{each.name}: {each.parameters:,} parameters, test top-1 {each.test_top1:.1f} %" in text
+    assert f"{results[0].parameters:,} = i1*i2*o1 + o*o1" in text
+    assert text.endswith(f"results in {folder}\n")
+
+
+def test_the_table_fits_80_columns(finished: tuple[Path, list[RunResult], str]) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    widest = replace(finished[1][0], name="tcl12-tucker", flops=99999, test_top1=100.0, test_top5=100.0)
+    console.print(table([widest]))
+    assert f"│ tcl12-tucker │ {widest.parameters} = " in printed(console)
+    assert "99,999 │ 100.0 │ 100.0 │" in printed(console)
+
+
+def test_the_pareto_front_holds_what_no_other_beats(
+    finished: tuple[Path, list[RunResult], str],
+) -> None:
+    def result(name: str, parameters: int, top1: float) -> RunResult:
+        return replace(finished[1][0], name=name, parameters=parameters, test_top1=top1)
+
+    rows = [result("a", 100, 90.0), result("b", 50, 95.0), result("c", 200, 97.0), result("d", 200, 96.0)]
+    assert [each.name for each in pareto_front(rows)] == ["b", "c"]
+
+
+# ---- the same numbers
+
+
+def test_the_same_seed_gives_the_same_numbers(
+    finished: tuple[Path, list[RunResult], str], tmp_path: Path
+) -> None:
+    torch.manual_seed(99)
+    alone, _ = study(tmp_path, rows=[ROWS[1]])
+    assert timeless(alone) == timeless(finished[1][1:])
+
+
+def test_torch_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    state = torch.get_rng_state()
+    study(tmp_path, rows=["dense-6"], epochs=1)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert os.environ["TENSORNET_CALIBRATE"] == "1"
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    rates = [RECIPE.rate(step, 100) for step in range(100)]
+    assert max(rates) == rates[4] == RECIPE.learning_rate
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 0.001 * RECIPE.learning_rate
+
+
+# ---- resuming
+
+
+def test_finished_runs_are_kept(copy: Path, finished: tuple[Path, list[RunResult], str]) -> None:
+    before = stamps(copy)
+    results, text = study(copy)
+    assert results == finished[1]
+    assert stamps(copy) == before
+    assert "kept, finished before: dense-6, tcl4-cp" in text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[1, 2]",
+        lambda text: "[" * 100_000,
+        lambda text: text.replace('"history"', '"story"'),
+        lambda text: text.replace('"parameters": 282', '"parameters": "many"'),
+        lambda text: text.replace('"name": "tcl4-cp"', '"name": "dense"'),
+    ],
+    ids=["truncated", "empty", "a list", "nested", "a field missing", "a wrong type", "another row"],
+)
+def test_a_damaged_run_is_done_again(
+    copy: Path, finished: tuple[Path, list[RunResult], str], damage: object
+) -> None:
+    path = copy / "runs" / "tcl4-cp.json"
+    whole = path.read_text(encoding="utf-8")
+    changed = damage(whole)  # type: ignore[operator]
+    assert changed != whole
+    path.write_text(changed, encoding="utf-8")
+    before = stamps(copy)
+    results, text = study(copy)
+    assert timeless(results) == timeless(finished[1])
+    assert "kept, finished before: dense-6\n" in text
+    assert stamps(copy)["dense-6"] == before["dense-6"]
+    assert json.loads(path.read_text(encoding="utf-8"))["result"]["name"] == "tcl4-cp"
+
+
+def test_bytes_that_are_no_text_are_done_again(copy: Path) -> None:
+    (copy / "runs" / "dense-6.json").write_bytes(b"\xff\xfe\x00")
+    _, text = study(copy)
+    assert "kept, finished before: tcl4-cp\n" in text
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"epochs": 1}, {"fresh": True}])
+def test_other_settings_are_done_again(copy: Path, changes: dict[str, object]) -> None:
+    before = stamps(copy)
+    _, text = study(copy, rows=["dense-6"], **changes)
+    after = stamps(copy)
+    assert "kept" not in text
+    assert after["dense-6"] > before["dense-6"]
+    assert after["tcl4-cp"] == before["tcl4-cp"]
+
+
+def test_the_files_show_runs_of_an_earlier_call(copy: Path) -> None:
+    results, _ = study(copy, rows=["tcl4-cp"])
+    assert [each.name for each in results] == ["tcl4-cp"]
+    document = json.loads((copy / "results.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in document["results"]] == ["dense-6", "tcl4-cp"]
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str, *arguments: object, **options: object) -> RunResult:
+        if name == ROWS[1]:
+            raise KeyboardInterrupt
+        return whole(name, *arguments, **options)  # type: ignore[arg-type]
+
+    whole = study_run.train
+    monkeypatch.setattr(study_run, "train", interrupted)
+    console = quiet()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(tmp_path, epochs=1, rows=ROWS, console=console)
+    assert "stopped: 1 of 2 runs are finished and kept" in printed(console)
+    assert "give the same command again to resume" in printed(console)
+    assert list(stamps(tmp_path)) == [ROWS[0]]
+
+
+def test_bars_are_drawn_on_a_terminal(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    run_study(tmp_path, epochs=1, rows=["dense-6"], console=console)
+    assert "0/1" in printed(console)
+    assert "dense-6: " not in printed(console)
+
+
+# ---- what a user can get wrong
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": ["dens"]}, "the study has no row 'dens'\nfix: choose of dense, "),
+        ({"rows": []}, "no row is chosen"),
+        ({"epochs": 0}, "epochs is 0\nfix: give 1 or more"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_wrong_settings_are_told(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(TensornetError, match=message):
+        study(tmp_path / "new", **changes)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_run, "train", None)  # it is told before a run is trained
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    with pytest.raises(TensornetError, match=r"cannot write .*file"):
+        study(tmp_path / "file")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(
+        BackendError, match=r"needs scikit-learn(.|\n)*pip install 'tensornet-einsum\[study\]'"
+    ):
+        study(tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(BackendError, match="needs scikit-learn"):
+        library("sklearn.datasets")
+
+
+def test_importing_the_study_loads_nothing_heavy() -> None:
+    heavy = "('torch', 'sklearn', 'matplotlib')"
+    code = f"import sys, tensornet.study; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
