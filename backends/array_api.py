@@ -173,7 +173,9 @@ class ArrayBackend:
         import numpy
 
         kind = None if dtype is None else getattr(self.library, dtype)
-        return self.library.asarray(array if hasattr(array, "__array_namespace__") else numpy.asarray(array), dtype=kind)
+        return self.library.asarray(
+            array if hasattr(array, "__array_namespace__") else numpy.asarray(array), dtype=kind
+        )
 
     def numpy(self, array: Any) -> Any:
         import numpy

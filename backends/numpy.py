@@ -34,7 +34,20 @@ templates: Mapping[str, str] = {
     "where": "np.where({0}, {1}, {2})",
     **{
         name: f"np.{name}({{0}})"
-        for name in ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+        for name in (
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+            "sqrt",
+            "square",
+            "abs",
+            "sign",
+            "floor",
+            "sin",
+            "cos",
+            "tanh",
+        )
     },
     "rsqrt": "1 / np.sqrt({0})",
     **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},

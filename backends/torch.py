@@ -10,7 +10,21 @@ from tensornet.errors import BackendError
 
 __all__ = ["TorchBackend", "backend"]
 
-_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+_SAME = (
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "square",
+    "abs",
+    "sign",
+    "floor",
+    "sin",
+    "cos",
+    "tanh",
+)
 
 templates: Mapping[str, str] = {
     "reshape": "{0}.reshape({shape})",
@@ -59,9 +73,7 @@ def _library() -> Any:
     try:
         import torch
     except ImportError:
-        raise BackendError(
-            "PyTorch is not installed", fix="pip install 'tensornet-einsum[torch]'"
-        ) from None
+        raise BackendError("PyTorch is not installed", fix="pip install 'tensornet-einsum[torch]'") from None
     return torch
 
 

@@ -33,7 +33,7 @@ class TensorModule(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.graph = graph
-        self._options = {"memory_limit": memory_limit, "sizes": dict(sizes or {})}
+        self._options: dict[str, Any] = {"memory_limit": memory_limit, "sizes": dict(sizes or {})}
         self._parameter_names = [leaf.name for leaf in graph.parameters]
         self._constant_names = [leaf.name for leaf in graph.constants]
         dtype = str(dtype).removeprefix("torch.")
@@ -44,7 +44,9 @@ class TensorModule(torch.nn.Module):
             owner.register_buffer(name, value, persistent=False)
         self._build()
 
-    def reset_parameters(self, seed: int | None = None, *, device: Any = None, dtype: str | None = None) -> None:
+    def reset_parameters(
+        self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
+    ) -> None:
         """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator."""
         number = int(torch.randint(2**31, ()).item()) if seed is None else seed
         for path, array in init(self.graph, seed=number, backend=backend, dtype=dtype or "float64").items():
@@ -67,14 +69,13 @@ class TensorModule(torch.nn.Module):
         return owner, name
 
     def _build(self) -> None:
-        self._executable = Executable(self.graph, backend, **self._options)  # type: ignore[arg-type]
+        self._executable = Executable(self.graph, backend, **self._options)
         self._owners = [self._owner(path) for path in self._parameter_names]
         self._buffer_owners = [self._owner(path) for path in self._constant_names]
         first = next(self.parameters(), None)
         device = "cpu" if first is None else str(first.device)
         dtype = "float32" if first is None else str(first.dtype).removeprefix("torch.")
-        sizes = {name: value for name, value in self._options["sizes"].items()}  # type: ignore[union-attr]
-        self._traced = self._executable.planned(sizes, device, dtype)
+        self._traced = self._executable.planned(self._options["sizes"], device, dtype)
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
@@ -101,7 +102,7 @@ class TensorModule(torch.nn.Module):
         return _blank, (tuple(leaf.name for leaf in self.graph.inputs),), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._build()
 
 

@@ -32,7 +32,9 @@ SHAPES = [
 """Patches, sizes, ranks: stages of a tensorized Swin Transformer on 224×224 images, batch 32."""
 
 
-def contestants(batch: int, sizes: tuple[int, ...], ranks: tuple[int, ...]) -> dict[str, Callable[[], object]]:
+def contestants(
+    batch: int, sizes: tuple[int, ...], ranks: tuple[int, ...]
+) -> dict[str, Callable[[], object]]:
     """One TCL forward by each library, on the same numbers; checks that they agree."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,7 +73,9 @@ def main() -> None:
     if "--json" in sys.argv:
         print(json.dumps(rows, indent=1))
         return
-    table = Table(title=f"TCL forward, {torch.get_num_threads()} threads, torch {torch.__version__}: median ms")
+    table = Table(
+        title=f"TCL forward, {torch.get_num_threads()} threads, torch {torch.__version__}: median ms"
+    )
     for heading in ("shape", *rows[0]["seconds"], "× tltorch", "× better of tltorch, opt_einsum"):  # type: ignore[misc]
         table.add_column(heading, justify="left" if heading == "shape" else "right")
     speedups, against_best = [], []

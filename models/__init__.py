@@ -18,7 +18,17 @@ from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .tcl import tcl
 from .trl import trl
 
-__all__ = ["create", "linear", "mode_dot", "multi_mode_dot", "names", "settings", "tcl", "trl", "tucker_to_tensor"]
+__all__ = [
+    "create",
+    "linear",
+    "mode_dot",
+    "multi_mode_dot",
+    "names",
+    "settings",
+    "tcl",
+    "trl",
+    "tucker_to_tensor",
+]
 
 _MAKERS: dict[str, Callable[..., Graph]] = {
     "linear": linear,
@@ -54,12 +64,16 @@ def create(name: str, **changes: Any) -> Graph:
     if name not in _MAKERS:
         near = difflib.get_close_matches(name, _MAKERS, 1)
         fix = f"did you mean '{near[0]}'? " if near else ""
-        raise EquationError(f"there is no layer or model '{name}'", fix=f"{fix}there are {', '.join(names())}")
+        raise EquationError(
+            f"there is no layer or model '{name}'", fix=f"{fix}there are {', '.join(names())}"
+        )
     known = settings(name)
     for setting in changes:
         if setting not in known:
             raise ShapeError(f"'{name}' has no setting '{setting}'", fix=f"its settings: {', '.join(known)}")
-    missing = [each for each, default in known.items() if default is inspect.Parameter.empty and each not in changes]
+    missing = [
+        each for each, default in known.items() if default is inspect.Parameter.empty and each not in changes
+    ]
     if missing:
         raise ShapeError(f"'{name}' needs {', '.join(missing)}", fix=f"its settings: {', '.join(known)}")
     return _MAKERS[name](**changes)

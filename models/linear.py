@@ -1,6 +1,6 @@
 """A linear layer over tensorized features, its weight dense or factorized.
 
-    y[…, (o₁…o_N)] = Σ x[…, (i₁…i_N)] · W[(o₁…o_N), (i₁…i_N)] + b[(o₁…o_N)]
+y[…, (o₁…o_N)] = Σ x[…, (i₁…i_N)] · W[(o₁…o_N), (i₁…i_N)] + b[(o₁…o_N)]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
@@ -70,15 +71,20 @@ def linear(
     ins, outs = check_sizes(in_sizes, "in_sizes"), check_sizes(out_sizes, "out_sizes")
     kind = factorization.lower()
     if kind not in FACTORIZATIONS:
-        raise ShapeError(f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(FACTORIZATIONS)}")
+        raise ShapeError(
+            f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(FACTORIZATIONS)}"
+        )
     if kind == "dense":
         return _dense(ins, outs, bias)
     if len(ins) != len(outs):
         raise ShapeError(
-            f"in_sizes {ins} has {len(ins)} mode(s), and out_sizes {outs} has {len(outs)}", fix="give as many of each"
+            f"in_sizes {ins} has {len(ins)} mode(s), and out_sizes {outs} has {len(outs)}",
+            fix="give as many of each",
         )
     form, order = FACTORIZATIONS[kind], len(ins)
-    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {f"o{n}": size for n, size in enumerate(outs, 1)}
+    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {
+        f"o{n}": size for n, size in enumerate(outs, 1)
+    }
     names, full = form.ranks(order), form.full(ins, outs)
     factors = form.factors(order)
 
@@ -92,14 +98,16 @@ def linear(
     return _layer(order, order, factors, sizes | dict(zip(names, chosen, strict=True)), bias)
 
 
-def _layer(inputs: int, outputs: int, factors: list[str], sizes: dict[str, int], bias: bool) -> tn.Graph:
+def _layer(inputs: int, outputs: int, factors: list[str], sizes: dict[str, Any], bias: bool) -> tn.Graph:
     x, y = _composite("i", inputs), _composite("o", outputs)
     line = f"y[...,{y}] = x[...,{x}] * {' * '.join(factors)}" + (f" + bias[{y}]" if bias else "")
     return tn.layer(line, inputs="x", **sizes)
 
 
 def _dense(ins: tuple[int, ...], outs: tuple[int, ...], bias: bool) -> tn.Graph:
-    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {f"o{n}": size for n, size in enumerate(outs, 1)}
+    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {
+        f"o{n}": size for n, size in enumerate(outs, 1)
+    }
     weight = f"W[{_composite('o', len(outs))},{_composite('i', len(ins))}]"
     return _layer(len(ins), len(outs), [weight], sizes, bias)
 
@@ -156,7 +164,9 @@ FACTORIZATIONS: dict[str, Factorization] = {
         lambda i, o: (*o, *i),
     ),
     "cp": Factorization(_cp, lambda n: ["r"], lambda i, o: (prod((*o, *i)) // max(*o, *i),)),
-    "tt": Factorization(_tt, lambda n: [f"r{k}" for k in range(1, 2 * n)], lambda i, o: _train_ranks((*o, *i))),
+    "tt": Factorization(
+        _tt, lambda n: [f"r{k}" for k in range(1, 2 * n)], lambda i, o: _train_ranks((*o, *i))
+    ),
     "blocktt": Factorization(
         _blocktt,
         lambda n: [f"r{k}" for k in range(1, n)],
@@ -165,6 +175,8 @@ FACTORIZATIONS: dict[str, Factorization] = {
     "kronecker": Factorization(
         _kronecker,
         lambda n: ["r"],
-        lambda i, o: (prod(a * b for a, b in zip(o, i, strict=True)) // max(a * b for a, b in zip(o, i, strict=True)),),
+        lambda i, o: (
+            prod(a * b for a, b in zip(o, i, strict=True)) // max(a * b for a, b in zip(o, i, strict=True)),
+        ),
     ),
 }

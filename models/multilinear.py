@@ -1,7 +1,7 @@
 """n-mode products: the multilinear map, of which every layer here is made (thesis eq. 3.0.1).
 
-    mode-n product      (X ×ₙ U)[i₁…r…i_N] = Σ_{iₙ} U[r,iₙ] · X[i₁…i_N]      (Kolda and Bader 2009, §2.5)
-    Tucker to tensor    X = G ×₁ U₁ … ×_N U_N,  Uₙ ∈ R^{Iₙ×Rₙ}
+mode-n product      (X ×ₙ U)[i₁…r…i_N] = Σ_{iₙ} U[r,iₙ] · X[i₁…i_N]      (Kolda and Bader 2009, §2.5)
+Tucker to tensor    X = G ×₁ U₁ … ×_N U_N,  Uₙ ∈ R^{Iₙ×Rₙ}
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def tucker_to_tensor(order: int) -> tn.Graph:
     numbers = range(1, order + 1)
     core = f"G[{','.join(f'r{n}' for n in numbers)}]"
     factors = [f"U{n}[i{n},r{n}]" for n in numbers]
-    return tn.layer(f"x[{','.join(f'i{n}' for n in numbers)}] = {' * '.join([core, *factors])}", inputs=[core, *factors])
+    return tn.layer(
+        f"x[{','.join(f'i{n}' for n in numbers)}] = {' * '.join([core, *factors])}", inputs=[core, *factors]
+    )
 
 
 def _check(order: int, modes: tuple[int, ...], vectors: tuple[int, ...]) -> None:
@@ -111,4 +113,7 @@ def _check(order: int, modes: tuple[int, ...], vectors: tuple[int, ...]) -> None
         raise ShapeError(f"the order is {order}", fix="give 1 to 12")
     for mode in (*modes, *vectors):
         if not 0 <= mode < order or modes.count(mode) != 1:
-            raise ShapeError(f"mode {mode} of {modes} does not fit a tensor of {order} modes", fix=f"use 0 to {order - 1}, each once")
+            raise ShapeError(
+                f"mode {mode} of {modes} does not fit a tensor of {order} modes",
+                fix=f"use 0 to {order - 1}, each once",
+            )

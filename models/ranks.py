@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 
 from tensornet.errors import ShapeError
 
@@ -12,7 +12,9 @@ __all__ = ["Rank", "check_sizes", "choose_ranks"]
 Rank = str | int | float | Sequence[int]
 
 
-def choose_ranks(rank: Rank, full: Sequence[int], parameters: Callable[[tuple[int, ...]], int]) -> tuple[int, ...]:
+def choose_ranks(
+    rank: Rank, full: Sequence[int], parameters: Callable[[tuple[int, ...]], int]
+) -> tuple[int, ...]:
     """The ranks that a user's `rank` stands for.
 
     Args:
@@ -36,9 +38,9 @@ def choose_ranks(rank: Rank, full: Sequence[int], parameters: Callable[[tuple[in
         raise _bad(rank, full)
     if isinstance(rank, Integral):
         return _checked((int(rank),) * len(full), rank, full)
-    if isinstance(rank, Real):
-        return _fraction(float(rank), full, parameters)
-    ranks = tuple(rank)
+    if isinstance(rank, float):
+        return _fraction(rank, full, parameters)
+    ranks = tuple(rank)  # type: ignore[arg-type]
     if len(ranks) != len(full) or not all(isinstance(each, Integral) for each in ranks):
         raise _bad(rank, full)
     return _checked(tuple(int(each) for each in ranks), rank, full)
@@ -81,13 +83,14 @@ def _steps(size: int) -> Sequence[float]:
     return [size * step / 512 for step in range(1, 513)]
 
 
-def check_sizes(sizes: Sequence[int], what: str) -> tuple[int, ...]:
+def check_sizes(sizes: int | Sequence[int], what: str) -> tuple[int, ...]:
     """Sizes as a tuple of positive integers, one at least.
 
     Raises:
         ShapeError: they are not.
     """
-    found = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
-    if not found or len(found) > 12 or not all(isinstance(s, Integral) and not isinstance(s, bool) and s > 0 for s in found):
+    found: tuple[int, ...] = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in found)
+    if not 1 <= len(found) <= 12 or not whole or min(found) < 1:
         raise ShapeError(f"{what} is {sizes!r}", fix="give 1 to 12 positive integers")
     return tuple(int(size) for size in found)

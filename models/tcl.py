@@ -1,11 +1,12 @@
 """The tensor contraction layer: every mode of the input multiplied by a small matrix.
 
-    X' = X ×₁ V¹ … ×_N Vᴺ,  Vᵏ ∈ R^{Rₖ×Iₖ},  parameters Σ Iₖ·Rₖ      (thesis eq. 3.0.2–3.0.3)
+X' = X ×₁ V¹ … ×_N Vᴺ,  Vᵏ ∈ R^{Rₖ×Iₖ},  parameters Σ Iₖ·Rₖ      (thesis eq. 3.0.2–3.0.3)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensornet as tn
 
@@ -44,5 +45,7 @@ def tcl(sizes: Sequence[int], ranks: Rank, *, bias: bool = False) -> tn.Graph:
     old, new = ",".join(f"i{n}" for n in numbers), ",".join(f"r{n}" for n in numbers)
     factors = " * ".join(f"U{n}[r{n},i{n}]" for n in numbers)
     line = f"y[...,{new}] = x[...,{old}] * {factors}" + (f" + bias[{new}]" if bias else "")
-    named = {f"i{n}": size for n, size in enumerate(sizes, 1)} | {f"r{n}": rank for n, rank in enumerate(chosen, 1)}
+    named: dict[str, Any] = {f"i{n}": size for n, size in enumerate(sizes, 1)} | {
+        f"r{n}": rank for n, rank in enumerate(chosen, 1)
+    }
     return tn.layer(line, inputs="x", **named)

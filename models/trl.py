@@ -1,12 +1,13 @@
 """The tensor regression layer: an inner product with a weight tensor of low rank.
 
-    Y = ⟨X, W⟩_N + b,  W = G ×₀ U⁰ … ×_{N+1} U^{N+1}      (thesis eq. 3.0.5–3.0.7)
+Y = ⟨X, W⟩_N + b,  W = G ×₀ U⁰ … ×_{N+1} U^{N+1}      (thesis eq. 3.0.5–3.0.7)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
@@ -59,13 +60,15 @@ def trl(
     (outputs,) = check_sizes((outputs,), "outputs")
     kind = factorization.lower()
     if kind not in _WEIGHTS:
-        raise ShapeError(f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(_WEIGHTS)}")
+        raise ShapeError(
+            f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(_WEIGHTS)}"
+        )
     full = _full_ranks(kind, sizes, outputs)
     chosen = choose_ranks(
         rank, full, lambda r: _count(kind, sizes, outputs, r) if r != full else prod(sizes) * outputs
     )
     numbers = range(1, len(sizes) + 1)
-    named = {f"i{n}": size for n, size in enumerate(sizes, 1)} | {"o": outputs}
+    named: dict[str, Any] = {f"i{n}": size for n, size in enumerate(sizes, 1)} | {"o": outputs}
     named |= dict(zip(_rank_names(kind, len(sizes)), chosen, strict=True))
     x = f"x[...,{','.join(f'i{n}' for n in numbers)}]"
     line = f"y[...,o] = {x} * {_WEIGHTS[kind](len(sizes))}" + (" + bias[o]" if bias else "")
@@ -106,9 +109,7 @@ def _full_ranks(kind: str, sizes: tuple[int, ...], outputs: int) -> tuple[int, .
     if kind == "cp":
         return (prod((*sizes, outputs)) // max(*sizes, outputs),)
     if kind == "tt":
-        return tuple(
-            min(prod(sizes[: n + 1]), prod(sizes[n + 1 :]) * outputs) for n in range(len(sizes))
-        )
+        return tuple(min(prod(sizes[: n + 1]), prod(sizes[n + 1 :]) * outputs) for n in range(len(sizes)))
     return ()
 
 

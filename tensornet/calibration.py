@@ -58,8 +58,8 @@ def measure(backend: Backend, device: str, rounds: int = 3) -> DeviceProfile:
     usual = default_profile(device)
 
     def plausible(name: str, factor: float) -> float:
-        middle = getattr(usual, name)
-        return min(middle * factor, max(middle / factor, getattr(found, name)))
+        middle, measured = float(getattr(usual, name)), float(getattr(found, name))
+        return min(middle * factor, max(middle / factor, measured))
 
     return replace(
         found,
@@ -88,7 +88,9 @@ def _constants(probe: _Probe, device: str) -> DeviceProfile:
     batch = max(1e-10, (probe.matmul((4096, 8, 8), (4096, 8, 8)) - launch - arithmetic) / 4096)
     fresh = _fresh(probe, bandwidth) or (1e18, bandwidth)
     key = probe.backend.version(device)
-    return DeviceProfile(key, peak, half, half_rows, bandwidth, min(permute, bandwidth), launch, batch, *fresh)
+    return DeviceProfile(
+        key, peak, half, half_rows, bandwidth, min(permute, bandwidth), launch, batch, *fresh
+    )
 
 
 def _fresh(probe: _Probe, bandwidth: float) -> tuple[float, float] | None:
@@ -113,15 +115,18 @@ class _Probe:
     def matmul(self, *shapes: tuple[int, ...]) -> float:
         return self.seconds(self.backend.templates["matmul"], *shapes)
 
-    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6, typical: bool = False) -> float:
+    def seconds(
+        self, source: str, *shapes: tuple[int, ...], repeats: int = 6, typical: bool = False
+    ) -> float:
         """The least time of all runs so far (the least median if `typical`), one to warm up not counted."""
         import numpy
 
         arrays = [
-            self.backend.asarray(numpy.ones(shape, dtype=numpy.float32), device=self.device) for shape in shapes
+            self.backend.asarray(numpy.ones(shape, dtype=numpy.float32), device=self.device)
+            for shape in shapes
         ]
         names = [f"a{n}" for n in range(len(arrays))]
-        run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)  # noqa: S307
+        run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)
         times: list[float] = []
         for _ in range(repeats + 1):
             self.backend.synchronize(self.device)
@@ -131,5 +136,7 @@ class _Probe:
             times.append(time.perf_counter() - start)
         ranked = sorted(times[1:])
         key = (source, shapes)
-        self.least[key] = min(ranked[len(ranked) // 2] if typical else ranked[0], self.least.get(key, math.inf))
+        self.least[key] = min(
+            ranked[len(ranked) // 2] if typical else ranked[0], self.least.get(key, math.inf)
+        )
         return self.least[key]

@@ -32,7 +32,8 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
 ]
 
 
@@ -44,7 +45,9 @@ def main() -> None:
         Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
         sys.exit(2)
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; what was finished is kept, and the same command goes on from there")
+        Console(stderr=True).print(
+            "stopped; what was finished is kept, and the same command goes on from there"
+        )
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
@@ -67,10 +70,25 @@ def _options(
 
 @app.command()
 def plan(
-    equation: Annotated[str, typer.Argument(help="Equations; several are separated by `;` or new lines. `-` reads them from standard input.")],
-    inputs: Annotated[str, typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter.")] = "",
-    outputs: Annotated[str, typer.Option(help="The names of the results; the last equation if not given.")] = "",
-    size: Annotated[list[str] | None, typer.Option("--size", metavar="AXIS=SIZE", help="The size of an axis, e.g. `--size b=32`; repeatable.")] = None,
+    equation: Annotated[
+        str,
+        typer.Argument(
+            help="Equations; several are separated by `;` or new lines. `-` reads them from standard input."
+        ),
+    ],
+    inputs: Annotated[
+        str,
+        typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter."),
+    ] = "",
+    outputs: Annotated[
+        str, typer.Option(help="The names of the results; the last equation if not given.")
+    ] = "",
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size", metavar="AXIS=SIZE", help="The size of an axis, e.g. `--size b=32`; repeatable."
+        ),
+    ] = None,
     backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "numpy",
     device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
     dtype: Annotated[str, typer.Option(help="The element type.")] = "float32",
@@ -79,7 +97,7 @@ def plan(
 ) -> None:
     """Print the fastest order of an equation, beside the order as written and the one of fewest FLOPs.
 
-    Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000 --size i=8 --size j=8 --size p=8 --size q=8
+    Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000,i=8,j=8,p=8,q=8
     """
     import tensornet as tn
 
@@ -126,7 +144,10 @@ def count(
         "flop_formula": str(flops),
         "sizes": graph.bound,
         "open_sizes": list(graph.open_sizes),
-        "parts": [{"part": part, "formula": str(formula), "parameters": _plain(number)} for part, formula, number in rows],
+        "parts": [
+            {"part": part, "formula": str(formula), "parameters": _plain(number)}
+            for part, formula, number in rows
+        ],
     }
     if as_json:
         typer.echo(json.dumps(document, indent=1))
@@ -155,7 +176,9 @@ def _print_count(document: dict[str, Any]) -> None:
 def _list_models(as_json: bool) -> None:
     from . import models
 
-    rows = {name: {key: _shown(value) for key, value in models.settings(name).items()} for name in models.names()}
+    rows = {
+        name: {key: _shown(value) for key, value in models.settings(name).items()} for name in models.names()
+    }
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -173,10 +196,16 @@ def _shown(default: Any) -> str:
 
 @app.command()
 def study(
-    folder: Annotated[Path, typer.Option("--out", help="The folder of the results; finished runs in it are kept.")] = Path("study-digits"),
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each run; the study's own number if not given.")] = None,
+    folder: Annotated[
+        Path, typer.Option("--out", help="The folder of the results; finished runs in it are kept.")
+    ] = Path("study-digits"),
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of each run; the study's own number if not given.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
-    row: Annotated[list[str] | None, typer.Option("--row", help="Run only this row of the table; repeatable.")] = None,
+    row: Annotated[
+        list[str] | None, typer.Option("--row", help="Run only this row of the table; repeatable.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do finished runs again.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -212,7 +241,14 @@ def calibrate(
         typer.echo(json.dumps({**asdict(profile), "path": str(path or "")}, indent=1))
         return
     table = Table("constant", "value", title=profile.key, title_justify="left")
-    units = {"flops": "FLOP/s", "half": "columns", "half_rows": "rows", "fresh_bytes": "bytes", "launch": "s", "batch": "s"}
+    units = {
+        "flops": "FLOP/s",
+        "half": "columns",
+        "half_rows": "rows",
+        "fresh_bytes": "bytes",
+        "launch": "s",
+        "batch": "s",
+    }
     for name, value in asdict(profile).items():
         if name != "key":
             table.add_row(name, f"{value:.3g} {units.get(name, 'bytes/s')}")

@@ -100,7 +100,9 @@ class _Writer:
         return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
 
     def _docstring(self) -> list[str]:
-        equations = [str(equation) for equation in self.graph.equations] or [str(leaf) for leaf in self.leaves]
+        equations = [str(equation) for equation in self.graph.equations] or [
+            str(leaf) for leaf in self.leaves
+        ]
         if len(equations) == 1:
             return [f'"""{equations[0]}"""']
         return ['"""', *equations, '"""']
@@ -132,7 +134,9 @@ class _Writer:
                     names = {name.name for name in getattr(size, "free_symbols", ())} - known
                     if len(names) == 1 and names & wanted:
                         (name,) = names
-                        lines.append(self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]"))
+                        lines.append(
+                            self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]")
+                        )
                         known.add(name)
             if len(known) == before:
                 more = {
@@ -144,7 +148,8 @@ class _Writer:
                 if wanted >= more | wanted and not (more - wanted):
                     left = ", ".join(sorted(wanted - known))
                     raise ShapeError(
-                        f"the size of {left} cannot be told from the shapes of the arguments", fix=f"give {left}="
+                        f"the size of {left} cannot be told from the shapes of the arguments",
+                        fix=f"give {left}=",
                     )
                 wanted |= more
         return lines
@@ -164,7 +169,8 @@ class _Writer:
         text = self.backend.templates.get(template)
         if text is None:
             raise BackendError(
-                f"{self.backend.name} has no '{template}'", fix="use another backend, or tensornet.register the function"
+                f"{self.backend.name} has no '{template}'",
+                fix="use another backend, or tensornet.register the function",
             )
         return text.format(*operands, **details)
 
@@ -215,7 +221,9 @@ class _Writer:
             if any(len(group) > 1 for group in present):
                 text = self.op("reshape", text, shape=self._grouped(present, sizes))
         if ones:
-            shape = [product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones]
+            shape = [
+                product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones
+            ]
             text = self.op("reshape", text, shape=self.shape(shape))
         return text
 
@@ -285,7 +293,8 @@ class _Writer:
         sizes = self.sizes
         text = self._step(step, left)
         self.shapes[equation.name] = tuple(
-            sizes[entry] if isinstance(entry, str) else product(sizes[axis] for axis in entry) for entry in left
+            sizes[entry] if isinstance(entry, str) else product(sizes[axis] for axis in entry)
+            for entry in left
         )
         return text
 
@@ -294,7 +303,9 @@ class _Writer:
             case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
                 return self.pair(a, b, step.arrangement, left)
             case Contraction((Ref() as ref,), summed) if summed:
-                return self.op("sum", self.atomic(ref), axes=_tuple([str(n) for n in _positions(ref, summed)]))
+                return self.op(
+                    "sum", self.atomic(ref), axes=_tuple([str(n) for n in _positions(ref, summed)])
+                )
             case Ref() as ref if _is_plain(ref):
                 return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
             case Ref() as ref:
@@ -318,16 +329,23 @@ class _Writer:
         if way.kind == "dot":
             groups = [way.batch, way.summed]
             return self.op("vecdot", self.view(a, groups), self.view(b, groups))
-        first, second, rows, columns = (b, a, way.columns, way.rows) if way.swapped else (a, b, way.rows, way.columns)
+        first, second, rows, columns = (
+            (b, a, way.columns, way.rows) if way.swapped else (a, b, way.rows, way.columns)
+        )
         one = self._matrix(first, way.batch, rows, way.summed)
         two = self._matrix(second, way.batch, way.summed, columns)
         text = self.op("matmul", one, two)
         if way.batch and not (rows and columns):
-            sizes = [self.sizes[entry] if isinstance(entry, str) else product(self.sizes[a] for a in entry) for entry in left]
+            sizes = [
+                self.sizes[entry] if isinstance(entry, str) else product(self.sizes[a] for a in entry)
+                for entry in left
+            ]
             text = self.op("reshape", text, shape=self.shape(sizes))
         return text
 
-    def _matrix(self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]) -> str:
+    def _matrix(
+        self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
+    ) -> str:
         layout = axes_of_index(ref.index)
         own = tuple(axis for axis in batch if axis in layout)
         groups = [own, outer, inner]
@@ -353,7 +371,11 @@ class _Writer:
         for entry, size in zip(entries, sizes, strict=True):
             parts: list[Index] = list(entry) if isinstance(entry, tuple) else [entry]
             flat += parts
-            atoms += [self.sizes[part] for part in parts if isinstance(part, str)] if isinstance(entry, tuple) else [size]
+            atoms += (
+                [self.sizes[part] for part in parts if isinstance(part, str)]
+                if isinstance(entry, tuple)
+                else [size]
+            )
         if len(flat) != len(entries):
             text = self.op("reshape", text, shape=self.shape(atoms))
         return self._gathered(text, flat, atoms, axes_of_index(left))
@@ -375,7 +397,9 @@ class _Writer:
         order = picked + rest
         if order != list(range(len(entries))):
             text = self.op("permute", text, axes=_tuple([str(n) for n in order]))
-        taken = dict.fromkeys(inside) | dict.fromkeys(str(entries[n]) for n in picked if isinstance(entries[n], str))
+        taken = dict.fromkeys(inside) | dict.fromkeys(
+            str(entries[n]) for n in picked if isinstance(entries[n], str)
+        )
         axes = tuple(axis for axis in left if axis in taken)
         flat = self._flat_index([entries[n] for n in picked], [sizes[n] for n in picked], axes)
         total = product(sizes[n] for n in picked)
@@ -459,9 +483,13 @@ class _Writer:
             case "roll":
                 (ref,) = call.arguments
                 assert isinstance(ref, Ref)
-                pairs = [(self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options]
+                pairs = [
+                    (self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options
+                ]
                 shifts = _tuple([str(shift) for shift, _ in pairs])
-                return self.op("roll", self.atomic(ref), shifts=shifts, axes=_tuple([str(at) for _, at in pairs]))
+                return self.op(
+                    "roll", self.atomic(ref), shifts=shifts, axes=_tuple([str(at) for _, at in pairs])
+                )
         return self.pad(call)
 
     def concat(self, call: Call, left: tuple[Any, ...]) -> str:
@@ -574,7 +602,9 @@ class _Writer:
             case Call(function, arguments) if hasattr(math, function):
                 return f"math.{function}({', '.join(self.scalar(each) for each in arguments)})"
         raise EquationError(
-            f"{show(expression)} depends on a size that is open", expression.place, "give the size when building the layer"
+            f"{show(expression)} depends on a size that is open",
+            expression.place,
+            "give the size when building the layer",
         )
 
     def integer(self, expression: Expression) -> int:
@@ -608,7 +638,9 @@ def _whole_operands(part: Expression) -> list[Ref]:
     match part:
         case Ref(_, index):
             return [entry for entry in index if isinstance(entry, Ref)]
-        case Call("onehot" | "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal", arguments):
+        case Call(
+            "onehot" | "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal", arguments
+        ):
             return [ref for argument in arguments for ref in references(argument)]
     return []
 

@@ -60,7 +60,9 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
     tensors = []
     for each in parse_names(inputs, "input"):
         if each.dims is None:
-            raise EquationError(f"the input '{each.name}' needs its axes", fix=f'write inputs="{each.name}[b,i]"')
+            raise EquationError(
+                f"the input '{each.name}' needs its axes", fix=f'write inputs="{each.name}[b,i]"'
+            )
         dims = tuple(
             tuple(Axis(name, replaced.resolve(symbol(name) if size is None else size)) for name, size in dim)
             for dim in each.dims
@@ -80,7 +82,9 @@ def apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[
     """Calls a graph on symbolic tensors; see `Graph.__call__`."""
     expected = [leaf.name for leaf in graph.inputs]
     if len(tensors) != len(expected):
-        raise ShapeError(f"the layer takes {len(expected)} input(s) ({', '.join(expected)}), not {len(tensors)}")
+        raise ShapeError(
+            f"the layer takes {len(expected)} input(s) ({', '.join(expected)}), not {len(tensors)}"
+        )
     for each in tensors:
         if not isinstance(each, Tensor):
             raise EquationError(
@@ -92,7 +96,7 @@ def apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[
     trace = tensors[0].trace
     if any(each.trace is not trace for each in tensors):
         raise EquationError("these tensors belong to different models", fix="build them in one function")
-    results = trace.inline(graph, tensors, scope)
+    results: tuple[Tensor, ...] = trace.inline(graph, tensors, scope)
     return results[0] if len(results) == 1 else results
 
 
@@ -124,7 +128,13 @@ class _Trace:
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
         """The finished graph."""
-        names = {name.name for dims in self.dims.values() for dim in dims for axis in dim for name in _open(axis.size)}
+        names = {
+            name.name
+            for dims in self.dims.values()
+            for dim in dims
+            for axis in dim
+            for name in _open(axis.size)
+        }
         for equation in self.equations:
             names.update(occurring(equation.right))
         bound = tuple((name, value) for name, value in self.bound.items() if name in names)
@@ -178,10 +188,13 @@ class _Trace:
                 if count < 0:
                     raise _wrong_rank(leaf, tensor)
                 found = tuple(
-                    Axis("_".join(axis.name for axis in dim), dim_size(dim)) for dim in offered[at : at + count]
+                    Axis("_".join(axis.name for axis in dim), dim_size(dim))
+                    for dim in offered[at : at + count]
                 )
                 if lead is not None and [a.size for a in lead] != [a.size for a in found]:
-                    raise ShapeError(f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'")
+                    raise ShapeError(
+                        f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
+                    )
                 lead = found
                 private.unifier.solution[wanted[at][0].size.name] = product(axis.size for axis in found)
                 wanted = wanted[:at] + wanted[at + 1 :]
@@ -225,7 +238,9 @@ class _Private:
     """A graph's own sizes under names nobody else has, until they are solved or adopted."""
 
     def __init__(self, graph: Graph, outer: dict[str, int]) -> None:
-        names = {s.name for dims in graph.dims.values() for dim in dims for axis in dim for s in _open(axis.size)}
+        names = {
+            s.name for dims in graph.dims.values() for dim in dims for axis in dim for s in _open(axis.size)
+        }
         for equation in graph.equations:
             names.update(occurring(equation.right))
         names |= set(graph.bound)
@@ -239,7 +254,9 @@ class _Private:
         return tuple(tuple(Axis(axis.name, self._moved(axis.size)) for axis in dim) for dim in dims)
 
     def _moved(self, size: Any) -> Any:
-        privately = {name: symbol(self.private[name.name]) for name in _open(size) if name.name in self.private}
+        privately = {
+            name: symbol(self.private[name.name]) for name in _open(size) if name.name in self.private
+        }
         if privately:
             size = size.subs(privately, simultaneous=True)
         inner = Unifier({}, {k: v for k, v in self.unifier.solution.items() if k in self.names})
@@ -276,7 +293,9 @@ class _Simultaneous(Unifier):
         super().__init__({}, solution)
 
     def resolve(self, size: Any) -> Any:
-        return size.subs({name: self.solution[name.name] for name in _open(size) if name.name in self.solution})
+        return size.subs(
+            {name: self.solution[name.name] for name in _open(size) if name.name in self.solution}
+        )
 
 
 def _open(size: Any) -> set[Any]:

@@ -91,7 +91,9 @@ def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
         for axis in _parts(entry):
             if axis not in known:
                 at = max(equation.rfind(axis), 0)
-                raise EquationError(f"axis '{axis}' is in no factor", Place(equation, 1, at, len(axis)), "remove it")
+                raise EquationError(
+                    f"axis '{axis}' is in no factor", Place(equation, 1, at, len(axis)), "remove it"
+                )
     flat = [axis for entry in expanded for axis in _parts(entry)]
     if len(flat) != len(set(flat)):
         twice = next(axis for axis in flat if flat.count(axis) > 1)
@@ -99,14 +101,17 @@ def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
         raise EquationError(f"axis '{twice}' is in the result twice", place, "name it once")
     target = f"result[{','.join(_written(entry) for entry in expanded)}]" if expanded else "result"
     line = f"{target} = {' * '.join(texts)}"
-    given = {axis: size for axis, size in sizes.items() if _written_in(axis, [line])}
+    given: dict[str, Any] = {axis: size for axis, size in sizes.items() if _written_in(axis, [line])}
     return layer(line, inputs=declared, **given)
 
 
 def _axes(term: str, equation: str) -> tuple[Any, ...]:
     """`"b i (h d)"` or `"bij"` as names; a composite is a tuple."""
     text = term.strip()
-    spaced = " " in equation.strip().replace(", ", ",").replace(" ->", "->").replace("-> ", "->") or "(" in equation
+    spaced = (
+        " " in equation.strip().replace(", ", ",").replace(" ->", "->").replace("-> ", "->")
+        or "(" in equation
+    )
     pattern = r"\.\.\.|\([^()]*\)|[^\W\d]\w*" if spaced else r"\.\.\.|[^\W\d_]"
     found: list[Any] = []
     position = 0
@@ -117,11 +122,15 @@ def _axes(term: str, equation: str) -> tuple[Any, ...]:
         piece = match.group()
         found.append(tuple(piece[1:-1].split()) if piece.startswith("(") else piece)
     rest = text[position:].strip()
-    bad = rest or next((e for e in found if isinstance(e, tuple) and not all(p.isidentifier() for p in e)), "")
+    bad = rest or next(
+        (e for e in found if isinstance(e, tuple) and not all(p.isidentifier() for p in e)), ""
+    )
     if bad or found.count("...") > 1:
         at = max(equation.find(rest), 0) if rest else max(equation.find(text), 0)
         raise EquationError(
-            f"'{term.strip()}' cannot be read", Place(equation, 1, at, max(1, len(rest))), "write letters, names, (h d) or ..."
+            f"'{term.strip()}' cannot be read",
+            Place(equation, 1, at, max(1, len(rest))),
+            "write letters, names, (h d) or ...",
         )
     return tuple(entry for entry in found if entry != ())
 
@@ -152,7 +161,9 @@ def _implied(factors: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
     return (("...",) if "..." in flat else ()) + tuple(once)
 
 
-def _lead(factors: Sequence[tuple[Any, ...]], shapes: Sequence[tuple[int, ...]], equation: str) -> tuple[str, ...]:
+def _lead(
+    factors: Sequence[tuple[Any, ...]], shapes: Sequence[tuple[int, ...]], equation: str
+) -> tuple[str, ...]:
     """Names for the axes that `...` stands for, as many as the longest needs."""
     longest = 0
     for factor, shape in zip(factors, shapes, strict=True):
@@ -161,7 +172,8 @@ def _lead(factors: Sequence[tuple[Any, ...]], shapes: Sequence[tuple[int, ...]],
         if spare < 0 or (spare > 0 and "..." not in factor):
             shown = " ".join("(" + " ".join(e) + ")" if isinstance(e, tuple) else e for e in factor)
             raise ShapeError(
-                f"'{shown}' names {named} axes, and the array has {len(shape)}: {shape}", Place(equation, 1, 0, len(equation))
+                f"'{shown}' names {named} axes, and the array has {len(shape)}: {shape}",
+                Place(equation, 1, 0, len(equation)),
             )
         longest = max(longest, spare)
     taken = {axis for factor in factors for entry in factor for axis in _parts(entry)}
@@ -178,7 +190,10 @@ def _expanded(factor: tuple[Any, ...], rank: int, lead: tuple[str, ...]) -> list
 
 
 def _sizes(
-    factors: Sequence[tuple[Any, ...]], shapes: Sequence[tuple[int, ...]], lead: tuple[str, ...], equation: str
+    factors: Sequence[tuple[Any, ...]],
+    shapes: Sequence[tuple[int, ...]],
+    lead: tuple[str, ...],
+    equation: str,
 ) -> dict[str, int]:
     """The size of every axis; leading ones of size 1 give way."""
     sizes: dict[str, int] = {}
@@ -192,7 +207,9 @@ def _sizes(
             elif known != size and not (entry in lead and size == 1):
                 place = Place(equation, 1, max(equation.find(entry), 0), len(entry))
                 raise ShapeError(
-                    f"sizes disagree: axis '{entry}' is {known} in one array, and {size} in another", place, "check the shapes"
+                    f"sizes disagree: axis '{entry}' is {known} in one array, and {size} in another",
+                    place,
+                    "check the shapes",
                 )
     return {axis: size for axis, size in sizes.items() if size > 0}
 
@@ -212,7 +229,13 @@ def _index(
         else:
             index.append(_safe(entry))
             repeated = f"again{number}_" if dims.count(_safe(entry)) else _safe(entry)
-            dims.append(repeated if size > 0 and repeated == _safe(entry) else f"{repeated}:{size}" if size else repeated)
+            dims.append(
+                repeated
+                if size > 0 and repeated == _safe(entry)
+                else f"{repeated}:{size}"
+                if size
+                else repeated
+            )
     return index, dims
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .equation import Declaration, Equation, einstein, parse_block, parse_names, resolve
@@ -100,7 +100,9 @@ class _Block:
     ) -> None:
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
-        self.strict = set(given)  # sizes that hold wherever the axis is named; `i: 4` in the text only names one
+        self.strict = set(
+            given
+        )  # sizes that hold wherever the axis is named; `i: 4` in the text only names one
         given = dict(given)
         for each in declarations:
             if each.kind == "size":
@@ -167,7 +169,9 @@ class _Block:
 
     def _read(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
         if line.name in {equation.name for equation in self.equations}:
-            raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
+            raise EquationError(
+                f"'{line.name}' is defined twice", line.place, "give each result its own name"
+            )
         self._check_order(line, definitions)
         line = self._resolve(line)
         line = self._expand_ellipsis(line)
@@ -184,7 +188,9 @@ class _Block:
         for ref in references(line.right):
             if ref.name in definitions and ref.name not in self.known:
                 raise EquationError(
-                    f"'{ref.name}' is used before it is defined", ref.place, "order the lines so that it comes first"
+                    f"'{ref.name}' is used before it is defined",
+                    ref.place,
+                    "order the lines so that it comes first",
                 )
 
     def _resolve(self, line: Equation) -> Equation:
@@ -192,7 +198,9 @@ class _Block:
         for ref in references(line.right):
             entry = self.known.get(ref.name)
             if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
-                shapes = [other.index for other in references(line.right) if other.name == ref.name and other.index]
+                shapes = [
+                    other.index for other in references(line.right) if other.name == ref.name and other.index
+                ]
                 if shapes or ref.name in self.axes:
                     continue
                 fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
@@ -259,9 +267,7 @@ class _Block:
 
     def _declare_leaves(self, line: Equation) -> None:
         """Gives every tensor met for the first time the dimensions this line reads it with."""
-        new = [
-            ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None
-        ]
+        new = [ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None]
         if not new:
             return
         scope = self._scope(line.right)
@@ -274,7 +280,9 @@ class _Block:
             )
             if ELLIPSIS in ref.index and entry.kind != "input":
                 raise EquationError(
-                    f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
+                    f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'",
+                    ref.place,
+                    "name its axes",
                 )
             entry.index = _index_of(entry.dims)
 
@@ -295,7 +303,11 @@ class _Block:
 
     def _check_given(self, line: Equation) -> None:
         """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
-        remade = {name for name in self.strict if any(_remakes(each.right, name) for each in [*self.equations, line])}
+        remade = {
+            name
+            for name in self.strict
+            if any(_remakes(each.right, name) for each in [*self.equations, line])
+        }
         for ref in references(line.right):
             for entry, dim in zip(ref.index, self.known[ref.name].dims or (), strict=True):
                 if isinstance(entry, str) and entry in self.strict and entry not in remade:
@@ -351,7 +363,9 @@ class _Block:
 
     def _check_unused(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> None:
         for name in self.init:
-            raise EquationError(f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter"))
+            raise EquationError(
+                f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")
+            )
         for name in self.given:
             if name not in self.axes or not self._mentions(name):
                 axes = sorted(self.axes - set(self.given))
@@ -366,7 +380,9 @@ class _Block:
     def _mentions(self, name: str) -> bool:
         if any(name in axes_of_index(line.left) or name in occurring(line.right) for line in self.lines):
             return True
-        if any(axis.name == name for entry in self.known.values() for dim in entry.dims or () for axis in dim):
+        if any(
+            axis.name == name for entry in self.known.values() for dim in entry.dims or () for axis in dim
+        ):
             return True
         return any(
             isinstance(part, Ref) and part.name == name and not part.index

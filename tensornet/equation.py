@@ -19,7 +19,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -46,7 +46,16 @@ from .expression import (
 from .functions import FUNCTIONS
 from .sizes import symbol
 
-__all__ = ["Declaration", "Equation", "einstein", "locate", "parse_block", "parse_names", "parse_size", "resolve"]
+__all__ = [
+    "Declaration",
+    "Equation",
+    "einstein",
+    "locate",
+    "parse_block",
+    "parse_names",
+    "parse_size",
+    "resolve",
+]
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,7 @@ def parse_block(text: str) -> tuple[Statement, ...]:
     return reader.statements()
 
 
-def parse_names(names: str | tuple[str, ...] | list[str], kind: str) -> tuple[Declaration, ...]:
+def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
     """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
     text = names if isinstance(names, str) else " ".join(names)
     found: list[Declaration] = []
@@ -247,7 +256,9 @@ class _Reader:
         match node:
             case ast.Name(id=kind) if kind in _KINDS:
                 return kind, ()
-            case ast.Call(func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]):
+            case ast.Call(
+                func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]
+            ):
                 number = self.expression(value)
                 if name not in ("std", "value") or not isinstance(number, Literal):
                     raise self.fail(node, "a parameter starts from std= or value=", "`parameter(std=0.02)`")
@@ -278,7 +289,9 @@ class _Reader:
                 return symbol(name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.size(operand)
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right):
+            case ast.BinOp(
+                left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right
+            ):
                 a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
                 match operator:
                     case ast.Add():
@@ -368,7 +381,9 @@ class _Reader:
                 assert isinstance(gather, Ref)
                 return gather
             case ast.Slice():
-                raise self.fail(node, "a slice is not an index", "crop with a negative pad: `pad(x, i=(0,-1))`")
+                raise self.fail(
+                    node, "a slice is not an index", "crop with a negative pad: `pad(x, i=(0,-1))`"
+                )
         fix = "inside brackets stand axis names, (h,d), integers, t[b,i] or ..."
         raise self.fail(node, "this is not an index", fix)
 
@@ -426,7 +441,9 @@ class _Reader:
         if name in ("concat", "onehot") and len(axes or ()) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
         if name in ("roll", "pad") and not node.keywords:
-            raise self.fail(node, f"{name} names its axes", f"write {name}(x, i={'1' if name == 'roll' else '(1,1)'})")
+            raise self.fail(
+                node, f"{name} names its axes", f"write {name}(x, i={'1' if name == 'roll' else '(1,1)'})"
+            )
         options = tuple(self.option(node, name, keyword) for keyword in node.keywords)
         if function.kind in ("axis", "reduction"):
             missing = [axis for axis in axes or () if not any(axis in free_axes(a) for a in arguments)]

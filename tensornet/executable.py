@@ -90,7 +90,9 @@ class Executable:
         """
         if len(inputs) != len(self.graph.inputs):
             names = ", ".join(leaf.name for leaf in self.graph.inputs)
-            raise ShapeError(f"the function takes {len(self.graph.inputs)} input(s) ({names}), not {len(inputs)}")
+            raise ShapeError(
+                f"the function takes {len(self.graph.inputs)} input(s) ({names}), not {len(inputs)}"
+            )
         try:
             arrays = [*inputs, *[parameters[leaf.name] for leaf in self.graph.parameters]]
         except KeyError as error:
@@ -117,8 +119,13 @@ class Executable:
 
     def planned(self, sizes: Mapping[str, int], device: str, dtype: str) -> Callable[..., Any]:
         """The function planned for about these sizes."""
-        bucket = (device, dtype, tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items())))
+        bucket = (
+            device,
+            dtype,
+            tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items())),
+        )
         if bucket not in self._by_size:
+            hints: dict[str, Any] = {name: max(1, size) for name, size in sizes.items()}
             found = plan(
                 self.graph,
                 backend=self.backend,
@@ -126,7 +133,7 @@ class Executable:
                 dtype=dtype,
                 memory_limit=self._memory_limit,
                 compare=False,
-                **{name: max(1, size) for name, size in sizes.items()},
+                **hints,
             )
             self._by_size[bucket] = (found, function_of(found, self.backend))
         return self._by_size[bucket][1]
@@ -149,15 +156,20 @@ class Executable:
         device = self.backend.device(arrays[0]) if arrays else self.backend.device()
         if device not in self._constants:
             dtype = self._working_dtype(arrays)
-            self._constants[device] = [constant_array(leaf, self.backend, dtype, device) for leaf in self.graph.constants]
+            self._constants[device] = [
+                constant_array(leaf, self.backend, dtype, device) for leaf in self.graph.constants
+            ]
         return self._constants[device]
 
     def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
         wrong = next(
-            (leaf.name, array) for leaf, array in zip(self.leaves, arrays, strict=False) if not hasattr(array, "shape")
+            (leaf.name, array)
+            for leaf, array in zip(self.leaves, arrays, strict=False)
+            if not hasattr(array, "shape")
         )
         return BackendError(
-            f"'{wrong[0]}' is a {type(wrong[1]).__name__}, not an array of {self.backend.name}", fix="pass arrays"
+            f"'{wrong[0]}' is a {type(wrong[1]).__name__}, not an array of {self.backend.name}",
+            fix="pass arrays",
         )
 
     def _check_library(self, arrays: Sequence[Any]) -> None:
@@ -176,7 +188,9 @@ class Executable:
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
 
 
-def sizes_from_shapes(graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+def sizes_from_shapes(
+    graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]
+) -> dict[str, int]:
     """The open sizes implied by the shapes of the leaves.
 
     Raises:
@@ -206,7 +220,9 @@ def sizes_from_shapes(graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tup
     return {name: known[name] for name in graph.open_sizes if name in known}
 
 
-def _without_lead(leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]) -> tuple[int, ...]:
+def _without_lead(
+    leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]
+) -> tuple[int, ...]:
     """The shape with the axes that `...` stands for made one."""
     at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == "..."), None)
     if at is None:

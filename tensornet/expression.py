@@ -244,8 +244,8 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     """The expression with its parts replaced by `change` of them (not of the expression itself)."""
     match expression:
         case Ref(_, index):
-            entries = tuple(change(entry) if isinstance(entry, Ref) else entry for entry in index)
-            return replace(expression, index=entries)
+            entries = [change(entry) if isinstance(entry, Ref) else entry for entry in index]
+            return replace(expression, index=tuple(entries))  # type: ignore[arg-type]
         case Contraction(factors):
             return replace(expression, factors=tuple(change(factor) for factor in factors))
         case Call(_, arguments, _, options):
@@ -365,7 +365,20 @@ def _scalar_value(
 
 # ---------------------------------------------------------------------------- printing
 
-_LEVELS = {"|": 1, "&": 2, "==": 3, "!=": 3, "<": 3, "<=": 3, ">": 3, ">=": 3, "+": 5, "*": 6, "-": 7, "**": 8}
+_LEVELS = {
+    "|": 1,
+    "&": 2,
+    "==": 3,
+    "!=": 3,
+    "<": 3,
+    "<=": 3,
+    ">": 3,
+    ">=": 3,
+    "+": 5,
+    "*": 6,
+    "-": 7,
+    "**": 8,
+}
 _ATOM = 9
 
 

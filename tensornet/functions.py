@@ -147,7 +147,7 @@ def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: 
     """
     if not name.isidentifier():
         raise EquationError(f"'{name}' cannot name a function", fix="use letters, digits and '_'")
-    if name in FUNCTIONS and not FUNCTIONS[name].implementations or name in ("sum", "pi", "inf"):
+    if (name in FUNCTIONS and not FUNCTIONS[name].implementations) or name in ("sum", "pi", "inf"):
         raise EquationError(f"'{name}' belongs to the language", fix="register under another name")
     if not backends:
         raise EquationError(f"'{name}' has no implementation", fix=f"register('{name}', numpy=...)")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .equation import Equation, parse_block
+from .equation import Equation
 from .errors import EquationError, ShapeError, TensornetError
 from .expression import Ref, references
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
@@ -74,7 +74,11 @@ class Leaf:
         brackets = ",".join(_show_declared(dim) for dim in self.dims)
         start = f"({self.start[0]}={self.start[1]!r})" if self.start else ""
         scalar = "" if self.kind == "parameter" else "[()]"
-        return f"{self.name}[{brackets}]: {self.kind}{start}" if self.dims else f"{self.name}{scalar}: {self.kind}{start}"
+        return (
+            f"{self.name}[{brackets}]: {self.kind}{start}"
+            if self.dims
+            else f"{self.name}{scalar}: {self.kind}{start}"
+        )
 
 
 def _show_declared(dim: Dim) -> str:
@@ -119,12 +123,16 @@ class Graph:
                     raise EquationError(f"'{ref.name}' is used before it is defined", ref.place)
             if equation.name in known:
                 raise EquationError(
-                    f"'{equation.name}' is defined twice", equation.place, "give each result a name of its own"
+                    f"'{equation.name}' is defined twice",
+                    equation.place,
+                    "give each result a name of its own",
                 )
             known.add(equation.name)
         for name in self.outputs:
             if name not in known:
-                raise EquationError(f"the output '{name}' is not defined", fix=f"choose of {', '.join(known)}")
+                raise EquationError(
+                    f"the output '{name}' is not defined", fix=f"choose of {', '.join(known)}"
+                )
         if not self.outputs:
             raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
 
@@ -239,7 +247,9 @@ class Graph:
         except TensornetError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise EquationError(f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote") from None
+            raise EquationError(
+                f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote"
+            ) from None
 
     # ---- composition and change
 
@@ -266,7 +276,8 @@ class Graph:
         for name, value in sizes.items():
             if name in self.bound and self.bound[name] != value:
                 raise ShapeError(
-                    f"the size of '{name}' is {self.bound[name]} already", fix=f"leave {name}= out, or build anew"
+                    f"the size of '{name}' is {self.bound[name]} already",
+                    fix=f"leave {name}= out, or build anew",
                 )
             if name not in self.bound and name not in self.open_sizes:
                 fix = f"open sizes: {', '.join(self.open_sizes) or 'none'}"

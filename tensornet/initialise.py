@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import zlib
-
 from typing import Any
 
 from .errors import ShapeError
@@ -252,7 +251,9 @@ class _Deriver:
             if function.kind == "pointwise" and self.is_free(argument) and isinstance(argument, Ref):
                 self._start_at_zero(argument.name)
         moments = [self.moment(argument, self._inside(argument, scope)) for argument in call.arguments]
-        over = math.prod(self.count(inner, axis) for axis in call.axes) if function.kind != "structure" else 1.0
+        over = (
+            math.prod(self.count(inner, axis) for axis in call.axes) if function.kind != "structure" else 1.0
+        )
         match call.function:
             case "softmax" | "hardmax" | "mean":
                 return (moments[0] if call.function == "mean" else 1.0) / over
@@ -261,7 +262,11 @@ class _Deriver:
             case "onehot":
                 return 1.0 / self.count(scope, call.axes[0])
             case "concat" | "where" | "maximum" | "minimum":
-                return sum(moments[-2:]) / len(moments[-2:]) if call.function != "concat" else sum(moments) / len(moments)
+                return (
+                    sum(moments[-2:]) / len(moments[-2:])
+                    if call.function != "concat"
+                    else sum(moments) / len(moments)
+                )
         if len(moments) == 1 and function.kind == "pointwise" and function.scalar is not None:
             return _through(call.function, moments[0])
         return moments[0] if moments else 1.0
@@ -294,5 +299,3 @@ def _constant_moment(leaf: Any) -> float:
         return 1.0
     finite = abs(array[abs(array) < 1e6]) ** 2
     return float(finite.mean()) if finite.size and finite.mean() > 0 else 1.0
-
-

@@ -18,7 +18,6 @@ from .expression import (
     Contraction,
     Expression,
     Index,
-    Literal,
     Ref,
     Size,
     axes_of_index,
@@ -26,6 +25,7 @@ from .expression import (
     is_scalar,
     option_axes,
     product_of,
+    references,
     transform,
 )
 from .functions import FUNCTIONS
@@ -142,7 +142,11 @@ class _Lowering:
         start = len(self.steps)
         value = self.lower(equation.right, scope, wanted)
         variable = value.ref.name
-        if len(self.steps) > start and variable == self.steps[-1].equation.name and variable not in self.graph.dims:
+        if (
+            len(self.steps) > start
+            and variable == self.steps[-1].equation.name
+            and variable not in self.graph.dims
+        ):
             self._rename_last(equation.name)
             variable = equation.name
         entries = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
@@ -249,7 +253,11 @@ class _Lowering:
             return self._read_specially(ref, stored, scope)
         index: list[Entry] = []
         for each in stored.entries:
-            names = [name for label in ([each] if isinstance(each, str) else each) for name in _names(labels[label])]
+            names = [
+                name
+                for label in ([each] if isinstance(each, str) else each)
+                for name in _names(labels[label])
+            ]
             index.append(names[0] if len(names) == 1 else tuple(names))
         return Value(Ref(stored.variable, tuple(index)), sizes)
 
@@ -301,7 +309,9 @@ class _Lowering:
 
     # ---- expressions
 
-    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None, whole: bool = False) -> Value:
+    def lower(
+        self, expression: Expression, scope: Scope, wanted: Layout | None, whole: bool = False
+    ) -> Value:
         """The value of an expression; `whole` where positions are to stay integers."""
         match expression:
             case Ref():
@@ -449,7 +459,9 @@ class _Lowering:
         axis = call.axes[0]
         values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
-        left = ordered({name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size))
+        left = ordered(
+            {name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size)
+        )
         sizes = {name: size for each in values for name, size in each.sizes.items()}
         sizes[axis] = scope_of(call, self.graph.dims, self.graph.agree, self.graph.bound)[axis]
         right = replace(call, arguments=tuple(each.ref for each in values))
@@ -471,7 +483,9 @@ class _Lowering:
         right = replace(call, arguments=(value.ref,), options=tuple(options))
         return self.emit(value.layout, right, [value], sizes)
 
-    def build(self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None) -> Value:
+    def build(
+        self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None
+    ) -> Value:
         """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
         if isinstance(order, int):
             return values[order]
@@ -514,19 +528,13 @@ def _with_frees(steps: list[Step], results: tuple[Result, ...]) -> tuple[Step, .
     """Notes after which step each intermediate is needed no more."""
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
-        for ref in _operands(step.equation.right):
+        for ref in references(step.equation.right):
             last[ref.name] = number
     made = {step.equation.name for step in steps} - {each.value.name for each in results}
     return tuple(
         replace(step, frees=tuple(sorted(name for name, at in last.items() if at == number and name in made)))
         for number, step in enumerate(steps)
     )
-
-
-def _operands(expression: Expression) -> list[Ref]:
-    from .expression import references
-
-    return list(references(expression))
 
 
 def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], itemsize: int) -> int:
@@ -542,5 +550,3 @@ def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], 
         peak = max(peak, alive)
         alive -= sum(held[each] for each in step.frees)
     return peak * itemsize
-
-

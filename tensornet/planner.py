@@ -1,6 +1,6 @@
 """Finding the order that is fastest on a device: opt_einsum's search under the time model.
 
-    plan(graph) = rewrite, choose a tree of pairs for every contraction, lower, generate
+plan(graph) = rewrite, choose a tree of pairs for every contraction, lower, generate
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class _Search:
         """Adds to `best` the ways to make a subset from two intermediates."""
         problem, kept = self.problem, self.kept(subset)
         wanted = problem.wanted if subset == self.everything else None
-        for (a, (time_a, order_a)), (b, (time_b, order_b)) in itertools.product(first.items(), second.items()):
+        for (a, (time_a, order_a)), (b, (time_b, order_b)) in itertools.product(
+            first.items(), second.items()
+        ):
             loose = (a[1], b[1])
             for way in arrangements(
                 a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose
@@ -179,7 +181,9 @@ def _local_time(problem: Problem) -> Callable[..., None]:
         summed = union - legs
         batch, rows, columns = a & b & legs, (a - b) & legs, (b - a) & legs
         if summed:
-            seconds = problem.profile.matmul(count(batch), count(rows), count(columns), count(summed), problem.itemsize)
+            seconds = problem.profile.matmul(
+                count(batch), count(rows), count(columns), count(summed), problem.itemsize
+            )
         else:
             moved = problem.itemsize * (count(a) + count(b) + count(legs))
             seconds = problem.profile.pointwise(moved, problem.itemsize * count(legs))
@@ -188,7 +192,9 @@ def _local_time(problem: Problem) -> Callable[..., None]:
             legs_of[subset] = legs
             xn[subset] = (legs, cost, (contract1, contract2))
 
-    legs_of = {1 << n: frozenset(names.index(axis) for axis in layout) for n, layout in enumerate(problem.layouts)}
+    legs_of = {
+        1 << n: frozenset(names.index(axis) for axis in layout) for n, layout in enumerate(problem.layouts)
+    }
     return compare
 
 
@@ -213,10 +219,14 @@ def fewest_flops(problem: Problem) -> Order:
 
 def as_written(problem: Problem) -> Order:
     """From left to right."""
+    return _Search(problem).along(_left_to_right(len(problem.layouts)))[1]
+
+
+def _left_to_right(count: int) -> Tree:
     tree: Tree = 0
-    for number in range(1, len(problem.layouts)):
+    for number in range(1, count):
         tree = (tree, number)
-    return _Search(problem).along(tree)[1]
+    return tree
 
 
 def _search(problem: Problem, optimizer: Any) -> Tree:
@@ -231,7 +241,7 @@ def _search(problem: Problem, optimizer: Any) -> Tree:
     try:
         return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
     except RuntimeError:
-        return functools.reduce(lambda a, b: (a, b), range(1, len(inputs)), 0)
+        return _left_to_right(len(inputs))
 
 
 def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
@@ -325,7 +335,9 @@ def _fields(value: Plan) -> dict[str, Any]:
 
 def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
-        if graph.bound.get(name, value) != value or (name not in graph.open_sizes and name not in graph.bound):
+        if graph.bound.get(name, value) != value or (
+            name not in graph.open_sizes and name not in graph.bound
+        ):
             known = f"it is {graph.bound[name]}" if name in graph.bound else "there is no such axis"
             raise ShapeError(
                 f"a size is given for '{name}', which is not open: {known}",
@@ -370,7 +382,7 @@ def _alternatives(
 # ---------------------------------------------------------------------------- FLOPs
 
 
-def flop_formula(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
+def flop_formula(graph: Graph, *, naive: bool = False, **sizes: Any) -> Any:
     """The FLOPs of the contractions, as a formula in the names of the axes.
 
     Each pairwise step of the plan counts 2 × the product of all its axes (a multiplication and an

@@ -21,8 +21,15 @@ class Backend(Protocol):
     `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`.
     """
 
-    name: str
-    templates: Mapping[str, str]
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """Operation to source text."""
+
+    def __hash__(self) -> int: ...
 
     def namespace(self) -> Mapping[str, Any]:
         """The names generated code may use; imports the library."""
@@ -77,5 +84,6 @@ def backend_of(array: Any) -> Backend:
         generic: Callable[[Any], Backend] = importlib.import_module("tensornet.backends.array_api").of
         return generic(array.__array_namespace__())
     raise BackendError(
-        f"{type(array).__name__} is not an array of a known library", fix=f"pass arrays of {', '.join(BACKENDS)}"
+        f"{type(array).__name__} is not an array of a known library",
+        fix=f"pass arrays of {', '.join(BACKENDS)}",
     )

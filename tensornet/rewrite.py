@@ -24,6 +24,7 @@ from .expression import (
     occurring,
     references,
     rename,
+    rename_tensors,
     subexpressions,
     sum_of,
     transform,
@@ -65,15 +66,21 @@ def share(graph: Graph) -> Graph:
 def _shareable(expression: Expression) -> Iterator[Expression]:
     """The parts worth a name: calls and sums over something, not products of whole equations."""
     for part in subexpressions(expression):
-        if part is not expression and isinstance(part, Call | Contraction) and not is_scalar(part):
-            if not _depends_on_place(part) and not any(isinstance(p, Call) and p.function == "dropout" for p in subexpressions(part)):
-                yield part
+        if part is expression or not isinstance(part, Call | Contraction) or is_scalar(part):
+            continue
+        if not _depends_on_place(part) and not _is_random(part):
+            yield part
+
+
+def _is_random(expression: Expression) -> bool:
+    return any(isinstance(part, Call) and part.function == "dropout" for part in subexpressions(expression))
 
 
 def _depends_on_place(expression: Expression) -> bool:
     """Whether sizes of the surrounding equation show in the value."""
     return any(
-        isinstance(part, Size) or (isinstance(part, Call) and part.function in ("index", "onehot", "concat", "pad"))
+        isinstance(part, Size)
+        or (isinstance(part, Call) and part.function in ("index", "onehot", "concat", "pad"))
         for part in subexpressions(expression)
     )
 
@@ -111,25 +118,25 @@ def _merge(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     kept: list[Equation] = []
     for equation in graph.equations:
-        equation = replace(equation, right=_rename_refs(equation.right, renamed))
+        equation = replace(equation, right=rename_tensors(equation.right, renamed))
         form, names = _canonical(equation.right)
         left = tuple(
-            names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry) for entry in equation.left
+            names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry)
+            for entry in equation.left
         )
         key = (left, form)
-        random = any(isinstance(p, Call) and p.function == "dropout" for p in subexpressions(equation.right))
-        if key in seen and equation.name not in graph.outputs and not random and not _depends_on_place(equation.right):
+        random = _is_random(equation.right)
+        if (
+            key in seen
+            and equation.name not in graph.outputs
+            and not random
+            and not _depends_on_place(equation.right)
+        ):
             renamed[equation.name] = seen[key]
         else:
             seen.setdefault(key, equation.name)
             kept.append(equation)
     return replace(graph, equations=tuple(kept)) if renamed else graph
-
-
-def _rename_refs(expression: Expression, names: dict[str, str]) -> Expression:
-    from .expression import rename_tensors
-
-    return rename_tensors(expression, names) if names else expression
 
 
 # ---------------------------------------------------------------------------- fusion
@@ -169,7 +176,9 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
                 names[made] = read
             case str(), tuple():
                 splits[made] = read
-            case tuple(), tuple() if len(made) == len(read) and _same_parts(graph, reader, producer, made, read):
+            case tuple(), tuple() if len(made) == len(read) and _same_parts(
+                graph, reader, producer, made, read
+            ):
                 names.update(zip(made, read, strict=True))
             case tuple(), str():
                 parts = []
@@ -221,7 +230,8 @@ def _same_parts(
 ) -> bool:
     outer, inner = graph.scope(reader), graph.scope(producer)
     return all(
-        evaluate(outer[r], graph.bound) == evaluate(inner[m], graph.bound) for m, r in zip(made, read, strict=True)
+        evaluate(outer[r], graph.bound) == evaluate(inner[m], graph.bound)
+        for m, r in zip(made, read, strict=True)
     )
 
 
@@ -263,7 +273,9 @@ def split(equation: Equation, axis: str, parts: tuple[str, ...]) -> Equation | N
 
 def _length(index: tuple[object, ...]) -> int:
     """How many axis names stand in brackets, repeats and gathers counted so that both differ."""
-    return sum(len(entry) if isinstance(entry, tuple) else 0 if isinstance(entry, int) else 1 for entry in index)
+    return sum(
+        len(entry) if isinstance(entry, tuple) else 0 if isinstance(entry, int) else 1 for entry in index
+    )
 
 
 def _split(expression: Expression, axis: str, parts: tuple[str, ...]) -> Expression:
@@ -273,7 +285,8 @@ def _split(expression: Expression, axis: str, parts: tuple[str, ...]) -> Express
             return replace(
                 changed,
                 index=tuple(
-                    entry if isinstance(entry, int | Ref) else _split_entry(entry, axis, parts) for entry in index
+                    entry if isinstance(entry, int | Ref) else _split_entry(entry, axis, parts)
+                    for entry in index
                 ),
             )
         case Contraction(_, summed) if axis in summed:
@@ -354,7 +367,9 @@ def multiplied_out(equation: Equation) -> Equation:
 
 def _term(product: Contraction, at: int, term: Expression) -> Expression:
     rest = product.factors[:at] + product.factors[at + 1 :]
-    clash = set(term.summed) & {a for f in rest for a in occurring(f)} if isinstance(term, Contraction) else set()
+    clash = (
+        set(term.summed) & {a for f in rest for a in occurring(f)} if isinstance(term, Contraction) else set()
+    )
     if isinstance(term, Contraction) and not clash and not set(term.summed) & set(product.summed):
         inserted, summed = term.factors, set(product.summed) | set(term.summed)
     else:

@@ -115,11 +115,20 @@ class Plan:
         shown = [str(step.equation) for step in self.steps]
         width = min(76, max((len(text) for text in shown), default=0))
         for number, (text, step) in enumerate(zip(shown, self.steps, strict=True), 1):
-            cost = f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
+            cost = (
+                f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
+            )
             lines.append(f"{number:3}  {text:<{width}}  {cost}")
-        rows = [Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory), *self.alternatives]
+        rows = [
+            Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
+            *self.alternatives,
+        ]
         for row in rows:
-            ratio = "" if row.name == "this plan" or not self.seconds else f"  ({row.seconds / self.seconds:.2f}× the time)"
+            ratio = (
+                ""
+                if row.name == "this plan" or not self.seconds
+                else f"  ({row.seconds / self.seconds:.2f}× the time)"
+            )
             lines.append(
                 f"     {row.name + ':':<15} {human(row.flops, 'FLOP')}, {human(row.bytes, 'B')} moved,"
                 f" peak {human(row.peak_memory, 'B')}, expected {human(row.seconds, 's')}{ratio}"
@@ -162,7 +171,16 @@ def human(amount: float, unit: str) -> str:
     """An amount with three digits and a prefix: `1.84 GFLOP`, `38.5 MB`, `44 ms`."""
     if amount == 0:
         return f"0 {unit}"
-    prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")]
+    prefixes = [
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+        (1, ""),
+        (1e-3, "m"),
+        (1e-6, "µ"),
+        (1e-9, "n"),
+    ]
     for scale, prefix in prefixes:
         if amount >= scale:
             return f"{amount / scale:.3g} {prefix}{unit}"

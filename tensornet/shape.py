@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .errors import Place, ShapeError
 from .equation import Equation, locate
+from .errors import Place, ShapeError
 from .expression import (
     Call,
     Contraction,
@@ -209,7 +209,9 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
 
             return floor(scalar_size(argument, scope))
     place: Place | None = expression.place
-    raise ShapeError(f"{show(expression)} is not a whole number of positions", place, "use integers and sizes")
+    raise ShapeError(
+        f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
+    )
 
 
 def size_expression(size: Any) -> Expression:
@@ -259,5 +261,5 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
-        f"give the two axes different names, or make their sizes equal",
+        "give the two axes different names, or make their sizes equal",
     )

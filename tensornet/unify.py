@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .equation import Equation
-from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, rename, transform
+from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, references, rename, transform
 from .shape import Axis, Dim, disagreement, size_expression
 from .sizes import evaluate, solve_size, symbol
 
@@ -36,7 +36,9 @@ class Unifier:
 
     def is_open(self, size: Any) -> bool:
         """Whether the size is a bare name with no value, free to become anything."""
-        return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(self.rigid)
+        return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(
+            self.rigid
+        )
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """Makes two sizes equal, solving for an open one; an error if they cannot be."""
@@ -65,7 +67,7 @@ class Unifier:
     def equation(self, equation: Equation) -> Equation:
         """The equation with the sizes it speaks of at large put in, its own axes giving way."""
         local = set(axes_of_index(equation.left)) | {
-            axis for part in _refs(equation.right) for axis in axes_of_index(part.index)
+            axis for part in references(equation.right) for axis in axes_of_index(part.index)
         }
         spoken = {
             name
@@ -75,9 +77,7 @@ class Unifier:
         if not spoken:
             return equation
         arriving = {
-            free.name
-            for name in spoken
-            for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
+            free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
         }
         taken = local | arriving | spoken
         names: dict[str, str] = {}
@@ -93,15 +93,13 @@ class Unifier:
 
     def _put_in(self, expression: Expression, spoken: set[str]) -> Expression:
         if isinstance(expression, Size):
-            return size_expression(self.resolve(symbol(expression.axis))) if expression.axis in spoken else expression
+            return (
+                size_expression(self.resolve(symbol(expression.axis)))
+                if expression.axis in spoken
+                else expression
+            )
         return transform(expression, lambda part: self._put_in(part, spoken))
 
     def sizes(self, names: Iterable[str]) -> tuple[tuple[str, int], ...]:
         """The integers among the named sizes."""
         return tuple((name, self.bound[name]) for name in sorted(set(names)) if name in self.bound)
-
-
-def _refs(expression: Expression) -> Iterable[Ref]:
-    from .expression import references
-
-    return references(expression)

@@ -124,10 +124,12 @@ def _markdown(results: Sequence[RunResult], environment: Mapping[str, Any]) -> s
 def _introduction(environment: Mapping[str, Any]) -> list[str]:
     recipe = environment["recipe"]
     return [
-        "Classifiers of the 1,797 digits of scikit-learn (8×8 pixels), dense and tensorized, all trained by",
-        f"one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning rate",
-        f"{recipe['learning_rate']:g} with warm-up and cosine decay, weight decay {recipe['weight_decay']:g},",
-        f"seed {environment['seed']}. {TEST_IMAGES} images, every class in proportion, are held out as the test.",
+        "Classifiers of the 1,797 digits of scikit-learn (8×8 pixels), dense and tensorized, trained by",
+        f"one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning",
+        f"rate {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay",
+        f"{recipe['weight_decay']:g}.",
+        f"{TEST_IMAGES} images, every class in proportion, are held out as the test;",
+        f"the seed is {environment['seed']}.",
     ]
 
 
@@ -155,9 +157,9 @@ def _reading(results: Sequence[RunResult]) -> list[str]:
     error = 100.0 * math.sqrt(best * (1.0 - best) / TEST_IMAGES)
     return [
         "Names in bold are on the Pareto front: no other row is as accurate with as few parameters. One test",
-        f"image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy is {error:.1f} points,",
-        "and this is one seed: differences of that size between rows mean nothing. Accuracies are those after",
-        "the last epoch; no epoch is chosen by its test accuracy.",
+        f"image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy {error:.1f},",
+        "and this is one seed: differences of that size between rows mean nothing. Accuracies are those",
+        "after the last epoch; no epoch is chosen by its test accuracy.",
     ]
 
 
@@ -181,8 +183,8 @@ def _reproduction(results: Sequence[RunResult], environment: Mapping[str, Any]) 
     used = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
         "`pip install 'tensornet-einsum[study]'` and run the lines below. All columns but the time come out",
-        "the same on the same machine; another processor, or other versions, may round differently. Used here:",
-        f"Python {platform.python_version()}, {used}.",
+        "the same on the same machine; another processor, or other versions, may round differently.",
+        f"Used here: Python {platform.python_version()}, {used}.",
         "",
         "```python",
         "from pathlib import Path",

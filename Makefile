@@ -1,0 +1,40 @@
+# Every target but .venv needs only .venv, and make builds that from nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+export TENSORNET_CALIBRATE ?= 1
+
+.PHONY: study test test-slow lint bench format clean
+
+study: .venv/ready
+	$(BIN)/tensornet study
+
+test: .venv/ready
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests
+
+test-slow: .venv/ready
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest tests
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.tcl
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv: .venv/ready
+
+# torch goes first and alone: a range in another package's needs would fetch a different build.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[study,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
