@@ -315,11 +315,13 @@ class _Writer:
             case Call(function) as call if FUNCTIONS[function].kind == "structure":
                 return self.structure(call, left)
             case expression if is_scalar(expression):
-                return self.op("scalar", self.scalar(expression), dtype=self._scalar_dtype())
+                return self.op("scalar", self.scalar(expression), dtype=self._scalar_dtype(expression))
             case expression:
                 return self.render(expression, left)
 
-    def _scalar_dtype(self) -> str:
+    def _scalar_dtype(self, expression: Expression) -> str:
+        if isinstance(scalar_value(expression), bool):
+            return self.op("dtype", "bool")
         like = self.like()
         return f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
 

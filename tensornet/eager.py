@@ -244,14 +244,18 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     arrays, lists = list(arguments[0::2]), list(arguments[1::2])
     result = arrays.pop() if len(arguments) % 2 else None
 
-    def text(axes: Any) -> str:
-        try:
-            return " ".join("..." if axis is Ellipsis else f"axis{int(axis)}" for axis in axes)
-        except (TypeError, ValueError):
-            raise EquationError("the equation is neither text nor lists of axis numbers") from None
+    try:
+        numbers = sorted({int(axis) for axes in [*lists, result or ()] for axis in axes if axis is not Ellipsis})
+        letters = dict(zip(numbers, _LETTERS, strict=False))
+        texts = [
+            "".join("..." if axis is Ellipsis else letters[int(axis)] for axis in axes)
+            for axes in [*lists, result or ()]
+        ]
+    except (TypeError, ValueError, KeyError):
+        fix = f"einsum(a, [0, 1], b, [1, 2], [0, 2]), with at most {len(_LETTERS)} axes"
+        raise EquationError("the equation is neither text nor lists of axis numbers", fix=fix) from None
+    return ",".join(texts[:-1]) + ("" if result is None else f"->{texts[-1]}"), tuple(arrays)
 
-    joined = ", ".join(text(axes) for axes in lists)
-    if len(lists) == 1 and " " not in joined:
-        joined += " "
-    equation = joined if result is None else f"{joined} -> {text(result)}"
-    return equation, tuple(arrays)
+
+_LETTERS = [chr(ord("a") + n) for n in range(26)] + [chr(ord("а") + n) for n in range(32)]
+"""Latin and then Cyrillic letters, in the order in which Python sorts them."""

@@ -401,8 +401,8 @@ class _Lowering:
     def pointwise(self, call: Call, scope: Scope, whole: bool) -> Value:
         arguments: list[Expression] = []
         values: list[Value] = []
-        for argument in call.arguments:
-            if is_scalar(argument):
+        for position, argument in enumerate(call.arguments):
+            if is_scalar(argument) and not (call.function == "where" and position == 0):
                 arguments.append(self.scalar(argument, scope))
                 continue
             factors: list[Expression] = []
@@ -490,12 +490,14 @@ class _Lowering:
         if isinstance(order, int):
             return values[order]
         way = order.way
-        a = self.build(order.first, values, sizes, flatten((way.batch, way.rows, way.summed)))
-        b = self.build(order.second, values, sizes, flatten((way.batch, way.summed, way.columns)))
-        right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
         left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
+        asked = (flatten((way.batch, way.rows, way.summed)), flatten((way.batch, way.summed, way.columns)))
         if way.kind == "multiply" and wanted is not None:
             left = ordered(flatten(way.result), wanted)
+            asked = (wanted, wanted)
+        a = self.build(order.first, values, sizes, asked[0])
+        b = self.build(order.second, values, sizes, asked[1])
+        right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
         return self.emit(left, right, [a, b], sizes, way, True)
 
 

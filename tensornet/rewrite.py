@@ -169,7 +169,8 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
         return None
     names: dict[str, str] = {}
     splits: dict[str, tuple[str, ...]] = {}
-    taken = occurring(reader.right) | set(axes_of_index(reader.left)) | occurring(producer.right)
+    outer = occurring(reader.right) | set(axes_of_index(reader.left))
+    taken = outer | occurring(producer.right)
     for made, read in zip(producer.left, ref.index, strict=True):
         match made, read:
             case str(), str():
@@ -192,7 +193,7 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
                 reader = divided
             case _:
                 return None
-    body = _moved(producer, names, splits, taken)
+    body = _moved(producer, names, splits, outer | (taken - occurring(producer.right)), taken)
     if body is None:
         return None
     renewed = _factor_named(reader.right, producer.name)
@@ -201,9 +202,13 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
 
 
 def _moved(
-    producer: Equation, names: dict[str, str], splits: dict[str, tuple[str, ...]], taken: set[str]
+    producer: Equation,
+    names: dict[str, str],
+    splits: dict[str, tuple[str, ...]],
+    outer: set[str],
+    taken: set[str],
 ) -> Expression | None:
-    """The producer's expression under the reader's axis names, its own sums under fresh ones."""
+    """The producer's expression under the reader's axis names; its own sums give way to the reader's."""
     for axis, parts in splits.items():
         divided = split(producer, axis, parts)
         if divided is None:
@@ -215,7 +220,7 @@ def _moved(
     targets = set(names.values()) | {axis for parts in splits.values() for axis in parts}
     moves = dict(names)
     for axis in sorted(inner):
-        moves[axis] = fresh(axis, taken | targets) if axis in taken | targets else axis
+        moves[axis] = fresh(axis, taken | targets) if axis in outer | targets else axis
         taken.add(moves[axis])
     if len(set(moves.values())) != len(moves):
         return None

@@ -54,16 +54,28 @@ class Scope:
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
+    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
 
     def __getitem__(self, axis: str) -> Any:
         found = self.sizes.get(axis, self.assumed.get(axis))
         return symbol(axis) if found is None else found
 
-    def without(self, axes: tuple[str, ...]) -> Scope:
+    def settle(self, agree: Agree, axes: tuple[str, ...] | None = None) -> None:
+        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for."""
+        waiting, self.composites = self.composites, []
+        for ref, names, size in waiting:
+            if axes is not None and not set(axes) & set(names):
+                self.composites.append((ref, names, size))
+            else:
+                agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+
+    def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
         """The scope outside a binder of `axes`."""
+        self.settle(agree, axes)
         return Scope(
             {name: size for name, size in self.sizes.items() if name not in axes},
             {name: size for name, size in self.assumed.items() if name not in axes},
+            self.composites,
         )
 
     def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
@@ -73,6 +85,7 @@ class Scope:
             self.sizes[name] = size if known is None else agree(known, size, name, origin)
         for name, size in other.assumed.items():
             self.assumed.setdefault(name, size)
+        self.composites += other.composites
 
 
 def scope_of(
@@ -89,21 +102,32 @@ def scope_of(
         agree: called where two places size the same axis.
         bound: the open sizes that have a value.
     """
+    scope = _scope_of(expression, dims, agree, bound)
+    scope.settle(agree)
+    return scope
+
+
+def _scope_of(
+    expression: Expression,
+    dims: Mapping[str, tuple[Dim, ...]],
+    agree: Agree,
+    bound: Mapping[str, int],
+) -> Scope:
     scope = Scope()
     match expression:
         case Ref():
             return _scope_of_ref(expression, dims, agree, bound)
         case Contraction(factors, summed):
             for factor in factors:
-                scope.add(scope_of(factor, dims, agree, bound), agree, _first_ref(factor))
-            return scope.without(summed)
+                scope.add(_scope_of(factor, dims, agree, bound), agree, _first_ref(factor))
+            return scope.without(summed, agree)
         case Call("index", _, axes):
             return Scope({}, {axes[0]: symbol(axes[0])})
         case Call("concat", arguments, axes):
             return _scope_of_concat(expression, arguments, axes[0], dims, agree, bound)
         case Call(function, arguments, axes):
             for argument in arguments:
-                scope.add(scope_of(argument, dims, agree, bound), agree, _first_ref(argument))
+                scope.add(_scope_of(argument, dims, agree, bound), agree, _first_ref(argument))
             if function == "pad":
                 for name, values in expression.options:
                     if name in scope.sizes and len(values) == 2:
@@ -111,7 +135,7 @@ def scope_of(
                         scope.sizes[name] = scope.sizes[name] + before + after
             if function == "onehot":
                 scope.assumed.setdefault(axes[0], symbol(axes[0]))
-            return scope.without(axes) if axes and _reduces(expression) else scope
+            return scope.without(axes, agree) if axes and _reduces(expression) else scope
     return scope
 
 
@@ -140,9 +164,9 @@ def _scope_of_ref(
             case str() if dim is not None:
                 scope.add(Scope({entry: dim_size(dim)}), agree, ref)
             case tuple() if dim is not None:
-                scope.add(_scope_of_composite(ref, entry, dim, agree, bound), agree, ref)
+                scope.add(_scope_of_composite(ref, entry, dim, bound), agree, ref)
             case Ref():
-                scope.add(scope_of(entry, dims, agree, bound), agree, entry)
+                scope.add(_scope_of(entry, dims, agree, bound), agree, entry)
             case int() if dim is not None:
                 size = evaluate(dim_size(dim), bound)
                 if isinstance(size, int) and not -size <= entry < size:
@@ -158,17 +182,14 @@ def _show_dim(dim: Dim) -> str:
     return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
 
 
-def _scope_of_composite(
-    ref: Ref, names: tuple[str, ...], dim: Dim, agree: Agree, bound: Mapping[str, int]
-) -> Scope:
+def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, int]) -> Scope:
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
     if len(names) == len(dim) and all(
         name not in bound or bound[name] == evaluate(axis.size, bound)
         for name, axis in zip(names, dim, strict=True)
     ):
         return Scope({name: axis.size for name, axis in zip(names, dim, strict=True)})
-    agree(dim_size(dim), product(symbol(name) for name in names), "(" + ",".join(names) + ")", ref)
-    return Scope({name: symbol(name) for name in names})
+    return Scope({}, {name: symbol(name) for name in names}, [(ref, names, dim_size(dim))])
 
 
 def _scope_of_concat(
@@ -182,9 +203,9 @@ def _scope_of_concat(
     """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
     scope, total = Scope(), 0
     for argument in arguments:
-        inner = scope_of(argument, dims, agree, bound)
+        inner = _scope_of(argument, dims, agree, bound)
         total = total + (inner[axis] if axis in free_axes(argument) else 1)
-        scope.add(inner.without((axis,)), agree, _first_ref(argument))
+        scope.add(inner.without((axis,), agree), agree, _first_ref(argument))
     scope.sizes[axis] = total
     return scope
 

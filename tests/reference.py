@@ -1,0 +1,235 @@
+"""An independent interpreter of graphs: NumPy in float64, one node at a time, no planning.
+
+It shares the parsed expressions with the library and nothing below them: no rewrite, no search,
+no layouts, no generated code. Products go through `numpy.einsum`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from tensornet.expression import Call, Contraction, Expression, Literal, Ref, Size
+from tensornet.graph import Graph
+
+Named = tuple[tuple[str, ...], np.ndarray]
+
+_UNARY = {
+    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "square": np.square,
+    "abs": np.abs, "sign": np.sign, "floor": np.floor, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+    "erf": scipy.special.erf, "sigmoid": scipy.special.expit, "logical_not": np.logical_not,
+    "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
+    "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
+    "gelu_tanh": lambda a: a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
+    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float),
+}  # fmt: skip
+_BINARY = {
+    "power": np.power, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
+    "not_equal": np.not_equal, "less_equal": np.less_equal, "greater": np.greater,
+    "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
+    "dropout": lambda a, rate: a,
+}  # fmt: skip
+_OVER = {
+    "mean": np.mean, "var": np.var, "max": np.max, "min": np.min, "prod": np.prod,
+    "logsumexp": scipy.special.logsumexp,
+}  # fmt: skip
+
+
+def run(graph: Graph, arrays: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
+    """Every output of a graph, by name; `arrays` holds inputs and parameters."""
+    known = {**(sizes or {}), **graph.bound}
+    tensors = {name: _wide(np.asarray(array)) for name, array in arrays.items()}
+    leading = _join_leading(graph, tensors)
+    known["lead"] = math.prod(leading)
+    for leaf in graph.constants:
+        assert leaf.value is not None
+        tensors[leaf.name] = leaf.value.array()
+    for equation in graph.equations:
+        scope = {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
+        axes, array = _Evaluator(tensors, known).value(equation.right, scope)
+        flat = [a for entry in equation.left for a in ([entry] if isinstance(entry, str) else entry)]
+        array = np.einsum(array, [axes.index(a) for a in axes], [axes.index(a) for a in flat])
+        where = dict(zip(flat, array.shape, strict=True))
+        shape = [math.prod(where[a] for a in ([e] if isinstance(e, str) else e)) for e in equation.left]
+        tensors[equation.name] = array.reshape(shape)
+    return {name: _split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(float) if array.dtype.kind == "f" else array
+
+
+def _join_leading(graph: Graph, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
+    """Makes one axis of those that `...` stands for; returns their shape."""
+    leading: tuple[int, ...] = ()
+    for leaf in graph.inputs:
+        names = [dim[0].name if dim else "" for dim in leaf.dims]
+        if "..." in names:
+            at, shape = names.index("..."), tensors[leaf.name].shape
+            stop = len(shape) - (len(names) - at - 1)
+            leading = shape[at:stop]
+            tensors[leaf.name] = tensors[leaf.name].reshape(*shape[:at], math.prod(leading), *shape[stop:])
+    return leading
+
+
+def _split_leading(graph: Graph, name: str, array: np.ndarray, leading: tuple[int, ...]) -> np.ndarray:
+    names = [dim[0].name if dim else "" for dim in graph.dims[name]]
+    if "..." not in names:
+        return array
+    at = names.index("...")
+    return array.reshape(*array.shape[:at], *leading, *array.shape[at + 1 :])
+
+
+def _number(size: Any, known: Mapping[str, int]) -> Any:
+    return size if isinstance(size, int) else int(size.subs(known))
+
+
+class _Evaluator:
+    def __init__(self, tensors: Mapping[str, np.ndarray], known: Mapping[str, int]) -> None:
+        self.tensors, self.known = tensors, known
+
+    def value(self, node: Expression, scope: Mapping[str, int]) -> Named:
+        match node:
+            case Literal(value):
+                return (), np.asarray(float(value) if isinstance(value, int) else value)
+            case Size(axis):
+                return (), np.asarray(float(scope.get(axis, self.known.get(axis, 0))))
+            case Ref():
+                return self.ref(node, scope)
+            case Contraction(factors, summed):
+                return self.product([self.value(f, scope) for f in factors], summed)
+            case Call():
+                return self.call(node, scope)
+        raise AssertionError(node)
+
+    def product(self, values: list[Named], summed: tuple[str, ...]) -> Named:
+        axes = list(dict.fromkeys(a for names, _ in values for a in names))
+        out = [a for a in axes if a not in summed]
+        operands: list[Any] = []
+        for names, array in values:
+            operands += [array, [axes.index(a) for a in names]]
+        return tuple(out), np.einsum(*operands, [axes.index(a) for a in out])
+
+    def ref(self, node: Ref, scope: Mapping[str, int]) -> Named:
+        array = self.tensors[node.name]
+        grids: list[Any] = []
+        axes: list[str] = []
+        entries: list[Any] = []
+        shape: list[int] = []
+        for entry, size in zip(node.index, array.shape, strict=True):
+            parts = [(part, self.part_size(part, scope)) for part in entry] if isinstance(entry, tuple) else [(entry, size)]
+            missing = [part for part, each in parts if each is None]
+            if missing:
+                rest = math.prod(each for _, each in parts if each is not None)
+                parts = [(part, size // rest if each is None else each) for part, each in parts]
+            for part, each in parts:
+                entries.append(part)
+                shape.append(each)
+                if isinstance(part, str) and part not in axes:
+                    axes.append(part)
+        array = array.reshape(shape)
+        inner = [self.ref(e, scope) if isinstance(e, Ref) else None for e in entries]
+        for names in inner:
+            axes += [a for a in (names[0] if names else ()) if a not in axes]
+        counts = {e: s for e, s in zip(entries, shape, strict=True) if isinstance(e, str)}
+        for value in inner:
+            if value is not None:
+                counts.update(dict(zip(value[0], value[1].shape, strict=True)))
+        for entry, value in zip(entries, inner, strict=True):
+            if isinstance(entry, int):
+                grids.append(entry)
+            elif value is not None:
+                grids.append(_spread(value, axes))
+            else:
+                grids.append(_spread(((entry,), np.arange(counts[entry])), axes))
+        return tuple(axes), (array[tuple(grids)] if grids else array)
+
+    def part_size(self, part: str, scope: Mapping[str, int]) -> int | None:
+        return scope.get(part, self.known.get(part))
+
+    def call(self, node: Call, scope: Mapping[str, int]) -> Named:
+        name, axes = node.function, node.axes
+        if name == "index":
+            return (axes[0],), np.arange(scope.get(axes[0], self.known.get(axes[0], 0)))
+        if name == "onehot":
+            names, array = self.value(node.arguments[0], scope)
+            size = scope.get(axes[0], self.known.get(axes[0], 0))
+            return (*names, axes[0]), (array[..., None] == np.arange(size)).astype(float)
+        if name == "concat":
+            return self.concat(node, scope)
+        if name in ("roll", "pad"):
+            return self.moved(node, scope)
+        values = [self.value(argument, scope) for argument in node.arguments]
+        if name in _OVER:
+            names, array = values[0]
+            rest = tuple(a for a in names if a not in axes)
+            return rest, _OVER[name](array, axis=tuple(names.index(a) for a in axes))
+        if name in ("softmax", "log_softmax", "hardmax", "normalize"):
+            return self.along(node, values[0])
+        union = list(dict.fromkeys(a for names, _ in values for a in names))
+        arrays = [_spread(value, union) for value in values]
+        if name == "add":
+            return tuple(union), sum(arrays[1:], arrays[0])
+        if name == "where":
+            return tuple(union), np.where(*arrays)
+        found = _UNARY[name](*arrays) if name in _UNARY else _BINARY[name](*arrays)
+        return tuple(union), found
+
+    def along(self, node: Call, value: Named) -> Named:
+        names, array = value
+        at = tuple(names.index(a) for a in node.axes)
+        if node.function == "softmax":
+            return names, scipy.special.softmax(array, axis=at)
+        if node.function == "log_softmax":
+            return names, scipy.special.log_softmax(array, axis=at)
+        if node.function == "hardmax":
+            flat = np.moveaxis(array, at[0], -1)
+            return names, np.moveaxis(np.eye(flat.shape[-1])[flat.argmax(-1)], -1, at[0])
+        eps = float(node.options[0][1][0].value) if node.options else 1e-5  # type: ignore[union-attr]
+        return names, (array - array.mean(at, keepdims=True)) / np.sqrt(array.var(at, keepdims=True) + eps)
+
+    def concat(self, node: Call, scope: Mapping[str, int]) -> Named:
+        (axis,) = node.axes
+        values = [self.value(argument, scope) for argument in node.arguments]
+        union = list(dict.fromkeys([a for names, _ in values for a in names] + [axis]))
+        counts = {a: s for names, array in values for a, s in zip(names, array.shape, strict=True) if a != axis}
+        parts = []
+        for names, array in values:
+            shape = [counts.get(a, dict(zip(names, array.shape, strict=True)).get(a, 1)) for a in union]
+            parts.append(np.broadcast_to(_spread((names, array), union), shape))
+        return tuple(union), np.concatenate(parts, axis=union.index(axis))
+
+    def moved(self, node: Call, scope: Mapping[str, int]) -> Named:
+        names, array = self.value(node.arguments[0], scope)
+        inner = dict(scope) | dict(zip(names, array.shape, strict=True))
+        fill = 0.0
+        for option, values in node.options:
+            amounts = [int(self.value(v, inner)[1]) for v in values]
+            if option == "value":
+                fill = float(self.value(values[0], inner)[1])
+        for option, values in node.options:
+            if option == "value":
+                continue
+            at, amounts = names.index(option), [round(float(self.value(v, inner)[1])) for v in values]
+            if node.function == "roll":
+                array = np.roll(array, amounts[0], axis=at)
+            else:
+                take = np.arange(-amounts[0], array.shape[at] + amounts[1])
+                inside = (take >= 0) & (take < array.shape[at])
+                array = np.take(array, np.clip(take, 0, array.shape[at] - 1), axis=at)
+                mask = inside.reshape([-1 if n == at else 1 for n in range(array.ndim)])
+                array = np.where(mask, array, fill)
+        return names, array
+
+
+def _spread(value: Named, axes: list[str]) -> np.ndarray:
+    """The array with its axes in the given order, 1 where one is missing."""
+    names, array = value
+    own = [a for a in axes if a in names]
+    array = np.transpose(array, [names.index(a) for a in own])
+    sizes = dict(zip(own, array.shape, strict=True))
+    return array.reshape([sizes.get(a, 1) for a in axes])

@@ -1,0 +1,265 @@
+"""One table of equations × every backend, against an independent reference in float64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.backends.array_api import of
+from tensornet.executable import Executable
+from tensornet.protocol import load_backend
+
+from . import reference
+from .strategies import Block, blocks
+
+
+@dataclass(frozen=True)
+class Row:
+    """An equation of the table: text, inputs, sizes, and which inputs hold whole numbers below what."""
+
+    name: str
+    text: str
+    inputs: str = "x"
+    sizes: dict[str, int] = field(default_factory=dict)
+    whole: dict[str, int] = field(default_factory=dict)
+    outputs: str = ""
+
+
+S = {"b": 3, "i": 4, "j": 5, "k": 2, "p": 3, "q": 2, "h": 2, "d": 3}
+_POINTWISE = (
+    "exp expm1 sin cos tanh erf sigmoid relu gelu gelu_tanh silu softplus abs sign square floor".split()
+)
+_REDUCTIONS = "mean var max min prod logsumexp".split()
+ROWS = [
+    Row("matrix product", "y[b,p] = x[b,i] * W[p,i]", sizes=S),
+    Row("three factors", "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", sizes=S),
+    Row("dense with bias", "y[b,p] = gelu(x[b,i] * W[p,i] + u[p]) * Z[p]", sizes=S),
+    Row("two sums", "y[b,q] = tanh(x[b,i]*W[p,i] + u[p]) * Z[q,p]", sizes=S),
+    Row("elementwise", "y[b,i] = x[b,i] * z[b,i]", "x z", S),
+    Row("broadcast", "y[b,i,j] = x[b,i] * z[j] - 2 * w[i,j]", "x z w", S),
+    Row("outer", "y[i,j] = x[i] * z[j]", "x z", S),
+    Row("dot", "y = x[i] * z[i]", "x z", S),
+    Row("batched dot", "y[b,j] = x[b,i,j] * z[b,i,j]", "x z", S),
+    Row("lone sum", "y[b] = x[b,i]", sizes=S),
+    Row("transpose", "y[i,b] = x[b,i]", sizes=S),
+    Row("diagonal", "y[i] = x[i,i]", sizes=S),
+    Row("trace", "y = x[i,i]", sizes=S),
+    Row("diagonal in a product", "y[i,j] = x[i,i,j] * W[j]", sizes=S),
+    Row("split", "y[b,h,d] = x[b,(h,d)] * g[h]", sizes=S),
+    Row("join", "y[b,(h,d)] = x[b,d,h] * g[h]", sizes=S),
+    Row("split and join", "y[b,(d,h)] = x[b,(h,d)]", sizes=S),
+    Row("join then read", "z[b,(d,h)] = x[b,h,d]\ny[b,p] = z[b,c] * W[p,c]", sizes=S),
+    Row("integer index", "y[b,j] = x[b,0,j] + x[b,-1,j]", sizes=S | {"i": 4}, inputs="x[b,i,j]"),
+    Row("embedding", "y[b,i,d] = E[t[b,i],d] + P[i,d]", "t", S | {"E0": 7}, {"t": 7}),
+    Row("gather in a product", "y[b,p] = E[t[b],d] * W[p,d]", "t", S | {"E0": 7}, {"t": 7}),
+    Row("relative positions", "y[h,i,j] = B[h,r[i,j]]", "r", S | {"B1": 9}, {"r": 9}),
+    Row("two gathers", "y[b] = x[s[b],t[b]]", "x[i,j] s t", S, {"s": 4, "t": 5}),
+    Row("gather along the batch", "y[b,j] = x[b,t[b],j]", "x[b,i,j] t", S, {"t": 4}),
+    Row("scalars", "y[b,i] = x[b,i] / sqrt(i * j) + pi * 2 ** -1 - z[j] * z[j]", "x z", S),
+    Row("division", "y[b,i] = x[b,i] / (z[b] * z[b] + 1)", "x z", S),
+    Row("power", "y[b,i] = (x[b,i] ** 2 + 1) ** 0.5", sizes=S),
+    Row("negation", "y[b,i] = -(x[b,i] - z[b])", "x z", S),
+    Row("two-sided", "y[b,i] = maximum(x[b,i], z[b]) + minimum(x[b,i], 0.5)", "x z", S),
+    Row("logic", "y[b,i] = where((x > 0) & ~(x > 1) | (x == 2), x, -1)", "x[b,i]", S),
+    Row("causal mask", "a[b,i,j] = softmax[j](where(index(i) >= index(j), s[b,i,j], -inf))", "s", S),
+    Row("positions", "y[i,d] = sin(index(i) / 10 ** (index(d) / d)) * g[d]", "g", S),
+    Row("softmax", "y[b,i,j] = softmax[i](x[b,i,j])", sizes=S),
+    Row("softmax over two", "y[b,i,j] = softmax[b,j](x[b,i,j])", sizes=S),
+    Row("log softmax", "y[b,i] = log_softmax[b](x[b,i])", sizes=S),
+    Row("hardmax", "y[b,i,j] = hardmax[i](x[b,i,j])", sizes=S),
+    Row("layer norm", "y[b,i] = g[i] * normalize[i](x[b,i], eps=1e-6) + u[i]", sizes=S),
+    Row("norm over the first", "y[b,i] = normalize[b](x[b,i])", sizes=S),
+    Row("reduction inside", "y[b,i] = x[b,i] - mean[i](x[b,i]) * max[i](x[b,i])", sizes=S),
+    Row("roll", "y[b,i,j] = roll(x, i=-1, j=k)", "x[b,i,j]", S | {"k": 2}),
+    Row("concat", "z[b,n,d] = concat[n](cls[1,d], x[b,n,d], x[b,0,d])", "x[b,n,d]", S | {"n": 4}),
+    Row("pad", "y[b,n] = pad(x[b,i], i=(1, 2), value=3)".replace("[b,n]", "[b,i]"), sizes={"b": 3}),
+    Row("crop", "y[b,i] = pad(x[b,i], i=(-1, -1)) * g[i]", sizes={"b": 3}, inputs="x[b,i:6]"),
+    Row("onehot", "y[b,p] = onehot[j](t[b]) * W[p,j]", "t", S, {"t": 5}),
+    Row("leading axes", "y[...,p] = x[...,i] * W[p,i]", "x", S),
+    Row("sum of products", "y[b,p] = x[b,i]*U[p,i] + z[b,j]*V[p,j] + u[p]", "x z", S),
+    Row("distribution", "h[b,p] = x[b,i]*U[p,i] + u[p]\ny[b,q] = h*V[q,p]", sizes=S),
+    Row("shared", "y[b,i] = exp(x[b,i]) / sum[i](exp(x[b,i]))", sizes=S),
+    Row("two results", "h[b,p] = x[b,i]*U[p,i]\ny[b] = h*h", sizes=S, outputs="y h"),
+    Row("an input as a result", "y[b] = x[b,i]", sizes=S, outputs="y x"),
+    *[Row(name, f"y[b,i] = {name}(x[b,i])", sizes=S) for name in _POINTWISE],
+    *[Row(f"{n} of a positive", f"y[b,i] = {n}(x[b,i]*x[b,i] + 1)", sizes=S) for n in ("log", "log1p", "sqrt", "rsqrt")],
+    *[Row(f"{n} over one", f"y[b,j] = {n}[i](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
+    *[Row(f"{n} over two", f"y[i] = {n}[b,j](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
+]
+
+
+def strict() -> Any:
+    return of(array_api_strict)
+
+
+BACKENDS: dict[str, Callable[[], Any]] = {
+    "numpy": lambda: load_backend("numpy"),
+    "torch": lambda: load_backend("torch"),
+    "array-api-strict": strict,
+}
+GPU = {"torch-cuda": ("torch", "cuda"), "cupy": ("cupy", None)}
+
+
+def graph_of(row: Row) -> tn.Graph:
+    """The row's graph, with the sizes that concern it."""
+    known: dict[str, Any] = dict(row.sizes)
+    while True:
+        try:
+            return tn.layer(row.text, inputs=row.inputs, outputs=row.outputs, **known)
+        except tn.ShapeError as error:
+            unused = re.match("a size is given for '(.*)', which is no axis here", str(error))
+            if unused is None:
+                raise
+            del known[unused.group(1)]
+
+
+def arrays_of(graph: tn.Graph, whole: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """Random inputs and parameters; open sizes become 4, and `...` two axes of 2."""
+    generator = np.random.default_rng(seed)
+    found = {}
+    for leaf in (*graph.inputs, *graph.parameters):
+        shape = tuple(_size(size, graph) for size in leaf.shape)
+        if leaf.name in whole:
+            found[leaf.name] = generator.integers(0, whole[leaf.name], shape)
+        else:
+            found[leaf.name] = generator.standard_normal(shape)
+    return found
+
+
+def _size(size: Any, graph: tn.Graph) -> int:
+    if isinstance(size, int):
+        return size
+    return int(size.subs({name: graph.bound.get(str(name), 4) for name in size.free_symbols}))
+
+
+def check(graph: tn.Graph, arrays: dict[str, np.ndarray], backend: Any, device: str | None = None) -> None:
+    """The graph on a backend equals the reference."""
+    sizes = dict.fromkeys(graph.open_sizes, 4)
+    expected = reference.run(graph, arrays, sizes)
+    executable = Executable(graph, backend)
+    given = {name: backend.asarray(array, device=device) for name, array in arrays.items()}
+    results = executable(given, *[given[leaf.name] for leaf in graph.inputs])
+    results = results if isinstance(results, tuple) else (results,)
+    for name, result in zip(graph.outputs, results, strict=True):
+        found = backend.numpy(result)
+        assert found.shape == expected[name].shape
+        np.testing.assert_allclose(found.astype(float), expected[name].astype(float), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_table(row: Row, backend: str) -> None:
+    graph = graph_of(row)
+    if backend == "array-api-strict" and row.name == "positions":
+        pytest.skip("the standard does not mix whole numbers and floating ones")
+    check(graph, arrays_of(graph, row.whole), BACKENDS[backend]())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", GPU)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_table_on_gpu(row: Row, backend: str) -> None:
+    name, device = GPU[backend]
+    if name == "cupy":
+        pytest.importorskip("cupy")
+    graph = graph_of(row)
+    check(graph, arrays_of(graph, row.whole), load_backend(name), device)
+
+
+@given(blocks(), st.sampled_from(sorted(BACKENDS)), st.integers(0, 100))
+def test_random_graphs(case: Block, backend: str, seed: int) -> None:
+    graph = case.graph()
+    if backend == "array-api-strict" and ("index(" in case.text or "onehot" in case.text):
+        backend = "numpy"  # the standard does not mix whole numbers, truth values and floating ones
+    inputs = dict(zip((leaf.name for leaf in graph.inputs), case.arrays(seed), strict=True))
+    check(graph, {**case.parameters(seed), **inputs}, BACKENDS[backend]())
+
+
+def test_leading_axes_of_any_number() -> None:
+    graph = tn.layer("y[...,p] = x[...,i] * W[p,i]", inputs="x", i=4, p=3)
+    parameters = tn.init(graph, dtype="float64")
+    f = tn.compile(graph)
+    for shape in [(4,), (2, 4), (2, 3, 4), (2, 1, 3, 4), (0, 4)]:
+        x = np.random.default_rng(0).standard_normal(shape)
+        np.testing.assert_allclose(f(parameters, x), x @ parameters["W"].T, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+def test_dtype_is_kept(dtype: str) -> None:
+    graph = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=4, p=3, q=2)
+    backends = ["torch"] if dtype == "bfloat16" else ["numpy", "torch"]
+    for backend in backends:
+        parameters = tn.init(graph, backend=backend, dtype=dtype)
+        library = load_backend(backend)
+        assert {library.dtype(array) for array in parameters.values()} == {dtype}
+        x = library.asarray(np.ones((5, 4, 4)), dtype=dtype)
+        assert library.dtype(tn.compile(graph, backend=backend)(parameters, x)) == dtype
+
+
+def test_complex_is_not_conjugated() -> None:
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal((3, 4)) + 1j * generator.standard_normal((3, 4)) for _ in range(2))
+    for convert in (np.asarray, torch.tensor):
+        found = np.asarray(tn.einsum("b i, b i -> b", convert(a), convert(b)))
+        np.testing.assert_allclose(found, np.einsum("bi,bi->b", a, b), rtol=1e-12)
+
+
+def test_registered_functions() -> None:
+    tn.register("cube", numpy=lambda a: a**3, torch=lambda a: a**3)
+    tn.register("reverse", over_axis=True, numpy=np.flip, torch=lambda a, axis: torch.flip(a, (axis,)))
+    graph = tn.layer("y[b,i] = cube(x[b,i]) + reverse[b](x[b,i])", inputs="x")
+    x = np.arange(6.0).reshape(3, 2)
+    expected = x**3 + x[::-1]
+    np.testing.assert_allclose(tn.compile(graph)({}, x), expected)
+    np.testing.assert_allclose(tn.compile(graph, backend="torch")({}, torch.tensor(x)).numpy(), expected)
+    with pytest.raises(tn.BackendError, match="'cube' is registered for numpy, torch, not for cupy"):
+        tn.plan(graph, backend="cupy")
+    with pytest.raises(tn.EquationError, match="'exp' belongs to the language"):
+        tn.register("exp", numpy=np.exp)
+
+
+def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(tn.BackendError, match="there is no backend 'jax'"):
+        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="jax")
+    monkeypatch.setitem(__import__("sys").modules, "array_api_compat.cupy", None)
+    with pytest.raises(tn.BackendError, match="pip install 'tensornet-einsum\\[cupy-cuda12x\\]'"):
+        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="cupy")
+
+
+def test_cupy_code_is_planned_without_a_gpu() -> None:
+    graph = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i])", inputs="x", i=4, p=3)
+    assert "xp.matmul(x, xp.permute_dims(W, (1, 0)))" in tn.plan(graph, backend="cupy", b=8).code
+
+
+def test_arrays_of_another_library_are_refused() -> None:
+    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
+    f = tn.compile(graph, backend="torch")
+    with pytest.raises(tn.BackendError, match="'W' is an array of numpy, and the graph is compiled for torch"):
+        f(tn.init(graph), torch.ones(2, 4))
+    moved = tn.to_backend(tn.init(graph), "torch")
+    assert f(moved, torch.ones(2, 4)).shape == (2, 3)
+
+
+def test_wrong_shapes_show_the_axis() -> None:
+    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
+    f, parameters = tn.compile(graph), tn.init(graph)
+    with pytest.raises(tn.ShapeError, match=r"axis 'i' of 'x' is 5, and should be 4\n  line 1: x\[b, i\]\n +\^\n"):
+        f(parameters, np.ones((2, 5)))
+    with pytest.raises(tn.ShapeError, match=r"'x' has shape \(2,\): 1 dimension\(s\), where the equations read 2"):
+        f(parameters, np.ones(2))
+    with pytest.raises(tn.ShapeError, match="the parameter 'W' is missing"):
+        f({}, np.ones((2, 4)))
+    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 2"):
+        f(parameters, np.ones((2, 4)), np.ones(2))
+    with pytest.raises(tn.BackendError, match="'x' is a list, not an array of numpy"):
+        f(parameters, [[1, 2]])

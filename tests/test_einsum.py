@@ -1,0 +1,122 @@
+"""`tensornet.einsum` against NumPy, with NumPy's and opt_einsum's documented examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+
+A = np.arange(25.0).reshape(5, 5)
+B = np.arange(5.0)
+C = np.arange(6.0).reshape(2, 3)
+D = np.arange(60.0).reshape(3, 4, 5)
+E = np.arange(24.0).reshape(4, 3, 2)
+
+NUMPY_EXAMPLES: list[tuple[Any, ...]] = [
+    ("ii", A), (A, [0, 0]), ("ii->i", A), (A, [0, 0], [0]), ("ij->i", A), (A, [0, 1], [0]),
+    ("...j->...", A), (A, [Ellipsis, 1], [Ellipsis]), ("ji", C), ("ij->ji", C), (C, [1, 0]), (C, [0, 1], [1, 0]),
+    ("i,i", B, B), (B, [0], B, [0]), ("ij,j", A, B), (A, [0, 1], B, [1]), ("...j,j", A, B),
+    ("..., ...", 3, C), (",ij", 3, C), (3, [Ellipsis], C, [Ellipsis]), ("i,j", np.arange(2.0) + 1, B),
+    ("ijk,jil->kl", D, E), (D, [0, 1, 2], E, [1, 0, 3], [2, 3]), ("ki,jk->ij", C, np.arange(10.0).reshape(5, 2)),
+    ("k...,jk", C, np.arange(10.0).reshape(5, 2)), ("ijk,ilm,njm,nlk,abc->", *[np.ones((2, 2, 2))] * 5),
+]  # fmt: skip
+OPT_EINSUM_EXAMPLES = [
+    ("ab,bc->ac", (2, 3), (3, 4)),
+    ("bdik,acaj,ikab,ajac,ikbd", (2, 3, 2, 3), (3, 2, 3, 4), (2, 3, 3, 2), (3, 4, 3, 2), (2, 3, 2, 3)),
+    ("pi,qj,ijkl,rk,sl->pqrs", (3, 3), (3, 3), (3, 3, 3, 3), (3, 3), (3, 3)),
+    ("ea,fb,abcd,gc,hd->efgh", (3, 3), (3, 3), (3, 3, 3, 3), (3, 3), (3, 3)),
+    ("dcb,ca->dba", (2, 3, 4), (3, 5)),
+    ("ijk,ilm,njm,nlk,abc->", *[(2, 2, 2)] * 5),
+    ("a,ab,abc->abc", (2,), (2, 3), (2, 3, 4)),
+    ("abcd,abcd->", (2, 3, 2, 3), (2, 3, 2, 3)),
+    ("a...a->a...", (2, 3, 2)),
+    ("...ij,...jk->...ik", (4, 2, 3), (4, 3, 2)),
+    ("...ij,...jk->...ik", (1, 2, 3), (5, 4, 3, 2)),
+    ("...,...->...", (3, 1), (1, 4)),
+]
+
+
+def same(found: Any, expected: Any) -> None:
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("arguments", NUMPY_EXAMPLES, ids=lambda a: str(a[0] if isinstance(a[0], str) else a[1:2]))
+def test_numpy_examples(arguments: tuple[Any, ...]) -> None:
+    expected = np.einsum(*arguments)
+    same(tn.einsum(*arguments), expected)
+    as_torch = [torch.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    if isinstance(arguments[0], str) and isinstance(arguments[1], np.ndarray):
+        same(tn.einsum(*as_torch).numpy(), expected)
+
+
+@pytest.mark.parametrize("row", OPT_EINSUM_EXAMPLES, ids=lambda row: row[0])
+def test_opt_einsum_examples(row: tuple[Any, ...]) -> None:
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape) for shape in row[1:]]
+    expected = np.einsum(row[0], *arrays)
+    same(tn.einsum(row[0], *arrays), expected)
+    same(tn.einsum(row[0], *[torch.tensor(a) for a in arrays]).numpy(), expected)
+
+
+@st.composite
+def equations(draw: Any) -> tuple[str, list[tuple[int, ...]]]:
+    letters = "abcdefg"[: draw(st.integers(1, 7))]
+    sizes = {letter: draw(st.integers(1, 4)) for letter in letters}
+    terms = draw(st.lists(st.text(letters, max_size=4), min_size=1, max_size=6))
+    used = draw(st.permutations(sorted(set("".join(terms)))))
+    result = "".join(used[: draw(st.integers(0, len(used)))])
+    return ",".join(terms) + "->" + result, [tuple(sizes[letter] for letter in term) for term in terms]
+
+
+@given(equations(), st.booleans(), st.integers(0, 1000))
+def test_random_equations(case: tuple[str, list[tuple[int, ...]]], on_torch: bool, seed: int) -> None:
+    equation, shapes = case
+    generator = np.random.default_rng(seed)
+    arrays = [generator.standard_normal(shape) for shape in shapes]
+    expected = np.einsum(equation, *arrays)
+    same(tn.einsum(equation, *[torch.tensor(a) if on_torch else np.asarray(a) for a in arrays]), expected)
+
+
+def test_long_names_and_composites() -> None:
+    generator = np.random.default_rng(0)
+    x, w = generator.standard_normal((2, 5, 6)), generator.standard_normal((4, 3))
+    expected = np.einsum("bthd,fd->bthf", x.reshape(2, 5, 2, 3), w)
+    same(tn.einsum("batch time (head dim), feature dim -> batch time head feature", x, w), expected)
+    joined = tn.einsum("batch time (head dim), feature dim -> batch time (head feature)", x, w)
+    same(joined, expected.reshape(2, 5, 8))
+
+
+def test_plans_are_made_once() -> None:
+    from tensornet.eager import _executable
+
+    arrays = [np.ones((3, 4)), np.ones((4, 5))]
+    tn.einsum("i j, j k -> i k", *arrays)
+    before = _executable.cache_info().hits
+    tn.einsum("i j, j k -> i k", *arrays)
+    assert _executable.cache_info().hits == before + 1
+
+
+ERRORS = [
+    (("ij,jk->il", A, A), tn.EquationError, r"axis 'l' is in no factor\n  line 1: ij,jk->il\n +\^\nfix: remove it"),
+    (("ij,jk->ik", A, C), tn.ShapeError, r"axis 'j' is 5 in one array, and 2 in another\n  line 1: ij,jk->ik\n {11}\^"),
+    (("ij->i", A, A), tn.ShapeError, r"the equation has 1 factor\(s\), and 2 array\(s\) are given"),
+    (("ijk->i", A), tn.ShapeError, r"'i j k' names 3 axes, and the array has 2: \(5, 5\)"),
+    (("ij->ii", A), tn.EquationError, "axis 'i' is in the result twice"),
+    (("i%->i", A), tn.EquationError, "'i%' cannot be read"),
+    (("ij->i...", A), tn.EquationError, "'...' is in the result only"),
+    (("ij->i",), tn.EquationError, "there are no operands"),
+    (("ij->i", "text"), tn.BackendError, "str is not an array of a known library"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), ERRORS, ids=[row[0][0] for row in ERRORS])
+def test_errors(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        tn.einsum(*arguments)

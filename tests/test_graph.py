@@ -1,0 +1,554 @@
+"""Graphs as values: they print and read back, validate, compose, and give their formulas."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given
+
+import tensornet as tn
+from tests.conftest import within
+from tests.strategies import Block, blocks
+
+TCL = "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"
+
+
+def dense(**sizes: Any) -> tn.Graph:
+    return tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", **sizes)
+
+
+def built(function: Callable[..., Any], inputs: str, **sizes: Any) -> tn.Graph:
+    """`tn.model`, which answers soon."""
+    with within(5):
+        return tn.model(function, inputs=inputs, **sizes)
+
+
+def names(leaves: tuple[Any, ...]) -> list[str]:
+    return [leaf.name for leaf in leaves]
+
+
+# ---------------------------------------------------------------------------- values
+
+
+@given(blocks())
+def test_a_graph_prints_as_the_text_that_makes_it(block: Block) -> None:
+    graph = block.graph()
+    again = tn.layer(str(graph))
+    assert again == graph
+    assert hash(again) == hash(graph)
+    assert str(again) == str(graph)
+
+
+@given(blocks(open_sizes=True))
+def test_a_graph_of_open_sizes_prints_as_the_text_that_makes_it(block: Block) -> None:
+    graph = block.graph()
+    again = tn.layer(str(graph))
+    assert again == graph
+    assert hash(again) == hash(graph)
+
+
+@given(blocks())
+def test_json_gives_the_graph_back(block: Block) -> None:
+    graph = block.graph()
+    assert tn.Graph.from_json(graph.to_json()) == graph
+
+
+@given(blocks(open_sizes=True))
+def test_the_leaves_are_those_of_the_text(block: Block) -> None:
+    graph = block.graph()
+    assert names(graph.inputs) == [name for name, _ in block.input_shapes]
+    assert sorted(names(graph.parameters)) == sorted(name for name, _ in block.parameter_shapes)
+    assert not graph.bound
+
+
+@given(blocks())
+def test_the_parameters_have_the_sizes_of_the_text(block: Block) -> None:
+    shapes = {leaf.name: tuple(sympy.sympify(leaf.shape)) for leaf in block.graph().parameters}
+    bound = block.graph().bound
+    sizes = {name: tuple(int(size.subs(dict(bound))) for size in shape) for name, shape in shapes.items()}
+    assert sizes == dict(block.parameter_shapes)
+    assert tn.parameter_count(block.graph()) == sum(int(np.prod(s, dtype=int)) for s in sizes.values())
+
+
+def with_constant() -> tn.Graph:
+    table = np.arange(6, dtype=np.float32).reshape(2, 3)
+    return tn.layer("y[b,i] = x[b,i] * C[k,i]", inputs="x", constants={"C": table}, k=2, i=3)
+
+
+def test_constants_travel_in_json_and_belong_to_the_value() -> None:
+    graph = with_constant()
+    again = tn.Graph.from_json(graph.to_json())
+    assert again == graph
+    assert again.constants[0].value.array().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert again.constants[0].value.array().dtype == np.float32
+    assert tn.layer(str(graph), constants={"C": graph.constants[0].value.array()}) == graph
+    assert tn.layer(str(graph), constants={"C": np.zeros((2, 3), np.float32)}) != graph
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.bool_, np.complex64])
+def test_constants_keep_their_type(kind: type[Any]) -> None:
+    value = np.ones(3, kind)
+    graph = tn.layer("y[i] = x[i] * C[i]", inputs="x", constants={"C": value}, i=3)
+    assert tn.Graph.from_json(graph.to_json()).constants[0].value.array().dtype == value.dtype
+
+
+def test_the_size_of_a_constant_decides_that_of_its_axis() -> None:
+    graph = tn.layer("y[b] = x[b] * C[b]", inputs="x", constants={"C": np.ones(3)})
+    assert graph.inputs[0].shape == (3,)
+
+
+@pytest.mark.parametrize("start", [0.02, 1.5, "zeros", "ones", 0])
+def test_how_a_parameter_starts_is_part_of_the_value(start: float | str) -> None:
+    graph = tn.layer("y[b] = x[b] * W[b]", inputs="x", init={"W": start})
+    assert graph != tn.layer("y[b] = x[b] * W[b]", inputs="x")
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
+
+
+def test_a_size_that_is_a_formula_prints_and_reads_back() -> None:
+    D = sympy.Symbol("D")
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i] / sqrt(i)", inputs="x", i=D, o=4 * D + 1)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_several_outputs_print_and_read_back() -> None:
+    graph = tn.layer("y[b] = x[b]\nz[b] = 2 * y\nw[b] = y + z", inputs="x", outputs="z y")
+    assert graph.outputs == ("z", "y")
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_graph_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match="outputs"):
+        dense().outputs = ()  # type: ignore[misc]
+
+
+def test_order_and_names_make_a_difference() -> None:
+    assert dense() == dense()
+    assert dense() != dense(i=4)
+    assert dense() != tn.layer("y[b,o] = x[b,i] * V[o,i]", inputs="x")
+
+
+def changed(**parts: Any) -> str:
+    return json.dumps({**json.loads(with_constant().to_json()), **parts})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+        "{}",
+        '"tensornet.graph"',
+        "[" * 100_000,
+        "1" * 5000,
+        '{"format": "tensornet.graph"}',
+        changed(format="another"),
+        changed(version=2),
+        changed(sizes=[]),
+        changed(leaves=3),
+        changed(leaves=[3]),
+        changed(leaves=["import os"]),
+        changed(equations=None),
+        changed(equations=["y[b] = "]),
+        changed(equations=["y[b] = open('f')"]),
+        changed(outputs=["nothing"]),
+        changed(outputs=3),
+        changed(constants={}),
+        changed(constants={"C": 3}),
+        changed(constants={"C": {"dtype": "<f4", "shape": [2, 4], "data": ""}}),
+        changed(constants={"C": {"dtype": "object", "shape": [2, 3], "data": "AAAA"}}),
+        changed(constants={"C": {"dtype": "zzz", "shape": [2, 3], "data": ""}}),
+        changed(constants={"C": {"dtype": "<f4", "shape": [2, 3], "data": "not base64"}}),
+        None,
+    ],
+    ids=range(28),
+)
+def test_json_that_is_no_graph_is_refused(text: Any) -> None:
+    with pytest.raises(tn.EquationError, match=r"graph|equation|syntax|output|constant|function"):
+        tn.Graph.from_json(text)
+
+
+# ---------------------------------------------------------------------------- validation
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "y[b] = x[b]\ny[b] = 2 * x[b]",
+            r"'y' is defined twice\n  line 2: y\[b\] = 2 \* x\[b\]\n +\^\^\^\^\n",
+        ),
+        ("x[b]: input\ny[b] = x[b]", r"'x' is declared twice"),
+        ("x[b]: parameter\ny[b] = x[b]", r"'x' is declared twice\n  line 1: x\[b\]: parameter"),
+        ("b: 3\nb: 4\ny[b] = x[b]", r"'b'.*twice|size of 'b'"),
+        ("z[b] = y[b]\ny[b] = x[b]", r"'y' is used before it is defined\n  line 1"),
+    ],
+)
+def test_each_name_is_given_once_and_before_its_use(text: str, message: str) -> None:
+    inputs = "x[b]" if text.startswith("x") else "x"
+    with pytest.raises(tn.TensornetError, match=message):
+        tn.layer(text, inputs=inputs)
+
+
+def test_a_size_in_the_text_and_another_in_the_call_disagree() -> None:
+    with pytest.raises(tn.TensornetError, match=r"'i'|axis i"):
+        tn.layer("i: 3\ny[b] = x[b,i]", inputs="x", i=4)
+
+
+def test_an_output_must_be_defined() -> None:
+    with pytest.raises(tn.EquationError, match="the output 'z' is not defined\nfix: choose of x, y"):
+        tn.layer("y[b] = x[b]", inputs="x", outputs="z")
+
+
+def test_nothing_comes_out_of_no_equation() -> None:
+    with pytest.raises(tn.EquationError, match="there is no equation, so nothing comes out"):
+        tn.layer("x[b]: input")
+
+
+def test_an_input_that_is_never_used_is_told() -> None:
+    with pytest.raises(tn.EquationError, match="the input 'z' is never used"):
+        tn.layer("y[b] = x[b]", inputs="x z")
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "line", "caret", "both"),
+    [
+        ("y[b,o] = x[b,i] * W[o,i]\nz[b] = y[b,k] * V[k,i] * x[b,k]", {"i": 3, "o": 2}, 2, "k", ("3", "2")),
+        ("y[b,o] = x[b,i] * W[o,i]\nz[b,i] = y[b,i] + x[b,i]", {"i": 3, "o": 2}, 2, "i", ("3", "2")),
+        ("h[b,o] = x[b,i] * W[o,i]\ny[b] = h[b,o] * W[o,o]", {"i": 3, "o": 2}, 2, "o", ("3", "2")),
+    ],
+)
+def test_sizes_that_disagree_are_shown_with_line_caret_and_both_numbers(
+    text: str, sizes: dict[str, int], line: int, caret: str, both: tuple[str, str]
+) -> None:
+    with pytest.raises(tn.ShapeError, match=rf"sizes disagree: axis '{caret}'") as caught:
+        tn.layer(text, inputs="x", **sizes)
+    place = caught.value.place
+    assert place is not None
+    assert (place.number, place.line) == (line, text.splitlines()[line - 1])
+    assert place.line[place.column : place.column + place.width] == caret
+    assert all(number in caught.value.message for number in both)
+
+
+def test_the_message_of_sizes_that_disagree() -> None:
+    text = "y[b,o] = x[b,i] * W[o,i]\nz[b] = y[b,o] * V[o,k] * x[b,k]"
+    message = (
+        "sizes disagree: axis 'k' is k = 4, but in 'V' it is i = 3\n"
+        r"  line 2: z\[b\] = y\[b,o\] \* V\[o,k\] \* x\[b,k\]" + "\n"
+        r"                              \^"
+    )
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.layer(text, inputs="x", i=3, o=2, k=4)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "3", True, None, float("nan"), [2]])
+def test_a_size_is_a_positive_integer_or_a_formula(size: Any) -> None:
+    with pytest.raises(tn.ShapeError, match="the size of 'b' is"):
+        tn.layer("y[b] = x[b]", inputs="x", b=size)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "3", True])
+def test_a_size_bound_later_is_a_positive_integer(size: Any) -> None:
+    with pytest.raises(tn.ShapeError, match="'o' is"):
+        dense().bind(o=size)
+
+
+def test_a_size_for_no_axis_is_refused() -> None:
+    with pytest.raises(
+        tn.ShapeError, match="a size is given for 'c', which is no axis here\nfix: the axes are b"
+    ):
+        tn.layer("y[b] = x[b]", inputs="x", c=3)
+    with pytest.raises(
+        tn.ShapeError, match="'c' is not an open size of this graph\nfix: open sizes: b, i, o"
+    ):
+        dense().bind(c=3)
+
+
+def test_a_size_for_no_axis_of_a_model_is_refused() -> None:
+    with pytest.raises(tn.ShapeError, match="'c'"):
+        built(dense(o=2), "x[b,i]", c=3)
+
+
+def test_a_size_that_is_given_stays() -> None:
+    with pytest.raises(tn.ShapeError, match="the size of 'i' is 4 already"):
+        dense(i=4).bind(i=5)
+    assert dense(i=4).bind(i=4) == dense(i=4)
+    assert dense().bind(i=4) == dense(i=4)
+
+
+def test_running_without_a_size_that_no_array_shows_names_it() -> None:
+    graph = tn.layer("y[i,j] = x[i] * onehot[j](t[i])", inputs="x t")
+    function = tn.compile(graph, backend="numpy")
+    with pytest.raises(tn.ShapeError, match=r"the size of j cannot be told(?s:.*)fix: give j="):
+        function({}, np.ones(2), np.zeros(2, int))
+
+
+def test_a_parameter_of_open_size_cannot_be_initialised() -> None:
+    with pytest.raises(tn.ShapeError, match=r"parameter 'W(?s:.*)has an open size\nfix: give i="):
+        tn.init(dense(o=2))
+
+
+@pytest.mark.parametrize("index", [4, 7, -5])
+def test_an_index_outside_is_shown_with_the_size(index: int) -> None:
+    message = rf"index {index} is outside 'x', whose dimension 1 has size 4\n  line 1: .*\n +\^+\nfix: .*4"
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.layer(f"y[b] = x[b,{index}]", inputs="x[b,i]", i=4)
+
+
+@pytest.mark.parametrize("index", [0, 3, -1, -4])
+def test_an_index_inside_is_accepted(index: int) -> None:
+    graph = tn.layer(f"y[b] = x[b,{index}]", inputs="x[b,i]", i=4)
+    x = np.arange(8.0).reshape(2, 4)
+    np.testing.assert_array_equal(tn.compile(graph, backend="numpy")({}, x), x[:, index])
+
+
+def test_a_constant_must_fit_the_equations() -> None:
+    with pytest.raises(tn.ShapeError, match=r"the constant 'C' has 2 dimension\(s\), and is read with 1"):
+        tn.layer("y[b] = x[b] * C[b]", inputs="x", constants={"C": np.ones((2, 2))})
+    with pytest.raises(tn.ShapeError, match="axis 'b' is b = 3, but in 'C' it is 2"):
+        tn.layer("y[b] = x[b] * C[b]", inputs="x", constants={"C": np.ones(2)}, b=3)
+    with pytest.raises(tn.EquationError, match="the constant 'D' is never used"):
+        tn.layer("y[b] = x[b]", inputs="x", constants={"D": np.ones(2)})
+
+
+# ---------------------------------------------------------------------------- composition
+
+
+def test_scopes_name_the_parameters_and_a_scope_used_twice_shares_them() -> None:
+    def tower(x: tn.Tensor) -> Any:
+        return dense(o=8)(dense(o=8)(dense(o=8)(x, scope="a"), scope="b"), scope="a")
+
+    graph = built(tower, "x[b,i]", i=8)
+    assert names(graph.parameters) == ["a.W", "b.W"]
+    assert tn.parameter_count(graph) == 2 * 64
+    W = {"a.W": np.diag(np.arange(1.0, 9)), "b.W": np.eye(8)[::-1].copy()}
+    x = np.random.default_rng(0).normal(size=(3, 8))
+    expected = x @ W["a.W"].T @ W["b.W"].T @ W["a.W"].T
+    np.testing.assert_allclose(tn.compile(graph, backend="numpy")(W, x), expected)
+
+
+def test_scopes_nest() -> None:
+    block = built(lambda x: dense(o=4)(x, scope="mlp"), "x[b,i]", i=4)
+    graph = built(lambda x: block(block(x, scope="blocks.0"), scope="blocks.1"), "x[b,i]", i=4)
+    assert names(graph.parameters) == ["blocks.0.mlp.W", "blocks.1.mlp.W"]
+    assert tn.layer(str(graph)) == graph
+
+
+def test_shared_parameters_must_agree_in_size() -> None:
+    with pytest.raises(
+        tn.ShapeError, match=r"'a.W' is shared by two calls that disagree: \(8, 4\) and \(8, 8\)"
+    ):
+        built(lambda x: dense(o=8)(dense(o=8)(x, scope="a"), scope="a"), "x[b,i]", i=4)
+
+
+@pytest.mark.parametrize("scope", ["1 b", "a b", "a;", "a[0]", "a..b", ".a", "a\n"])
+def test_a_scope_that_could_not_be_read_back_is_refused(scope: str) -> None:
+    with pytest.raises(tn.EquationError, match="scope"):
+        built(lambda x: dense(o=8)(x, scope=scope), "x[b,i]")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sizes"),
+    [
+        ("x[b,i]", {"b": 2, "i": 3}),
+        ("x[i,b]", {"i": 2, "b": 3}),
+        ("x[o,i]", {"o": 2, "i": 3}),
+        ("x[i,o]", {"i": 2, "o": 3}),
+        ("x[o,b]", {"o": 2, "b": 3}),
+        ("y[W,x]", {"W": 2, "x": 3}),
+    ],
+)
+@pytest.mark.parametrize("given_sizes", [True, False])
+def test_axis_names_of_model_and_layers_do_not_mix(
+    inputs: str, sizes: dict[str, int], given_sizes: bool
+) -> None:
+    def tower(x: tn.Tensor) -> Any:
+        return dense(o=5)(dense(o=4)(x, scope="a"), scope="b")
+
+    graph = built(tower, inputs, **(sizes if given_sizes else {}))
+    x, A, B = np.random.default_rng(0).normal(size=(2, 3)), np.ones((4, 3)), np.arange(20.0).reshape(5, 4)
+    result = tn.compile(graph, backend="numpy")({"a.W": A, "b.W": B}, x)
+    np.testing.assert_allclose(result, x @ A.T @ B.T)
+    assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    "inputs", ["p[n,c] q[n,c]", "x[b,i] z[b,i]", "x[i,b] z[i,b]", "x[b,i] z[n,c]", "z[b,c] x[n,i]"]
+)
+def test_a_layer_of_two_inputs_meets_tensors_of_any_names(inputs: str) -> None:
+    layer = tn.layer("y[b,o] = x[b,i] * z[b,i] * W[o,i]", inputs="x z", o=2)
+    graph = built(lambda first, second: layer(first, second), inputs)
+    x, z, W = np.ones((2, 3)), np.arange(6.0).reshape(2, 3), np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(tn.compile(graph, backend="numpy")({"W": W}, x, z), (x * z) @ W.T)
+
+
+def test_two_inputs_that_disagree_are_refused() -> None:
+    layer = tn.layer("y[b] = x[b,i] * z[b,i]", inputs="x z")
+    with pytest.raises(tn.ShapeError, match=r"sizes disagree(?s:.*)[78]"):
+        built(lambda x, z: layer(x, z), "x[b,i] z[b,j]", i=8, j=7)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4])
+def test_a_layer_of_leading_axes_takes_any_number_of_them(rank: int) -> None:
+    layer = tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", o=2)
+    axes = ["a", "b", "o", "i"][:rank]
+    graph = built(lambda x: layer(x), f"x[{','.join(axes)},c]", c=3)
+    x = np.random.default_rng(0).normal(size=(*range(1, rank + 1), 3))
+    W, u = np.arange(6.0).reshape(2, 3), np.ones(2)
+    np.testing.assert_allclose(tn.compile(graph, backend="numpy")({"W": W, "u": u}, x), x @ W.T + u)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_layer_of_leading_axes_takes_none() -> None:
+    layer = tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", o=2)
+    graph = built(lambda x: layer(x), "x[c]", c=3)
+    assert [str(dim[0].name) for dim in graph.dims["y"]] == ["o"]
+
+
+def test_leading_axes_must_be_the_same_throughout() -> None:
+    layer = tn.layer("y[...,i] = x[...,i] * z[...,i]", inputs="x z")
+    assert len(built(lambda x, z: layer(x, z), "p[a,b,c] q[a,b,c]").dims["y"]) == 3
+    with pytest.raises(tn.ShapeError, match=r"'\.\.\.' stands for \(a=a, b=b\) and for \(a=a\)"):
+        built(lambda x, z: layer(x, z), "p[a,b,c] q[a,c]")
+
+
+def test_an_input_split_into_a_composite_takes_the_size_of_the_tensor() -> None:
+    heads = tn.layer("y[b,h,d] = x[b,(h,d)]", inputs="x", h=2)
+    graph = built(lambda x: heads(x), "p[n,c]", c=6)
+    x = np.arange(12.0).reshape(2, 6)
+    np.testing.assert_array_equal(tn.compile(graph, backend="numpy")({}, x), x.reshape(2, 2, 3))
+
+
+def test_an_input_that_cannot_be_split_is_refused_by_the_names_a_user_knows() -> None:
+    heads = tn.layer("y[b,h,d] = x[b,(h,d)]", inputs="x", h=2)
+    with pytest.raises(tn.ShapeError, match=r"(?s)\A[^@]*7[^@]*\Z"):
+        built(lambda x: heads(x), "p[n,c]", c=7)
+
+
+def test_sizes_of_layer_and_model_meet() -> None:
+    graph = built(dense(i=4, o=8), "x[b,c]")
+    assert tn.parameter_count(graph) == 32
+    assert sympy.sympify(graph.inputs[0].shape[1]).subs(graph.bound) == 4
+    assert built(dense(o=8), "x[b,c]", c=4).parameters[0].shape[1] == sympy.Symbol("c")
+    message = "axis 'i' of the layer's input 'x' is 4, and 'x' has 8 there\nfix: build the layer with i=8"
+    with pytest.raises(tn.ShapeError, match=message):
+        built(dense(i=4, o=8), "x[b,i]", i=8)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "error", "message"),
+    [
+        (
+            lambda x: dense()(x),
+            "x[b,n,i]",
+            tn.ShapeError,
+            r"input is 'x\[b,i\]: input' and 'x' has 3 dimension",
+        ),
+        (lambda x: dense()(x), "x[b]", tn.ShapeError, r"and 'x' has 1 dimension"),
+        (lambda x: dense()(x, x), "x[b,i]", tn.ShapeError, r"takes 1 input\(s\) \(x\), not 2"),
+        (lambda x: dense()(), "x[b,i]", tn.ShapeError, r"takes 1 input\(s\) \(x\), not 0"),
+        (
+            lambda x: dense()(3),
+            "x[b,i]",
+            tn.EquationError,
+            r"on the tensors of a model, not on int\nfix: .*compile",
+        ),
+        (lambda x: dense()(np.ones((2, 2))), "x[b,i]", tn.EquationError, r"not on ndarray"),
+        (lambda x: 3, "x[b,i]", tn.EquationError, r"the model returns 3, not a tensor of its own"),
+        (lambda x: None, "x[b,i]", tn.EquationError, r"the model returns None"),
+        (lambda x: dense()(x), "x", tn.EquationError, r"the input 'x' needs its axes"),
+        (lambda x, z: dense()(x), "x[b,i] x[b,i]", tn.EquationError, r"'x'"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused(
+    function: Callable[..., Any], inputs: str, error: type[tn.TensornetError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        built(function, inputs)
+
+
+def test_tensors_of_another_model_are_refused() -> None:
+    kept: list[tn.Tensor] = []
+    built(lambda x: dense()(kept.append(x) or x), "x[b,i]")
+    add = tn.layer("y[b,i] = x[b,i] + z[b,i]", inputs="x z")
+    with pytest.raises(tn.EquationError, match="belong to different models"):
+        built(lambda x: add(kept[0], x), "x[b,i]")
+    with pytest.raises(tn.EquationError, match="not a tensor of its own"):
+        built(lambda x: dense()(kept[0]), "x[b,i]")
+
+
+def test_a_symbolic_tensor_tells_its_shape() -> None:
+    seen: list[tuple[Any, ...]] = []
+    built(lambda x: seen.append(x.shape) or dense(o=8)(x), "x[b,i]", i=4)
+    assert seen == [(sympy.Symbol("b"), 4)]
+
+
+def test_a_model_of_several_results_and_one_of_none_of_its_own() -> None:
+    graph = built(lambda x: (dense(o=2)(x, scope="a"), dense(o=3)(x, scope="b")), "x[b,i]")
+    assert graph.outputs == ("a.y", "b.y")
+    assert [graph.bound[str(graph.dims[name][1][0].size)] for name in graph.outputs] == [2, 3]
+    assert built(lambda x: x, "x[b,i]").outputs == ("x",)
+
+
+# ---------------------------------------------------------------------------- formulas
+
+
+def test_the_formula_of_a_tensor_contraction_layer() -> None:
+    tcl = tn.layer(TCL, inputs="x", i=4, j=4, k=3, p=4, q=4, r=6)
+    assert str(tn.parameter_formula(tcl)) == "i*p + j*q + k*r"
+    assert tn.parameter_count(tcl) == 4 * 4 + 4 * 4 + 3 * 6
+    assert isinstance(tn.parameter_count(tcl), int)
+
+
+def test_sizes_that_stay_open_stay_in_the_count() -> None:
+    assert str(tn.parameter_count(dense(i=4))) == "4*o"
+    assert tn.parameter_count(dense(i=4), o=3) == 12
+    with pytest.raises(tn.ShapeError, match="'z' is not an open size"):
+        tn.parameter_count(dense(), z=3)
+
+
+def test_sizes_given_as_formulas_appear_in_formulas() -> None:
+    D, R = sympy.symbols("D R")
+    mlp = "h[b,f] = gelu(x[b,i] * A[f,i] + u[f])\ny[b,o] = h * B[o,f] + v[o]"
+    graph = tn.layer(mlp, inputs="x", i=D, f=4 * D, o=D)
+    assert sympy.expand(tn.parameter_formula(graph) - (8 * D**2 + 5 * D)) == 0
+    factored = tn.layer("y[b,o] = x[b,i] * P[i,r] * Q[r,o]", inputs="x", i=D, o=2 * D, r=R)
+    assert sympy.expand(tn.parameter_formula(factored) - 3 * D * R) == 0
+    assert tn.parameter_formula(factored).subs({"D": 8, "R": 2}) == 48
+
+
+def test_a_model_of_symbolic_width_gives_its_formula() -> None:
+    D, n = sympy.Symbol("D"), 3
+
+    def tower(x: tn.Tensor) -> Any:
+        for number in range(n):
+            wide = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=4 * D)(x, scope=f"{number}.up")
+            x = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=D)(wide, scope=f"{number}.down")
+        return x
+
+    graph = built(tower, "x[b,i]", i=D)
+    assert sympy.expand(tn.parameter_formula(graph) - n * 8 * D**2) == 0
+    assert [scope for scope, _, _ in tn.parameter_table(graph)] == ["0", "1", "2"]
+
+
+def test_the_parameters_by_part() -> None:
+    graph = built(lambda x: dense(o=8)(dense(o=4)(x, scope="a.in"), scope="a.out"), "x[b,i]", i=2)
+    assert [(scope, number) for scope, _, number in tn.parameter_table(graph)] == [("a", 2 * 4 + 4 * 8)]
+    assert [(scope, number) for scope, _, number in tn.parameter_table(graph, depth=2)] == [
+        ("a.in", 8),
+        ("a.out", 32),
+    ]
+
+
+def test_a_layer_without_parameters_costs_none() -> None:
+    graph = tn.layer("y[b] = tanh(x[b])", inputs="x")
+    assert tn.parameter_formula(graph) == 0
+    assert tn.parameter_count(graph) == 0

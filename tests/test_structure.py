@@ -1,0 +1,268 @@
+"""The shape of the repository: imports go down the floors, and load nothing before it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tensornet as tn
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FLOORS = {
+    0: ("equation", "errors", "functions", "expression", "sizes"),
+    1: ("graph", "shape", "unify", "elaboration", "composition", "protocol"),
+    2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement"),
+    3: ("planner", "codegen", "executable", "calibration", "lowering", "eager"),
+    4: ("models", "backends"),
+    5: ("cli", "study"),
+}
+FLOOR_OF = {part: floor for floor, parts in FLOORS.items() for part in parts}
+ENTRANCE = "tensornet"  # the package itself, and how it is started, may import any floor
+LAZY = ("torch", "cupy", "tensorly", "sympy", "opt_einsum", "matplotlib", "scipy")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, as `tensornet.graph` or `numpy`, and where it is written."""
+
+    file: Path
+    line: int
+    module: str
+    names: tuple[str, ...]
+    at_top: bool
+    for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+
+def sources() -> list[Path]:
+    """Every Python file of the library, each once although links lead to some twice."""
+    folders = [ROOT / "tensornet", ROOT / "backends", ROOT / "models"]
+    found = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    linked = (ROOT / "tensornet" / "backends", ROOT / "tensornet" / "models")
+    return [path for path in found if not any(link in path.parents for link in linked)]
+
+
+def module_of(path: Path) -> str:
+    """The name a file is imported by: `tensornet.graph`, `tensornet.backends.numpy`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "tensornet" else ("tensornet", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str | None:
+    """What of the library a module belongs to: a file, or one of its folders; nothing if foreign."""
+    names = module.split(".")
+    if names[0] != "tensornet":
+        return None
+    return names[1] if len(names) > 1 else ENTRANCE
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import statement in a file, those inside functions included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = module_of(path)
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    yield from _imports(tree, path, package, at_top=True, for_types=False)
+
+
+def _imports(
+    node: ast.AST, path: Path, package: list[str], at_top: bool, for_types: bool
+) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inner_types = for_types or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        inner_top = at_top and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(path, child.lineno, alias.name, (), at_top, for_types)
+        elif isinstance(child, ast.ImportFrom):
+            base = package[: len(package) - child.level + 1] if child.level else []
+            names = tuple(alias.name for alias in child.names)
+            module = ".".join([*base, *([child.module] if child.module else [])])
+            for each in _targets(module, names):
+                yield Import(path, child.lineno, each, names, at_top, for_types)
+        else:
+            yield from _imports(child, path, package, inner_top, inner_types)
+
+
+def _targets(module: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What `from module import names` loads: submodules, where the names are such."""
+    if module.split(".")[0] != "tensornet":
+        return (module,)
+    known = {module_of(path) for path in sources()}
+    submodules = tuple(f"{module}.{name}" for name in names if f"{module}.{name}" in known)
+    return submodules if len(submodules) == len(names) else (module, *submodules)
+
+
+FILES = sources()
+IDS = [str(path.relative_to(ROOT)) for path in FILES]
+
+
+# ---------------------------------------------------------------------------- floors
+
+
+def test_the_files_are_found() -> None:
+    assert {"graph", "equation", "planner", "backends", "models"} <= {
+        part_of(module_of(path)) for path in FILES
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_every_file_stands_on_a_floor(path: Path) -> None:
+    part = part_of(module_of(path))
+    assert part == ENTRANCE or part == "__main__" or part in FLOOR_OF, (
+        f"give {part} a floor, here and in the design"
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_imports_go_down_the_floors(path: Path) -> None:
+    part = part_of(module_of(path))
+    if part in (ENTRANCE, "__main__"):
+        return
+    for each in imports(path):
+        target = part_of(each.module)
+        if target is None or each.for_types:
+            continue
+        if target == ENTRANCE:
+            assert FLOOR_OF[part] >= 4, f"{each}: the entrance stands above floor {FLOOR_OF[part]}"
+            continue
+        assert FLOOR_OF[target] <= FLOOR_OF[part], (
+            f"{each}: floor {FLOOR_OF[target]} from floor {FLOOR_OF[part]}"
+        )
+
+
+def test_models_and_backends_do_not_import_each_other() -> None:
+    pairs = {
+        (part_of(module_of(each.file)), part_of(each.module)) for path in FILES for each in imports(path)
+    }
+    assert ("models", "backends") not in pairs
+    assert ("backends", "models") not in pairs
+
+
+def test_models_import_no_array_library() -> None:
+    banned = {"numpy", "torch", "cupy", "array_api_compat", "scipy", "tensorly"}
+    models = [path for path in FILES if part_of(module_of(path)) == "models"]
+    wrong = [str(each) for path in models for each in imports(path) if each.module.split(".")[0] in banned]
+    assert not wrong
+
+
+def test_only_the_planner_imports_opt_einsum() -> None:
+    users = {
+        each.file.name
+        for path in FILES
+        for each in imports(path)
+        if each.module.split(".")[0] == "opt_einsum"
+    }
+    assert users == {"planner.py"}
+
+
+def test_only_backends_import_an_array_library_at_the_top() -> None:
+    heavy = ("torch", "cupy", "scipy", "tensorly")
+    outside = [path for path in FILES if part_of(module_of(path)) not in ("backends", "study", "cli")]
+    wrong = [
+        str(each)
+        for path in outside
+        for each in imports(path)
+        if each.at_top and not each.for_types and each.module.split(".")[0] in heavy
+    ]
+    assert not wrong
+
+
+def test_no_circle_among_imports_at_module_level() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        module = module_of(path)
+        if module == ENTRANCE:  # every submodule loads its package first; that is Python's doing
+            continue
+        targets = {each.module for each in imports(path) if each.at_top and not each.for_types}
+        graph[module] = {each for each in targets if part_of(each) not in (None, ENTRANCE)} - {module}
+    order = tuple(graphlib.TopologicalSorter(graph).static_order())
+    assert order.index("tensornet.errors") < order.index("tensornet.graph")
+
+
+def test_a_circle_would_be_found() -> None:
+    with pytest.raises(graphlib.CycleError, match="cycle"):
+        tuple(graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+
+
+# ---------------------------------------------------------------------------- names
+
+
+def test_no_file_hides_a_public_function() -> None:
+    files = {path.stem for path in (ROOT / "tensornet").iterdir() if path.suffix == ".py"}
+    assert not files & set(tn.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(tn.__all__))
+def test_every_public_name_exists_and_says_what_it_does(name: str) -> None:
+    value = getattr(tn, name)
+    assert (value.__doc__ or "").strip()
+
+
+def test_public_names_are_listed_once_and_in_order() -> None:
+    names = list(tn.__all__)
+    assert len(names) == len(set(names))
+
+
+def test_an_unknown_name_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="module 'tensornet' has no attribute 'nothing'"):
+        _ = tn.nothing
+
+
+@pytest.mark.parametrize("name", ["backends", "models"])
+def test_the_links_lead_to_the_folders_at_the_top(name: str) -> None:
+    if not (ROOT / name / "__init__.py").exists():
+        pytest.skip("an installed package has no links, only a checkout")
+    link = ROOT / "tensornet" / name
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../{name}"
+    assert link.resolve() == ROOT / name
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_every_file_opens_by_saying_what_it_is_for(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)) or (path.name == "__init__.py" and not text)
+
+
+# ---------------------------------------------------------------------------- what an import loads
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that a fresh process holds after running `code`."""
+    script = (
+        f"{code}\nimport json, sys\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_the_library_loads_nothing_heavy() -> None:
+    assert not loaded_by("import tensornet") & {*LAZY, "numpy", "rich", "typer"}
+
+
+def test_reading_a_layer_loads_no_array_library() -> None:
+    code = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x', i=4, o=2)"
+    assert not loaded_by(code) & {"torch", "cupy", "tensorly", "opt_einsum", "matplotlib"}
+
+
+def test_running_on_numpy_loads_no_other_library() -> None:
+    code = "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))"
+    loaded = loaded_by(code)
+    assert "opt_einsum" in loaded
+    assert not loaded & {"torch", "cupy", "tensorly", "matplotlib"}
