@@ -1,0 +1,269 @@
+"""Layers: shapes, parameter-count formulas and values, over random orders, sizes and ranks."""
+
+from __future__ import annotations
+
+import string
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import tensorly
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorly.tenalg import multi_mode_dot as tensorly_multi_mode_dot
+
+import tensornet as tn
+from tensornet import models
+from tensornet.models.ranks import choose_ranks
+
+sizes_of = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
+
+
+@st.composite
+def pairs(draw: Any, most: int = 5) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two lists of sizes of one length."""
+    both = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=most))
+    return tuple(a for a, _ in both), tuple(b for _, b in both)
+
+
+def run(graph: tn.Graph, *inputs: np.ndarray, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    parameters = tn.init(graph, seed=seed, dtype="float64")
+    for name, array in parameters.items():
+        if "bias" in name:
+            array += np.random.default_rng(seed).standard_normal(array.shape)
+    return parameters, tn.compile(graph)(parameters, *inputs)
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def counted(graph: tn.Graph) -> int:
+    """Formula and number agree with the arrays themselves."""
+    number = sum(array.size for array in tn.init(graph).values())
+    assert tn.parameter_formula(graph).subs(dict(graph.bound)) == number
+    assert tn.parameter_count(graph) == number
+    return number
+
+
+@given(pairs(), st.booleans(), st.lists(st.integers(1, 3), max_size=3))
+def test_tcl(case: tuple[tuple[int, ...], tuple[int, ...]], bias: bool, batch: list[int]) -> None:
+    sizes, ranks = case
+    graph = models.tcl(sizes, ranks, bias=bias)
+    assert counted(graph) == sum(i * r for i, r in zip(sizes, ranks, strict=True)) + bias * prod(ranks)
+    x = random(*batch, *sizes)
+    parameters, found = run(graph, x)
+    factors = [parameters[f"U{n}"] for n in range(1, len(sizes) + 1)]
+    modes = list(range(len(batch), len(batch) + len(sizes)))
+    expected = tensorly_multi_mode_dot(x, factors, modes=modes) + (parameters["bias"] if bias else 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@given(sizes_of, st.integers(1, 4), st.sampled_from(["tucker", "cp", "tt", "dense"]), st.data())
+def test_trl(sizes: tuple[int, ...], outputs: int, factorization: str, data: Any) -> None:
+    counts = {"tucker": len(sizes) + 1, "cp": 1, "tt": len(sizes), "dense": 0}
+    ranks = tuple(data.draw(st.integers(1, 3)) for _ in range(counts[factorization]))
+    graph = models.trl(sizes, outputs, rank=ranks, factorization=factorization.upper())
+    formulas = {
+        "tucker": lambda: prod(ranks) + sum(i * r for i, r in zip((*sizes, outputs), ranks, strict=True)),
+        "cp": lambda: ranks[0] * (sum(sizes) + outputs),
+        "tt": lambda: sum(a * i * b for a, i, b in zip((1, *ranks), (*sizes, outputs), (*ranks, 1), strict=True)),
+        "dense": lambda: prod(sizes) * outputs,
+    }
+    assert counted(graph) == formulas[factorization]() + outputs
+    x = random(3, *sizes)
+    parameters, found = run(graph, x)
+    weight = trl_weight(factorization, parameters, len(sizes), outputs)
+    expected = np.tensordot(x, weight, len(sizes)) + parameters["bias"]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def trl_weight(factorization: str, parameters: dict[str, np.ndarray], order: int, outputs: int) -> np.ndarray:
+    """The dense weight, by tensorly."""
+    if factorization == "dense":
+        return parameters["W"]
+    factors = [parameters[f"{'G' if factorization == 'tt' else 'U'}{n}"] for n in range(1, order + 1)]
+    if factorization == "tucker":
+        return np.asarray(tensorly.tucker_to_tensor((parameters["G"], [*factors, parameters["V"]])))
+    if factorization == "cp":
+        return np.asarray(tensorly.cp_to_tensor((None, [*factors, parameters["V"]])))
+    cores = [factors[0][None], *factors[1:], parameters["V"][:, :, None]]
+    return np.asarray(tensorly.tt_to_tensor(cores))
+
+
+def test_both_association_orders_of_the_trl_agree() -> None:
+    """Thesis eq. 3.0.7: contracting X with the factors first, or with the whole weight."""
+    graph = models.trl((3, 4), 5, rank=(2, 3, 2), bias=False)
+    x = random(6, 3, 4)
+    p, found = run(graph, x)
+    small = np.einsum("bij,ir,js->brs", x, p["U1"], p["U2"])
+    np.testing.assert_allclose(np.einsum("brs,rst,ot->bo", small, p["G"], p["V"]), found, rtol=1e-10)
+    whole = np.einsum("rst,ir,js,ot->ijo", p["G"], p["U1"], p["U2"], p["V"])
+    np.testing.assert_allclose(np.tensordot(x, whole, 2), found, rtol=1e-10)
+
+
+LINEAR = ["dense", "tucker", "cp", "tt", "blocktt", "kronecker"]
+
+
+@given(pairs(4), st.sampled_from(LINEAR), st.integers(1, 3), st.booleans())
+def test_linear(case: tuple[tuple[int, ...], tuple[int, ...]], factorization: str, rank: int, bias: bool) -> None:
+    ins, outs = case
+    graph = models.linear(ins, outs, factorization=factorization, rank=rank, bias=bias)
+    total = counted(graph) - bias * prod(outs)
+    order = len(ins)
+    formulas = {
+        "dense": prod(ins) * prod(outs),
+        "tucker": rank ** (2 * order) + rank * (sum(ins) + sum(outs)),
+        "cp": rank * (sum(ins) + sum(outs)),
+        "kronecker": rank * sum(i * o for i, o in zip(ins, outs, strict=True)),
+        "blocktt": train([i * o for i, o in zip(ins, outs, strict=True)], rank),
+        "tt": train([*outs, *ins], rank),
+    }
+    assert total == formulas[factorization]
+    x = random(2, 3, prod(ins))
+    parameters, found = run(graph, x)
+    weight = linear_weight(factorization, parameters, order).reshape(prod(outs), prod(ins))
+    expected = x @ weight.T + (parameters["bias"].reshape(-1) if bias else 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def train(modes: list[int], rank: int) -> int:
+    links = [1] + [rank] * (len(modes) - 1) + [1]
+    return sum(links[n] * size * links[n + 1] for n, size in enumerate(modes))
+
+
+def linear_weight(factorization: str, p: dict[str, np.ndarray], order: int) -> np.ndarray:
+    """The weight with axes o₁…o_N i₁…i_N, by tensorly or numpy."""
+    numbers = range(1, order + 1)
+    if factorization == "dense":
+        return p["W"]
+    if factorization == "tucker":
+        factors = [p[f"A{n}"] for n in numbers] + [p[f"B{n}"] for n in numbers]
+        return np.asarray(tensorly.tucker_to_tensor((p["G"], factors)))
+    if factorization == "cp":
+        return np.asarray(tensorly.cp_to_tensor((None, [p[f"A{n}"] for n in numbers] + [p[f"B{n}"] for n in numbers])))
+    if factorization == "tt":
+        cores = [p[f"G{n}"] for n in range(1, 2 * order + 1)]
+        cores = [cores[0][None], *cores[1:-1], cores[-1][:, :, None]]
+        return np.asarray(tensorly.tt_to_tensor(cores))
+    if factorization == "kronecker":
+        terms = [p[f"A{n}"] for n in numbers]
+        letters = string.ascii_lowercase
+        subscripts = ",".join("z" + letters[n] + letters[order + n] for n in range(order))
+        return np.einsum(f"{subscripts}->{letters[: 2 * order]}", *terms)
+    cores = [p[f"G{n}"] for n in numbers]
+    if order == 1:
+        return cores[0]
+    merged = [core.reshape(*((-1,) if False else core.shape)) for core in cores]
+    letters = string.ascii_lowercase
+    ranks = string.ascii_uppercase
+    subscripts = [
+        (ranks[n - 1] if n else "") + letters[n] + letters[order + n] + (ranks[n] if n < order - 1 else "")
+        for n in range(order)
+    ]
+    return np.einsum(",".join(subscripts) + "->" + letters[: 2 * order], *merged)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8).map(tuple), st.data())
+def test_multi_mode_dot(sizes: tuple[int, ...], data: Any) -> None:
+    order = len(sizes)
+    modes = sorted(data.draw(st.sets(st.integers(0, order - 1))))
+    vectors = [mode for mode in modes if data.draw(st.booleans())]
+    x = random(*sizes)
+    ranks = {mode: data.draw(st.integers(1, 3)) for mode in modes}
+    factors = [
+        random(sizes[m], seed=m) if m in vectors else random(ranks[m], sizes[m], seed=m) for m in modes
+    ]
+    graph = models.multi_mode_dot(order, modes, vectors=vectors)
+    found = tn.compile(graph)({}, x, *factors)
+    expected = tensorly_multi_mode_dot(x, factors, modes=modes) if modes else x
+    np.testing.assert_allclose(found, np.asarray(expected).reshape(np.shape(found)), rtol=1e-10, atol=1e-10)
+
+
+def test_mode_dot_and_bias() -> None:
+    x, u = random(2, 3, 4), random(5, 3)
+    expected = tensorly.tenalg.mode_dot(x, u, 1)
+    np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1))({}, x, u), expected, rtol=1e-12)
+    np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1, transpose=True))({}, x, u.T), expected, rtol=1e-12)
+    np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1, vector=True))({}, x, u[0]), expected[:, 0], rtol=1e-12)
+    graph = models.multi_mode_dot(2, vectors=(0, 1), bias=True)
+    a, b = random(3), random(4, seed=1)
+    x = random(3, 4, seed=2)
+    np.testing.assert_allclose(tn.compile(graph)({}, x, a, b, np.array(2.0)), a @ x @ b + 2, rtol=1e-12)
+
+
+@given(pairs(6))
+def test_tucker_to_tensor(case: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    sizes, ranks = case
+    core = random(*ranks)
+    factors = [random(i, r, seed=i) for i, r in zip(sizes, ranks, strict=True)]
+    found = tn.compile(models.tucker_to_tensor(len(sizes)))({}, core, *factors)
+    np.testing.assert_allclose(found, tensorly.tucker_to_tensor((core, factors)), rtol=1e-10, atol=1e-10)
+
+
+def test_tucker_error_falls_to_nothing_at_full_rank() -> None:
+    x = random(4, 5, 6)
+    errors = []
+    for rank in ((1, 1, 1), (2, 3, 3), (4, 5, 6)):
+        core, factors = tensorly.decomposition.tucker(tensorly.tensor(x), rank)
+        found = tn.compile(models.tucker_to_tensor(3))({}, np.asarray(core), *[np.asarray(f) for f in factors])
+        errors.append(np.linalg.norm(found - x) / np.linalg.norm(x))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-12
+
+
+@settings(max_examples=10)
+@given(st.integers(6, 12))
+def test_any_order_up_to_twelve(order: int) -> None:
+    graph = models.linear((2,) * order, (1, 2) * (order // 2) + (1,) * (order % 2), factorization="blocktt", rank=2)
+    x = random(2, 2**order)
+    assert run(graph, x)[1].shape == (2, 2 ** (order // 2))
+    assert counted(models.tcl((2,) * order, 1)) == 2 * order
+    assert counted(models.trl((2,) * min(order, 11), 3, rank=1, bias=False)) == 1 + 2 * min(order, 11) + 3
+
+
+@given(st.sampled_from(LINEAR[1:]), st.floats(0.02, 0.9))
+def test_a_float_is_a_fraction_of_the_parameters(factorization: str, fraction: float) -> None:
+    graph = models.linear((8, 8), (8, 8), factorization=factorization, rank=fraction, bias=False)
+    smallest = tn.parameter_count(models.linear((8, 8), (8, 8), factorization=factorization, rank=1, bias=False))
+    assert tn.parameter_count(graph) <= max(2.2 * fraction * 4096, smallest)
+
+
+def test_ranks_are_said_as_elsewhere() -> None:
+    def count(ranks: tuple[int, ...]) -> int:
+        return prod(ranks)
+
+    assert choose_ranks("SAME", (3, 4), count) == (3, 4)
+    assert choose_ranks(1.0, (3, 4), count) == (3, 4)
+    assert choose_ranks(1, (3, 4), count) == (1, 1)
+    assert choose_ranks((2, 3), (3, 4), count) == (2, 3)
+    for wrong in (0, -1, True, 0.0, "some", (1,), (1, 0), (1, 2.5)):
+        with pytest.raises(tn.ShapeError, match="is not a rank for 2 mode"):
+            choose_ranks(wrong, (3, 4), count)  # type: ignore[arg-type]
+
+
+def test_wrong_settings_name_the_fix() -> None:
+    with pytest.raises(tn.ShapeError, match=r"in_sizes \(4, 2\) has 2 mode\(s\), and out_sizes \(8,\) has 1"):
+        models.linear((4, 2), (8,), factorization="cp")
+    with pytest.raises(tn.ShapeError, match="there is no factorization 'svd'\nfix: choose of dense, tucker"):
+        models.linear((4,), (4,), factorization="svd")
+    with pytest.raises(tn.ShapeError, match="there is no factorization 'x'"):
+        models.trl((4,), 4, factorization="x")
+    with pytest.raises(tn.ShapeError, match="mode 3 of"):
+        models.mode_dot(3, 3)
+    with pytest.raises(tn.ShapeError, match="give 1 to 12 positive integers"):
+        models.tcl((), ())
+    with pytest.raises(tn.EquationError, match="there is no layer or model 'tcll'\nfix: did you mean 'tcl'"):
+        models.create("tcll")
+    with pytest.raises(tn.ShapeError, match="'tcl' needs sizes, ranks"):
+        models.create("tcl")
+
+
+def test_symbolic_sizes_in_formulas() -> None:
+    D = sympy.Symbol("D")
+    graph = tn.layer("y[b,f] = x[b,d] * W[f,d]", inputs="x", d=D, f=4 * D)
+    assert tn.parameter_formula(graph) == 4 * D**2
+    assert tn.parameter_count(graph, D=8) == 256
+    assert tn.flop_formula(graph) == 8 * sympy.Symbol("b") * D**2

@@ -1,0 +1,204 @@
+"""What torch users rely on: autograd, compile, export, state dicts, copies, dtypes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import tensornet as tn
+
+from .strategies import Block, blocks
+
+TCL = tn.layer(
+    "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
+)
+ATTENTION = """
+q[b,i,h1,h2,h3,d1,d2,d3] = x[b,i,e1,e2,e3] * Q1[(h1,d1),e1] * Q2[(h2,d2),e2] * Q3[(h3,d3),e3]
+k[b,j,h1,h2,h3,d1,d2,d3] = x[b,j,e1,e2,e3] * K1[(h1,d1),e1] * K2[(h2,d2),e2] * K3[(h3,d3),e3]
+v[b,j,h1,h2,h3,d1,d2,d3] = x[b,j,e1,e2,e3] * V1[(h1,d1),e1] * V2[(h2,d2),e2] * V3[(h3,d3),e3]
+s[b,h1,h2,h3,i,j]        = q * k / sqrt(d1*d2*d3)
+a[b,h1,h2,h3,i,j]        = sign(s) * softmax[j](abs(s))
+y[b,i,(h1,d1),(h2,d2),(h3,d3)] = a * v
+"""
+SIZES = {"h1": 2, "h2": 1, "h3": 2, "d1": 2, "d2": 3, "d3": 4, "e1": 4, "e2": 3, "e3": 8}
+
+
+def attention_by_hand(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Thesis eq. 3.0.10–3.0.18, written with torch alone."""
+    batch, tokens = x.shape[:2]
+
+    def project(name: str) -> torch.Tensor:
+        y = torch.einsum("bixyz,px,qy,rz->bipqr", x, *[weights[f"{name}{n}"] for n in (1, 2, 3)])
+        return y.reshape(batch, tokens, 2, 2, 1, 3, 2, 4).permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(-3)
+
+    q, k, v = project("Q"), project("K"), project("V")
+    scores = q @ k.transpose(-1, -2) / 24**0.5
+    y = (scores.sign() * scores.abs().softmax(-1)) @ v
+    return y.unflatten(-1, (2, 3, 4)).permute(0, 4, 1, 5, 2, 6, 3, 7).reshape(batch, tokens, 4, 3, 8)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_attention_of_the_thesis(dtype: str, tolerance: float) -> None:
+    graph = tn.layer(ATTENTION, inputs="x", **SIZES)
+    weights = tn.init(graph, seed=1, backend="torch", dtype=dtype)
+    x = torch.randn(3, 7, 4, 3, 8, generator=torch.Generator().manual_seed(0), dtype=getattr(torch, dtype))
+    expected = attention_by_hand(x, weights)
+    assert (tn.compile(graph, backend="torch")(weights, x) - expected).abs().max() < tolerance
+    numpy_weights = {name: array.numpy() for name, array in weights.items()}
+    found = tn.compile(graph, backend="numpy")(numpy_weights, x.numpy())
+    assert np.abs(found - expected.numpy()).max() < tolerance
+
+
+def test_signed_attention_worked_example() -> None:
+    """Q=[1,2,−1], K₁=[1,0,−1], K₂=[−1,1,1]: A=[2,0], softmax [0.88,0.12], signed [0.88,0]."""
+    graph = tn.layer(
+        "s[j] = q[d] * k[j,d]\na[j] = softmax[j](abs(s))\nsigned[j] = sign(s) * a", inputs="q k", outputs="s a signed"
+    )
+    q, k = np.array([1.0, 2, -1]), np.array([[1.0, 0, -1], [-1, 1, 1]])
+    scores, soft, signed = tn.compile(graph)({}, q, k)
+    np.testing.assert_array_equal(scores, [2, 0])
+    np.testing.assert_allclose(soft, [np.e**2 / (np.e**2 + 1), 1 / (np.e**2 + 1)], rtol=1e-12)
+    np.testing.assert_allclose(signed, [0.8807970779778823, 0.0], rtol=1e-12)
+
+
+@settings(max_examples=25)
+@given(blocks())
+def test_gradients_against_finite_differences(case: Block) -> None:
+    if any(word in case.text for word in ("abs", "sign", "hardmax", "where", "max", "sqrt", "floor", "normalize", "/")):
+        return  # kinks and poles have no derivative to compare with
+    graph = case.graph()
+    run = tn.compile(graph, backend="torch")
+    parameters = {name: torch.tensor(array, requires_grad=True) for name, array in case.parameters().items()}
+    inputs = [torch.tensor(array) for array in case.arrays()]
+    inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
+    leaves = [*parameters.values(), *[x for x in inputs if x.requires_grad]]
+    if leaves and run(parameters, *inputs).requires_grad:
+        assert torch.autograd.gradcheck(lambda *_: run(parameters, *inputs), leaves, eps=1e-6, atol=1e-4)
+
+
+def test_layer_gradients() -> None:
+    module = tn.module(TCL, seed=0, dtype="float64")
+    x = torch.randn(5, 4, 4, 3, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in module.named_parameters()]
+    values = [parameter.detach().requires_grad_() for parameter in module.parameters()]
+
+    def call(x: torch.Tensor, *parameters: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(call, (x, *values))
+
+
+def counting() -> tuple[list[int], Any]:
+    """A compiler for torch.compile that runs graphs as they are, and counts them."""
+    count: list[int] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        count.append(1)
+        return graph.forward
+
+    return count, compiler
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("graph", [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))], ids=["named batch", "leading axes"])
+def test_six_batch_sizes_compile_at_most_twice(graph: tn.Graph, dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    module = tn.module(graph, seed=0)
+    count, compiler = counting()
+    compiled = torch.compile(module, dynamic=dynamic, fullgraph=True, backend=compiler)
+    for batch in (32, 64, 100, 7, 1000, 3):
+        x = torch.randn(batch, 4, 4, 3)
+        torch.testing.assert_close(compiled(x), module(x), atol=1e-5, rtol=1e-5)
+    assert len(count) <= 2
+
+
+def test_attention_compiles_whole_and_exports() -> None:
+    torch._dynamo.reset()
+    module = tn.module(tn.layer(ATTENTION, inputs="x", **SIZES), seed=0)
+    count, compiler = counting()
+    x = torch.randn(3, 7, 4, 3, 8)
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend=compiler)(x), module(x))
+    assert len(count) == 1
+    batch = torch.export.Dim("batch", min=2, max=1024)
+    program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: batch}})
+    other = torch.randn(11, 7, 4, 3, 8)
+    torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=1e-5)
+
+
+def test_one_training_step_with_the_default_compiler() -> None:
+    torch._dynamo.reset()
+    module = tn.module(tn.layer("y[b,o] = gelu(x[b,i]*W[h,i] + u[h]) * Z[o,h]", inputs="x", i=8, h=16, o=4), seed=0)
+    twin = copy.deepcopy(module)
+    x = torch.randn(32, 8)
+    for each in (torch.compile(module, fullgraph=True, backend="aot_eager"), twin):
+        each(x).square().mean().backward()
+    for ours, theirs in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def nested() -> tn.Graph:
+    layer = tn.models.linear((4,), (4,))
+    return tn.model(lambda x: layer(layer(x, scope="blocks.0"), scope="blocks.1"), inputs="x[b,i]", i=4)
+
+
+def test_names_state_and_copies() -> None:
+    module = tn.module(nested(), seed=0)
+    assert list(module.state_dict()) == ["blocks.0.W", "blocks.0.bias", "blocks.1.W", "blocks.1.bias"]
+    x = torch.randn(3, 4)
+    other = tn.module(nested(), seed=1)
+    assert not torch.equal(other(x), module(x))
+    other.load_state_dict(module.state_dict())
+    for twin in (other, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(twin(x), module(x))
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        twin.blocks.get_submodule("0").W.zero_()
+    assert not torch.equal(twin(x), module(x))
+    assert "blocks.1.y[" in repr(module)
+
+
+def test_reset_dtype_device_and_seed() -> None:
+    module = tn.module(TCL, seed=3)
+    first = module.U.clone()
+    module.reset_parameters(seed=4)
+    assert not torch.equal(first, module.U)
+    module.reset_parameters(seed=3)
+    assert torch.equal(first, module.U)
+    torch.manual_seed(0)
+    one = tn.module(TCL)
+    torch.manual_seed(0)
+    assert torch.equal(one.U, tn.module(TCL).U)
+    assert tn.module(TCL, dtype="bfloat16").U.dtype == torch.bfloat16
+    assert tn.module(TCL).double()(torch.randn(2, 4, 4, 3).double()).dtype == torch.float64
+    with pytest.raises(tn.ShapeError, match=r"the parameter 'W\[o,i\]: parameter' has an open size"):
+        tn.module(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
+
+
+def test_dropout_drops_in_training_only() -> None:
+    module = tn.module(tn.layer("y[b,i] = dropout(x[b,i], 0.5) * g[i]", inputs="x", i=1000), seed=0)
+    x = torch.ones(4, 1000)
+    assert torch.equal(module.eval()(x), x)
+    dropped = module.train()(x)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert 0.4 < float((dropped == 0).float().mean()) < 0.6
+
+
+def test_constants_follow_the_module() -> None:
+    graph = tn.layer("y[b,i] = x[b,i] * c[i]", inputs="x", constants={"c": np.array([1.0, 2.0])})
+    module = tn.module(graph).double()
+    assert module(torch.ones(1, 2, dtype=torch.float64)).tolist() == [[1.0, 2.0]]
+    assert not module.state_dict()
+    assert tn.Graph.from_json(graph.to_json()) == graph
+
+
+@pytest.mark.gpu
+def test_module_on_cuda() -> None:
+    module = tn.module(TCL, seed=0)
+    x = torch.randn(16, 4, 4, 3)
+    torch.testing.assert_close(module.cuda()(x.cuda()).cpu(), module.cpu()(x), atol=1e-5, rtol=1e-5)
