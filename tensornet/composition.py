@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,8 @@ from .sizes import as_size, evaluate, product, symbol
 from .unify import Unifier
 
 __all__ = ["Tensor", "apply", "model"]
+
+_SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,13 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
     trace = _Trace({name: size for name, size in given.items() if isinstance(size, int)})
     replaced = Unifier({}, {name: size for name, size in given.items() if not isinstance(size, int)})
     tensors = []
+    axes = {axis for each in parse_names(inputs, "input") for dim in each.dims or () for axis, _ in dim}
+    for name in given:
+        if name not in axes:
+            raise ShapeError(
+                f"a size is given for '{name}', which is no axis of an input",
+                fix=f"the axes are {', '.join(sorted(axes)) or 'none'}; sizes inside belong to the layers",
+            )
     for each in parse_names(inputs, "input"):
         if each.dims is None:
             raise EquationError(
@@ -67,6 +77,8 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
             tuple(Axis(name, replaced.resolve(symbol(name) if size is None else size)) for name, size in dim)
             for dim in each.dims
         )
+        if each.name in trace.leaves:
+            raise EquationError(f"the input '{each.name}' is named twice", fix="give each input one name")
         tensors.append(trace.leaf(Leaf(each.name, "input", dims)))
     results = function(*tensors)
     outputs = results if isinstance(results, tuple) else (results,)
@@ -93,6 +105,10 @@ def apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[
             )
     if not tensors:
         raise EquationError("a layer without inputs cannot be called", fix="give it an input")
+    if scope and not _SCOPE.fullmatch(scope):
+        raise EquationError(
+            f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
+        )
     trace = tensors[0].trace
     if any(each.trace is not trace for each in tensors):
         raise EquationError("these tensors belong to different models", fix="build them in one function")
@@ -104,7 +120,8 @@ class _Trace:
     """The graph under construction. Mutable, and seen by nobody after `model` returns."""
 
     def __init__(self, bound: dict[str, int]) -> None:
-        self.bound = bound
+        self.unifier = Unifier(bound)
+        self.bound = self.unifier.bound
         self.leaves: dict[str, Leaf] = {}
         self.equations: list[Equation] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
@@ -126,8 +143,8 @@ class _Trace:
             self.dims[leaf.name] = leaf.dims
         return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
 
-    def graph(self, outputs: tuple[str, ...]) -> Graph:
-        """The finished graph."""
+    def open_names(self) -> set[str]:
+        """The names of the sizes in use that have no value."""
         names = {
             name.name
             for dims in self.dims.values()
@@ -135,19 +152,27 @@ class _Trace:
             for axis in dim
             for name in _open(axis.size)
         }
-        for equation in self.equations:
+        return names - set(self.bound)
+
+    def graph(self, outputs: tuple[str, ...]) -> Graph:
+        """The finished graph."""
+        leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
+        equations = tuple(self.unifier.equation(equation) for equation in self.equations)
+        names = {
+            name.name for leaf in leaves for dim in leaf.dims for axis in dim for name in _open(axis.size)
+        }
+        for equation in equations:
             names.update(occurring(equation.right))
-        bound = tuple((name, value) for name, value in self.bound.items() if name in names)
-        return Graph(tuple(self.leaves.values()), tuple(self.equations), outputs, bound)
+        return Graph(leaves, equations, outputs, self.unifier.sizes(names))
 
     # ---- calling a graph
 
     def inline(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
         """Copies the equations of `graph`, reading `tensors` where it reads its inputs."""
-        private = _Private(graph, self.bound)
+        private = _Private(graph)
         lead = self._match_inputs(graph, tensors, private)
         names = {leaf.name: tensor.name for leaf, tensor in zip(graph.inputs, tensors, strict=True)}
-        private.adopt(self.bound)
+        private.adopt(self.bound, self.open_names())
         prefix = f"{scope}." if scope else ""
         for leaf in graph.leaves:
             if leaf.kind != "input":
@@ -168,12 +193,9 @@ class _Trace:
                 taken.add(written[-1])
             left, right = expand_index(left, tuple(written)), expand_ellipsis(right, tuple(written))
         moved = Equation(names[equation.name], left, right, equation.place)
-        scope = scope_of(right, self.dims, self._agree, self.bound)
+        scope = scope_of(right, self.dims, self.unifier.agree, self.bound)
         self.equations.append(moved)
         self.dims[moved.name] = result_dims(moved, scope)
-
-    def _agree(self, a: Any, b: Any, axis: str, ref: Any) -> Any:
-        return Graph.agree(_Bound(self.bound), a, b, axis, ref)  # type: ignore[arg-type]
 
     def _match_inputs(
         self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
@@ -196,7 +218,7 @@ class _Trace:
                         f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
                     )
                 lead = found
-                private.unifier.solution[wanted[at][0].size.name] = product(axis.size for axis in found)
+                private.leading(product(axis.size for axis in found))
                 wanted = wanted[:at] + wanted[at + 1 :]
                 offered = offered[:at] + offered[at + count :]
             if len(wanted) != len(offered):
@@ -206,38 +228,30 @@ class _Trace:
         return lead
 
     def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> None:
+        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open."""
         size = dim_size(theirs)
-        own, other = evaluate(dim_size(ours), private.unifier.bound), evaluate(size, self.bound)
+        own, other = private.value(dim_size(ours)), evaluate(self.unifier.resolve(size), self.bound)
+        names = "_".join(axis.name for axis in ours)
+        disagreement = ShapeError(
+            f"sizes disagree: axis '{names}' of the layer's input '{leaf.name}' is {_public(own)},"
+            f" and '{tensor.name}' has {other} there",
+            fix=f"build the layer with {names}={other}, or pass a tensor of size {_public(own)}",
+        )
         if isinstance(own, int) and isinstance(other, int) and own != other:
-            name = "_".join(axis.name for axis in ours)
-            raise ShapeError(
-                f"sizes disagree: axis '{name}' of the layer's input '{leaf.name}' is {own},"
-                f" and '{tensor.name}' has {other} there",
-                fix=f"build the layer with {name}={other}, or pass a tensor of size {own}",
-            )
-        symbolic = dim_size(ours)
-        if getattr(symbolic, "is_Symbol", False) and symbolic.name in private.names:
-            bound = private.unifier.bound.pop(symbolic.name, None)
-            private.unifier.solution[symbolic.name] = size
-            if bound is not None and not isinstance(other, int):
-                solved = Unifier(self.bound)
-                solved.agree(size, bound, ours[0].name, None)
-                self.bound.update(solved.bound)
-            return
-        private.unifier.agree(size, symbolic, ours[0].name, None)
-
-
-class _Bound:
-    """Enough of a graph for `Graph.agree`: the sizes that have a value."""
-
-    def __init__(self, bound: dict[str, int]) -> None:
-        self.bound = bound
+            raise disagreement
+        try:
+            if not isinstance(own, int) and private.solve(own, size):
+                return
+            self.unifier.agree(size, own, names, None)
+        except ShapeError:
+            raise disagreement from None
+        private.follow(dim_size(ours), size)
 
 
 class _Private:
     """A graph's own sizes under names nobody else has, until they are solved or adopted."""
 
-    def __init__(self, graph: Graph, outer: dict[str, int]) -> None:
+    def __init__(self, graph: Graph) -> None:
         names = {
             s.name for dims in graph.dims.values() for dim in dims for axis in dim for s in _open(axis.size)
         }
@@ -245,41 +259,65 @@ class _Private:
             names.update(occurring(equation.right))
         names |= set(graph.bound)
         self.private = {name: f"{name}@" for name in names}
-        self.names = set(self.private.values())
-        bound = {self.private[name]: value for name, value in graph.bound.items()}
-        self.unifier = Unifier({**outer, **bound}, {name: symbol(new) for name, new in self.private.items()})
+        self.bound = {self.private[name]: value for name, value in graph.bound.items()}
+        self.solution: dict[str, Any] = {}
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions in the sizes of the model."""
-        return tuple(tuple(Axis(axis.name, self._moved(axis.size)) for axis in dim) for dim in dims)
+        return tuple(tuple(Axis(axis.name, self.moved(axis.size)) for axis in dim) for dim in dims)
 
-    def _moved(self, size: Any) -> Any:
+    def moved(self, size: Any) -> Any:
+        """A size of the graph in private names, and what is solved in those of the model."""
         privately = {
             name: symbol(self.private[name.name]) for name in _open(size) if name.name in self.private
         }
-        if privately:
-            size = size.subs(privately, simultaneous=True)
-        inner = Unifier({}, {k: v for k, v in self.unifier.solution.items() if k in self.names})
-        return inner.resolve(size)
+        return self._solved(size.subs(privately, simultaneous=True) if privately else size)
 
-    def adopt(self, outer: dict[str, int]) -> None:
+    def _solved(self, size: Any) -> Any:
+        known = {name: self.solution[name.name] for name in _open(size) if name.name in self.solution}
+        return size.subs(known, simultaneous=True) if known else size
+
+    def value(self, size: Any) -> Any:
+        """A size in private names, as an integer where everything in it is known."""
+        return evaluate(self._solved(size), self.bound)
+
+    def leading(self, size: Any) -> None:
+        """What all leading axes together come to."""
+        self.solution[self.private.get("lead", "lead@")] = _sympified(size)
+
+    def solve(self, own: Any, size: Any) -> bool:
+        """Solves `own = size` for the one private name in it, if there is just one."""
+        import sympy
+
+        names = [name for name in _open(own) if name.name.endswith("@")]
+        if len(names) != 1:
+            return False
+        found = sympy.solve(own - size, names[0])
+        if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
+            raise ShapeError("no size fits")
+        self.solution[names[0].name] = found[0]
+        return True
+
+    def follow(self, own: Any, size: Any) -> None:
+        """Lets a bare name that has a value go by the model's name for it, so that formulas chain."""
+        if getattr(own, "is_Symbol", False) and own.name in self.bound and own.name not in self.solution:
+            self.solution[own.name] = _sympified(size)
+
+    def adopt(self, outer: dict[str, int], opened: set[str]) -> None:
         """Gives what is still private its own name in the model, or a fresh one where that is taken."""
-        for name, private in self.private.items():
-            if private in self.unifier.solution:
+        for name, private in sorted(self.private.items()):
+            if private in self.solution:
                 continue
-            value = self.unifier.bound.get(private)
-            chosen = name
-            number = 1
-            while value is not None and outer.get(chosen, value) != value:
-                chosen = f"{name}_{number}"
-                number += 1
+            value, chosen, number = self.bound.get(private), name, 1
+            while value is not None and (chosen in opened or outer.get(chosen, value) != value):
+                chosen, number = f"{name}_{number}", number + 1
             if value is not None:
                 outer[chosen] = value
-            self.unifier.solution[private] = symbol(chosen)
+            self.solution[private] = symbol(chosen)
 
     def equation(self, equation: Equation) -> Equation:
         """The equation, speaking of sizes at large by their names in the model."""
-        outward = {name: self._moved(symbol(name)) for name in self.private}
+        outward = {name: self.moved(symbol(name)) for name in self.private}
         changed = {name: size for name, size in outward.items() if size != symbol(name)}
         if not changed:
             return equation
@@ -296,6 +334,17 @@ class _Simultaneous(Unifier):
         return size.subs(
             {name: self.solution[name.name] for name in _open(size) if name.name in self.solution}
         )
+
+
+def _sympified(size: Any) -> Any:
+    """The size as a sympy expression, integers too."""
+    import sympy
+
+    return sympy.sympify(size)
+
+
+def _public(size: Any) -> str:
+    return str(size).replace("@", "")
 
 
 def _open(size: Any) -> set[Any]:

@@ -47,7 +47,10 @@ def einsum(equation: str, *operands: Any, memory_limit: int | None = None) -> An
     if not operands:
         raise EquationError("there are no operands", fix="einsum(equation, array, …)")
     backend = backend_of(operands[0])
-    arrays = [each if hasattr(each, "shape") else backend.asarray(each) for each in operands]
+    try:
+        arrays = [each if hasattr(each, "shape") else backend.asarray(each) for each in operands]
+    except ValueError as error:
+        raise ShapeError(f"an operand is no array: {error}", fix="pass arrays") from None
     shapes = tuple(tuple(array.shape) for array in arrays)
     try:
         executable = _executable(equation, shapes, backend, memory_limit)
@@ -245,7 +248,9 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     result = arrays.pop() if len(arguments) % 2 else None
 
     try:
-        numbers = sorted({int(axis) for axes in [*lists, result or ()] for axis in axes if axis is not Ellipsis})
+        numbers = sorted(
+            {int(axis) for axes in [*lists, result or ()] for axis in axes if axis is not Ellipsis}
+        )
         letters = dict(zip(numbers, _LETTERS, strict=False))
         texts = [
             "".join("..." if axis is Ellipsis else letters[int(axis)] for axis in axes)

@@ -72,7 +72,10 @@ def layer(
     given = {name: as_size(value, name) for name, value in sizes.items()}
     statements = parse_block(equations)
     block = _Block(statements, inputs, given, constants or {}, init or {})
-    return block.graph(outputs)
+    try:
+        return block.graph(outputs)
+    except RecursionError:
+        raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
 
 @dataclass
@@ -106,7 +109,11 @@ class _Block:
         given = dict(given)
         for each in declarations:
             if each.kind == "size":
-                given[each.name] = as_size(each.size, each.name)
+                size = as_size(each.size, each.name)
+                if given.get(each.name, size) != size:
+                    message = f"the size of '{each.name}' is given twice: {given[each.name]} and {size}"
+                    raise ShapeError(message, each.place, "give it once")
+                given[each.name] = size
         self.given = given
         self.unifier = Unifier(
             {name: size for name, size in given.items() if isinstance(size, int)},
@@ -316,6 +323,9 @@ class _Block:
     def _finish(self, outputs: Names) -> Graph:
         for equation in self.equations:  # again: a later line may have solved what an earlier one left open
             self._scope(equation.right)
+        for name, entry in self.known.items():
+            if entry.value is not None and entry.dims is not None:
+                self._check_constant(name, self.unifier.dims(entry.dims), entry.value)
         leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
         chosen = tuple(each.name for each in parse_names(outputs, "output")) or tuple(self.declared_outputs)
         if not chosen and self.equations:
@@ -329,12 +339,9 @@ class _Block:
             fix = f'read it in an equation, or give its axes: inputs="{name}[b,i]"'
             raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
         start = entry.start
-        if name in self.init:
+        if name in self.init and entry.kind == "parameter":
             start = _start(name, self.init.pop(name))
         dims = self.unifier.dims(entry.dims)
-        if entry.kind == "constant" and entry.value is not None:
-            self._check_constant(name, dims, entry.value)
-            dims = self.unifier.dims(dims)
         return Leaf(name, entry.kind, dims, start, entry.value)
 
     def _check_constant(self, name: str, dims: tuple[Dim, ...], value: Constant) -> None:
@@ -419,7 +426,7 @@ def _listed(leaves: list[Leaf], kind: str) -> str:
 def _start(name: str, value: float | str) -> tuple[str, float]:
     if value in ("zeros", "ones"):
         return "value", float(value == "ones")
-    if isinstance(value, str) or not value >= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise EquationError(
             f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros' or 'ones'"
         )

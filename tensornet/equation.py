@@ -37,6 +37,7 @@ from .expression import (
     contraction,
     free_axes,
     is_scalar,
+    option_axes,
     product_of,
     show,
     show_index,
@@ -114,7 +115,10 @@ def parse_block(text: str) -> tuple[Statement, ...]:
 
 def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
     """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
-    text = names if isinstance(names, str) else " ".join(names)
+    pieces = [names] if isinstance(names, str) else names
+    if not isinstance(pieces, Sequence) or not all(isinstance(each, str) for each in pieces):
+        raise EquationError(f"{kind}s are names, not {names!r}", fix='write "x, t" or ["x[b,i]", "t[b]"]')
+    text = " ".join(pieces)
     found: list[Declaration] = []
     for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?", text):
         piece = match.group()
@@ -221,10 +225,8 @@ class _Reader:
         match target:
             case ast.Name(id=name):
                 return self.name(target, name), []
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=entries)):
-                return self.name(target, name), entries
-            case ast.Subscript(value=ast.Name(id=name), slice=entry):
-                return self.name(target, name), [entry]
+            case ast.Subscript(value=ast.Name(id=name), slice=inside):
+                return self.name(target, name), _entries(inside)
         raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
 
     def name(self, node: ast.AST, name: str) -> str:
@@ -278,6 +280,12 @@ class _Reader:
                 return tuple((axis, None) for axis in axes)
 
     def size(self, node: ast.expr) -> Any:
+        size = self._size(node)
+        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) >= 2**63:
+            raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
+        return size
+
+    def _size(self, node: ast.expr) -> Any:
         import sympy
 
         match node:
@@ -314,6 +322,8 @@ class _Reader:
             case ast.Constant(value=bool()):
                 pass
             case ast.Constant(value=int() | float() | complex() as value):
+                if isinstance(value, complex) and not math.isfinite(value.imag):
+                    raise self.fail(node, "this number is infinite", "write a finite one")
                 return Literal(value, place)
             case ast.Name(id="pi"):
                 return Literal(math.pi, place)
@@ -359,8 +369,10 @@ class _Reader:
         raise self.fail(node, "this operator is not part of the language", "use + - * / ** & | ~")
 
     def index(self, node: ast.expr) -> tuple[Index, ...]:
-        entries = node.elts if isinstance(node, ast.Tuple) else [node]
-        return tuple(self.entry(entry) for entry in entries)
+        index = tuple(self.entry(entry) for entry in _entries(node))
+        if index.count(ELLIPSIS) > 1:
+            raise self.fail(node, "'...' stands in brackets twice", "write it once")
+        return index
 
     def entry(self, node: ast.expr) -> Index:
         match node:
@@ -460,7 +472,27 @@ class _Reader:
         if pair and not (isinstance(keyword.value, ast.Tuple) and len(keyword.value.elts) == 2):
             raise self.fail(keyword.value, "pad takes (before, after)", f"write {keyword.arg}=(1,1)")
         values = keyword.value.elts if pair and isinstance(keyword.value, ast.Tuple) else [keyword.value]
-        return keyword.arg, tuple(self.expression(value) for value in values)
+        amounts = tuple(self.expression(value) for value in values)
+        for amount in amounts:
+            if name in ("roll", "pad") and keyword.arg not in known and _is_fraction(amount):
+                raise self.fail(keyword.value, "this is not a whole number of positions", "use an integer")
+        return keyword.arg, amounts
+
+
+def _entries(node: ast.expr) -> list[ast.expr]:
+    """What stands in brackets; `[(h,d)]` is one composite, where `[h,d]` are two axes."""
+    if not isinstance(node, ast.Tuple):
+        return [node]
+    if not node.elts:
+        return []
+    first, last = node.elts[0], node.elts[-1]
+    opens = (node.lineno, node.col_offset) < (first.lineno, first.col_offset)
+    closes = (node.end_lineno or 0, node.end_col_offset or 0) > (
+        last.end_lineno or 0,
+        last.end_col_offset or 0,
+    )
+    composite = opens and closes and not any(isinstance(each, ast.Tuple | ast.Slice) for each in node.elts)
+    return [node] if composite else node.elts
 
 
 _COMPARE: dict[type[ast.cmpop], str] = {
@@ -477,6 +509,10 @@ def _negative(expression: Expression, place: Place) -> Expression:
     if isinstance(expression, Literal):
         return Literal(-expression.value, place)
     return product_of([Literal(-1, place), expression], place)
+
+
+def _is_fraction(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and not isinstance(expression.value, int)
 
 
 def _real(number: Literal) -> float:
@@ -511,9 +547,9 @@ def einstein(equation: Equation) -> Equation:
     """
     kept = axes_of_index(equation.left)
     right = _sum_out(equation.right, frozenset(kept), True)
-    known = free_axes(right)
+    known = free_axes(equation.right)
     for axis in kept:
-        if axis not in known:
+        if axis not in free_axes(right):
             near = [name for name in known if name not in kept] or list(known)
             fix = f"the right side has {', '.join(near)}" if near else "the right side has no axes"
             raise EquationError(
@@ -533,28 +569,26 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
                 raise _unsummed(lost[0], expression)
             return contraction((expression,), lost, expression.place)
         case Contraction():
-            return _sum_out_product(expression, kept)
+            return _sum_out_product(expression, kept, direct)
         case Call("add", arguments):
             return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
         case Call():
             return _sum_out_call(expression, kept)
 
 
-def _sum_out_product(product: Contraction, kept: frozenset[str]) -> Expression:
+def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
     factors, summed = product.factors, set(product.summed)
     holders: dict[str, list[Expression]] = {}
     for factor in factors:
         for axis in free_axes(factor):
             holders.setdefault(axis, []).append(factor)
     for axis, holding in holders.items():
-        if axis not in kept and (len(holding) > 1 or isinstance(holding[0], Ref)):
+        if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
             if axis == ELLIPSIS:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             summed.add(axis)
     inner = kept | summed
-    parts = (
-        factor if isinstance(factor, Ref) else _sum_out(factor, inner, _is_sum(factor)) for factor in factors
-    )
+    parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
     return contraction(tuple(parts), tuple(summed), product.place)
 
 
@@ -570,6 +604,10 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
             if axis not in kept:
                 raise _unsummed(axis, call)
     inner = kept | frozenset(call.axes)
+    for axis in option_axes(call):
+        if not any(axis in free_axes(argument) for argument in call.arguments):
+            fix = f"its axes are {', '.join(free_axes(call.arguments[0])) or 'none'}"
+            raise EquationError(f"axis '{axis}' does not occur inside {call.function}", call.place, fix)
     seen: set[str] = set()
     for argument in call.arguments:
         for axis in free_axes(argument):

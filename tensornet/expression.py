@@ -436,7 +436,7 @@ def _show_option(values: tuple[Expression, ...]) -> str:
 
 def _show_number(value: int | float | complex) -> tuple[str, int]:
     if isinstance(value, complex):
-        return f"({value.real!r} + {value.imag!r}j)".replace("+ -", "- "), _ATOM
+        return f"{value.imag!r}j".replace(".0j", "j"), _ATOM if value.imag >= 0 else 7
     return repr(value), _ATOM if value >= 0 else 7
 
 

@@ -20,7 +20,7 @@ from .equation import Equation
 from .errors import EquationError, ShapeError, TensornetError
 from .expression import Ref, references
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
-from .sizes import evaluate, show_size
+from .sizes import as_size, evaluate, show_size
 
 if TYPE_CHECKING:
     from .composition import Tensor
@@ -246,7 +246,7 @@ class Graph:
             return layer("\n".join(lines), outputs=document["outputs"], constants=constants)
         except TensornetError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EquationError(
                 f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote"
             ) from None
@@ -273,7 +273,10 @@ class Graph:
         Raises:
             ShapeError: a name is not open, or is already given another value.
         """
+        sizes = {name: as_size(value, name) for name, value in sizes.items()}
         for name, value in sizes.items():
+            if not isinstance(value, int):
+                raise ShapeError(f"the size of '{name}' is {value}", fix="give an integer")
             if name in self.bound and self.bound[name] != value:
                 raise ShapeError(
                     f"the size of '{name}' is {self.bound[name]} already",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -34,6 +35,9 @@ NOMINAL = 64
 EXHAUSTIVE = 6
 """Up to so many operands every order is considered, whatever comes out on the way."""
 
+
+FORMS = 8
+"""Of each intermediate so many orders in memory are followed."""
 
 # ---------------------------------------------------------------------------- search
 
@@ -80,6 +84,14 @@ class _Search:
                 if form not in best or seconds < best[form][0]:
                     best[form] = (seconds, Pair(order_a, order_b, way))
 
+    def worthwhile(self, forms: _Forms) -> _Forms:
+        """The forms that nothing beats: not the fastest and a permutation, and the quickest `FORMS` of them."""
+        least, (layout, _) = min((seconds, form) for form, (seconds, _) in forms.items())
+        elements = math.prod(self.problem.sizes[axis] for axis in layout)
+        bound = least + self.problem.profile.permute(elements, self.problem.itemsize)
+        ranked = sorted(forms.items(), key=lambda each: each[1][0])
+        return dict([each for each in ranked if each[1][0] <= bound][:FORMS])
+
     def along(self, tree: Tree) -> tuple[float, Order]:
         """The fastest forms along a given tree."""
 
@@ -89,7 +101,7 @@ class _Search:
             (set_a, a), (set_b, b) = walk(part[0]), walk(part[1])
             best: _Forms = {}
             self.join(set_a | set_b, a, b, best)
-            return set_a | set_b, best
+            return set_a | set_b, self.worthwhile(best)
 
         return min(walk(tree)[1].values(), key=lambda each: each[0])
 
@@ -103,7 +115,7 @@ class _Search:
                 best: _Forms = {}
                 for half in _halves(subset):
                     self.join(subset, found[half], found[subset ^ half], best)
-                found[subset] = best
+                found[subset] = self.worthwhile(best)
         return min(found[self.everything].values(), key=lambda each: each[0])
 
 

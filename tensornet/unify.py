@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .equation import Equation
+from .errors import ShapeError
 from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, references, rename, transform
 from .shape import Axis, Dim, disagreement, size_expression
 from .sizes import evaluate, solve_size, symbol
@@ -28,11 +29,12 @@ class Unifier:
 
     def resolve(self, size: Any) -> Any:
         """The size with everything solved put in."""
-        while True:
+        for _ in range(len(self.solution) + 1):
             names = [name for name in getattr(size, "free_symbols", ()) if name.name in self.solution]
             if not names:
                 return size
             size = size.subs({name: self.solution[name.name] for name in names})
+        raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
     def is_open(self, size: Any) -> bool:
         """Whether the size is a bare name with no value, free to become anything."""
@@ -45,12 +47,13 @@ class Unifier:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return a
-        if self.is_open(b) and b not in getattr(a, "free_symbols", ()):
-            self.solution[b.name] = a
-            return a
-        if self.is_open(a) and a not in getattr(b, "free_symbols", ()):
-            self.solution[a.name] = b
-            return b
+        for size, other in ((b, a), (a, b)):
+            if self.is_open(size) and (isinstance(other, int) or getattr(other, "is_Integer", False)):
+                self.bound[size.name] = int(other)
+                return size
+            if self.is_open(size) and size not in getattr(other, "free_symbols", ()):
+                self.solution[size.name] = other
+                return other
         difference = evaluate(a - b, self.bound)
         if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
             return a

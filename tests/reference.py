@@ -39,7 +39,9 @@ _OVER = {
 }  # fmt: skip
 
 
-def run(graph: Graph, arrays: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
+def run(
+    graph: Graph, arrays: Mapping[str, Any], sizes: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
     """Every output of a graph, by name; `arrays` holds inputs and parameters."""
     known = {**(sizes or {}), **graph.bound}
     tensors = {name: _wide(np.asarray(array)) for name, array in arrays.items()}
@@ -121,7 +123,11 @@ class _Evaluator:
         entries: list[Any] = []
         shape: list[int] = []
         for entry, size in zip(node.index, array.shape, strict=True):
-            parts = [(part, self.part_size(part, scope)) for part in entry] if isinstance(entry, tuple) else [(entry, size)]
+            parts = (
+                [(part, self.part_size(part, scope)) for part in entry]
+                if isinstance(entry, tuple)
+                else [(entry, size)]
+            )
             missing = [part for part, each in parts if each is None]
             if missing:
                 rest = math.prod(each for _, each in parts if each is not None)
@@ -196,7 +202,9 @@ class _Evaluator:
         (axis,) = node.axes
         values = [self.value(argument, scope) for argument in node.arguments]
         union = list(dict.fromkeys([a for names, _ in values for a in names] + [axis]))
-        counts = {a: s for names, array in values for a, s in zip(names, array.shape, strict=True) if a != axis}
+        counts = {
+            a: s for names, array in values for a, s in zip(names, array.shape, strict=True) if a != axis
+        }
         parts = []
         for names, array in values:
             shape = [counts.get(a, dict(zip(names, array.shape, strict=True)).get(a, 1)) for a in union]

@@ -92,7 +92,10 @@ ROWS = [
     Row("two results", "h[b,p] = x[b,i]*U[p,i]\ny[b] = h*h", sizes=S, outputs="y h"),
     Row("an input as a result", "y[b] = x[b,i]", sizes=S, outputs="y x"),
     *[Row(name, f"y[b,i] = {name}(x[b,i])", sizes=S) for name in _POINTWISE],
-    *[Row(f"{n} of a positive", f"y[b,i] = {n}(x[b,i]*x[b,i] + 1)", sizes=S) for n in ("log", "log1p", "sqrt", "rsqrt")],
+    *[
+        Row(f"{n} of a positive", f"y[b,i] = {n}(x[b,i]*x[b,i] + 1)", sizes=S)
+        for n in ("log", "log1p", "sqrt", "rsqrt")
+    ],
     *[Row(f"{n} over one", f"y[b,j] = {n}[i](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
     *[Row(f"{n} over two", f"y[i] = {n}[b,j](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
 ]
@@ -244,7 +247,9 @@ def test_cupy_code_is_planned_without_a_gpu() -> None:
 def test_arrays_of_another_library_are_refused() -> None:
     graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
     f = tn.compile(graph, backend="torch")
-    with pytest.raises(tn.BackendError, match="'W' is an array of numpy, and the graph is compiled for torch"):
+    with pytest.raises(
+        tn.BackendError, match="'W' is an array of numpy, and the graph is compiled for torch"
+    ):
         f(tn.init(graph), torch.ones(2, 4))
     moved = tn.to_backend(tn.init(graph), "torch")
     assert f(moved, torch.ones(2, 4)).shape == (2, 3)
@@ -253,9 +258,13 @@ def test_arrays_of_another_library_are_refused() -> None:
 def test_wrong_shapes_show_the_axis() -> None:
     graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
     f, parameters = tn.compile(graph), tn.init(graph)
-    with pytest.raises(tn.ShapeError, match=r"axis 'i' of 'x' is 5, and should be 4\n  line 1: x\[b, i\]\n +\^\n"):
+    with pytest.raises(
+        tn.ShapeError, match=r"axis 'i' of 'x' is 5, and should be 4\n  line 1: x\[b, i\]\n +\^\n"
+    ):
         f(parameters, np.ones((2, 5)))
-    with pytest.raises(tn.ShapeError, match=r"'x' has shape \(2,\): 1 dimension\(s\), where the equations read 2"):
+    with pytest.raises(
+        tn.ShapeError, match=r"'x' has shape \(2,\): 1 dimension\(s\), where the equations read 2"
+    ):
         f(parameters, np.ones(2))
     with pytest.raises(tn.ShapeError, match="the parameter 'W' is missing"):
         f({}, np.ones((2, 4)))

@@ -47,7 +47,9 @@ def same(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("arguments", NUMPY_EXAMPLES, ids=lambda a: str(a[0] if isinstance(a[0], str) else a[1:2]))
+@pytest.mark.parametrize(
+    "arguments", NUMPY_EXAMPLES, ids=lambda a: str(a[0] if isinstance(a[0], str) else a[1:2])
+)
 def test_numpy_examples(arguments: tuple[Any, ...]) -> None:
     expected = np.einsum(*arguments)
     same(tn.einsum(*arguments), expected)
@@ -104,8 +106,16 @@ def test_plans_are_made_once() -> None:
 
 
 ERRORS = [
-    (("ij,jk->il", A, A), tn.EquationError, r"axis 'l' is in no factor\n  line 1: ij,jk->il\n +\^\nfix: remove it"),
-    (("ij,jk->ik", A, C), tn.ShapeError, r"axis 'j' is 5 in one array, and 2 in another\n  line 1: ij,jk->ik\n {11}\^"),
+    (
+        ("ij,jk->il", A, A),
+        tn.EquationError,
+        r"axis 'l' is in no factor\n  line 1: ij,jk->il\n +\^\nfix: remove it",
+    ),
+    (
+        ("ij,jk->ik", A, C),
+        tn.ShapeError,
+        r"axis 'j' is 5 in one array, and 2 in another\n  line 1: ij,jk->ik\n {11}\^",
+    ),
     (("ij->i", A, A), tn.ShapeError, r"the equation has 1 factor\(s\), and 2 array\(s\) are given"),
     (("ijk->i", A), tn.ShapeError, r"'i j k' names 3 axes, and the array has 2: \(5, 5\)"),
     (("ij->ii", A), tn.EquationError, "axis 'i' is in the result twice"),

@@ -100,7 +100,8 @@ def test_constants_keep_their_type(kind: type[Any]) -> None:
 
 def test_the_size_of_a_constant_decides_that_of_its_axis() -> None:
     graph = tn.layer("y[b] = x[b] * C[b]", inputs="x", constants={"C": np.ones(3)})
-    assert graph.inputs[0].shape == (3,)
+    assert graph.bound == {"b": 3}
+    assert graph.open_sizes == ()
 
 
 @pytest.mark.parametrize("start", [0.02, 1.5, "zeros", "ones", 0])
@@ -530,7 +531,7 @@ def test_a_model_of_symbolic_width_gives_its_formula() -> None:
 
     def tower(x: tn.Tensor) -> Any:
         for number in range(n):
-            wide = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=4 * D)(x, scope=f"{number}.up")
+            wide = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=4 * D)(x, scope=f"block{number}.up")
             x = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=D)(wide, scope=f"{number}.down")
         return x
 

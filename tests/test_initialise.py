@@ -22,7 +22,9 @@ def products(draw: Any) -> tuple[str, dict[str, int]]:
     seen, terms = list(data), [f"x[b,{','.join(data)}]"]
     for number in range(draw(st.integers(1, 3))):
         shared = draw(st.sampled_from(seen))
-        fresh = draw(st.lists(st.sampled_from([a for a in axes if a not in seen] or [shared]), max_size=2, unique=True))
+        fresh = draw(
+            st.lists(st.sampled_from([a for a in axes if a not in seen] or [shared]), max_size=2, unique=True)
+        )
         own = list(dict.fromkeys([shared, *fresh]))
         terms.append(f"P{number}[{','.join(own)}]")
         seen += [axis for axis in own if axis not in seen]
@@ -62,13 +64,18 @@ def test_summed_size_and_variances_balance(case: tuple[str, dict[str, int]]) -> 
 LAYERS = [
     tn.models.tcl((6, 7, 8), (5, 6, 7)),
     *[tn.models.trl((6, 7, 8), 20, rank=0.2, factorization=kind) for kind in ("tucker", "cp", "tt")],
-    *[tn.models.linear((8, 8), (8, 8), factorization=kind, rank=0.3) for kind in ("dense", "tucker", "cp", "tt", "blocktt", "kronecker")],
+    *[
+        tn.models.linear((8, 8), (8, 8), factorization=kind, rank=0.3)
+        for kind in ("dense", "tucker", "cp", "tt", "blocktt", "kronecker")
+    ],
 ]
 
 
 @pytest.mark.parametrize("graph", LAYERS, ids=lambda graph: str(graph.equations[0])[:60])
 def test_layers_keep_the_standard_deviation(graph: tn.Graph) -> None:
-    shape = [int(dim[0].size.subs(dict(graph.bound))) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]]
+    shape = [
+        int(dim[0].size.subs(dict(graph.bound))) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]
+    ]
     moments = []
     for seed in range(8):
         x = np.random.default_rng(seed).standard_normal([256, *shape])
@@ -109,7 +116,9 @@ def test_starts_can_be_said() -> None:
     assert arrays["W"].std() == pytest.approx(0.02, rel=0.02)
     assert (arrays["u"] == 1).all()
     assert tn.layer(str(graph)) == graph
-    with pytest.raises(tn.EquationError, match="init names 'V', which is no parameter\nfix: the parameters are W"):
+    with pytest.raises(
+        tn.EquationError, match="init names 'V', which is no parameter\nfix: the parameters are W"
+    ):
         tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", init={"V": 1.0})
 
 
@@ -117,4 +126,6 @@ def test_one_seed_one_start_whatever_else_is_in_the_graph() -> None:
     one = tn.init(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), seed=5)
     two = tn.init(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=4, o=2), seed=5, backend="torch")
     assert np.array_equal(one["W"], two["W"].numpy())
-    assert not np.array_equal(one["W"], tn.init(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), seed=6)["W"])
+    assert not np.array_equal(
+        one["W"], tn.init(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), seed=6)["W"]
+    )

@@ -69,7 +69,9 @@ def test_trl(sizes: tuple[int, ...], outputs: int, factorization: str, data: Any
     formulas = {
         "tucker": lambda: prod(ranks) + sum(i * r for i, r in zip((*sizes, outputs), ranks, strict=True)),
         "cp": lambda: ranks[0] * (sum(sizes) + outputs),
-        "tt": lambda: sum(a * i * b for a, i, b in zip((1, *ranks), (*sizes, outputs), (*ranks, 1), strict=True)),
+        "tt": lambda: sum(
+            a * i * b for a, i, b in zip((1, *ranks), (*sizes, outputs), (*ranks, 1), strict=True)
+        ),
         "dense": lambda: prod(sizes) * outputs,
     }
     assert counted(graph) == formulas[factorization]() + outputs
@@ -108,7 +110,9 @@ LINEAR = ["dense", "tucker", "cp", "tt", "blocktt", "kronecker"]
 
 
 @given(pairs(4), st.sampled_from(LINEAR), st.integers(1, 3), st.booleans())
-def test_linear(case: tuple[tuple[int, ...], tuple[int, ...]], factorization: str, rank: int, bias: bool) -> None:
+def test_linear(
+    case: tuple[tuple[int, ...], tuple[int, ...]], factorization: str, rank: int, bias: bool
+) -> None:
     ins, outs = case
     graph = models.linear(ins, outs, factorization=factorization, rank=rank, bias=bias)
     total = counted(graph) - bias * prod(outs)
@@ -143,7 +147,9 @@ def linear_weight(factorization: str, p: dict[str, np.ndarray], order: int) -> n
         factors = [p[f"A{n}"] for n in numbers] + [p[f"B{n}"] for n in numbers]
         return np.asarray(tensorly.tucker_to_tensor((p["G"], factors)))
     if factorization == "cp":
-        return np.asarray(tensorly.cp_to_tensor((None, [p[f"A{n}"] for n in numbers] + [p[f"B{n}"] for n in numbers])))
+        return np.asarray(
+            tensorly.cp_to_tensor((None, [p[f"A{n}"] for n in numbers] + [p[f"B{n}"] for n in numbers]))
+        )
     if factorization == "tt":
         cores = [p[f"G{n}"] for n in range(1, 2 * order + 1)]
         cores = [cores[0][None], *cores[1:-1], cores[-1][:, :, None]]
@@ -186,8 +192,12 @@ def test_mode_dot_and_bias() -> None:
     x, u = random(2, 3, 4), random(5, 3)
     expected = tensorly.tenalg.mode_dot(x, u, 1)
     np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1))({}, x, u), expected, rtol=1e-12)
-    np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1, transpose=True))({}, x, u.T), expected, rtol=1e-12)
-    np.testing.assert_allclose(tn.compile(models.mode_dot(3, 1, vector=True))({}, x, u[0]), expected[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(
+        tn.compile(models.mode_dot(3, 1, transpose=True))({}, x, u.T), expected, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        tn.compile(models.mode_dot(3, 1, vector=True))({}, x, u[0]), expected[:, 0], rtol=1e-12
+    )
     graph = models.multi_mode_dot(2, vectors=(0, 1), bias=True)
     a, b = random(3), random(4, seed=1)
     x = random(3, 4, seed=2)
@@ -208,7 +218,9 @@ def test_tucker_error_falls_to_nothing_at_full_rank() -> None:
     errors = []
     for rank in ((1, 1, 1), (2, 3, 3), (4, 5, 6)):
         core, factors = tensorly.decomposition.tucker(tensorly.tensor(x), rank)
-        found = tn.compile(models.tucker_to_tensor(3))({}, np.asarray(core), *[np.asarray(f) for f in factors])
+        found = tn.compile(models.tucker_to_tensor(3))(
+            {}, np.asarray(core), *[np.asarray(f) for f in factors]
+        )
         errors.append(np.linalg.norm(found - x) / np.linalg.norm(x))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-12
@@ -217,7 +229,9 @@ def test_tucker_error_falls_to_nothing_at_full_rank() -> None:
 @settings(max_examples=10)
 @given(st.integers(6, 12))
 def test_any_order_up_to_twelve(order: int) -> None:
-    graph = models.linear((2,) * order, (1, 2) * (order // 2) + (1,) * (order % 2), factorization="blocktt", rank=2)
+    graph = models.linear(
+        (2,) * order, (1, 2) * (order // 2) + (1,) * (order % 2), factorization="blocktt", rank=2
+    )
     x = random(2, 2**order)
     assert run(graph, x)[1].shape == (2, 2 ** (order // 2))
     assert counted(models.tcl((2,) * order, 1)) == 2 * order
@@ -227,7 +241,9 @@ def test_any_order_up_to_twelve(order: int) -> None:
 @given(st.sampled_from(LINEAR[1:]), st.floats(0.02, 0.9))
 def test_a_float_is_a_fraction_of_the_parameters(factorization: str, fraction: float) -> None:
     graph = models.linear((8, 8), (8, 8), factorization=factorization, rank=fraction, bias=False)
-    smallest = tn.parameter_count(models.linear((8, 8), (8, 8), factorization=factorization, rank=1, bias=False))
+    smallest = tn.parameter_count(
+        models.linear((8, 8), (8, 8), factorization=factorization, rank=1, bias=False)
+    )
     assert tn.parameter_count(graph) <= max(2.2 * fraction * 4096, smallest)
 
 

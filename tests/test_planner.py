@@ -78,7 +78,9 @@ def test_search_is_an_optimizer_of_opt_einsum() -> None:
 
 
 def test_path_round_trip() -> None:
-    problem = Problem((tuple("ab"), tuple("bc"), tuple("cd")), frozenset("ad"), None, dict.fromkeys("abcd", 4), CPU, 4)
+    problem = Problem(
+        (tuple("ab"), tuple("bc"), tuple("cd")), frozenset("ad"), None, dict.fromkeys("abcd", 4), CPU, 4
+    )
     assert len(path_of(fastest(problem), 3)) == 2
     assert path_of(fewest_flops(problem), 3)[-1] == (0, 1)
 
@@ -103,7 +105,12 @@ def test_the_right_order_depends_on_the_sizes() -> None:
 def test_absorption_of_the_value_projection() -> None:
     """Projecting after the average over 50,176 inputs is far cheaper than before it."""
     graph = tn.layer(
-        "v[b,m,c] = x[b,m,i] * V[c,i]\ny[b,n,c] = a[b,n,m] * v[b,m,c]", inputs="x a", m=50_176, n=512, i=261, c=1024
+        "v[b,m,c] = x[b,m,i] * V[c,i]\ny[b,n,c] = a[b,n,m] * v[b,m,c]",
+        inputs="x a",
+        m=50_176,
+        n=512,
+        i=261,
+        c=1024,
     )
     found = tn.plan(graph, profile=CPU, b=1)
     assert found.flops == 2 * 512 * (50_176 * 261 + 261 * 1024)
@@ -131,7 +138,9 @@ def test_rewrites_keep_the_value(case: Block, name: str) -> None:
     arrays = {**case.parameters(0), **inputs}
     sizes = dict.fromkeys(graph.open_sizes, 2)
     for output, expected in reference.run(graph, arrays, sizes).items():
-        np.testing.assert_allclose(reference.run(changed, arrays, sizes)[output], expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(
+            reference.run(changed, arrays, sizes)[output], expected, rtol=1e-9, atol=1e-9
+        )
 
 
 def test_rewrites_print_as_mathematics() -> None:
@@ -178,7 +187,9 @@ def test_memory_limit_says_how_much_is_needed() -> None:
 
 def test_sizes_are_checked() -> None:
     graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2)
-    with pytest.raises(tn.ShapeError, match="a size is given for 'z', which is not open: there is no such axis"):
+    with pytest.raises(
+        tn.ShapeError, match="a size is given for 'z', which is not open: there is no such axis"
+    ):
         tn.plan(graph, z=3)
     with pytest.raises(tn.ShapeError, match="a size is given for 'i', which is not open: it is 4"):
         tn.plan(graph, i=5)
@@ -187,7 +198,9 @@ def test_sizes_are_checked() -> None:
 
 
 def test_code_is_readable_and_the_same_every_time() -> None:
-    graph = tn.layer("y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6)
+    graph = tn.layer(
+        "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
+    )
     code = tn.plan(graph, backend="torch", profile=CPU, b=100_352).code
     assert code == tn.plan(graph, backend="torch", profile=CPU, b=100_352).code
     assert code.splitlines() == [

@@ -15,9 +15,7 @@ import tensornet as tn
 
 from .strategies import Block, blocks
 
-TCL = tn.layer(
-    "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
-)
+TCL = tn.layer("y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6)
 ATTENTION = """
 q[b,i,h1,h2,h3,d1,d2,d3] = x[b,i,e1,e2,e3] * Q1[(h1,d1),e1] * Q2[(h2,d2),e2] * Q3[(h3,d3),e3]
 k[b,j,h1,h2,h3,d1,d2,d3] = x[b,j,e1,e2,e3] * K1[(h1,d1),e1] * K2[(h2,d2),e2] * K3[(h3,d3),e3]
@@ -58,7 +56,9 @@ def test_attention_of_the_thesis(dtype: str, tolerance: float) -> None:
 def test_signed_attention_worked_example() -> None:
     """Q=[1,2,−1], K₁=[1,0,−1], K₂=[−1,1,1]: A=[2,0], softmax [0.88,0.12], signed [0.88,0]."""
     graph = tn.layer(
-        "s[j] = q[d] * k[j,d]\na[j] = softmax[j](abs(s))\nsigned[j] = sign(s) * a", inputs="q k", outputs="s a signed"
+        "s[j] = q[d] * k[j,d]\na[j] = softmax[j](abs(s))\nsigned[j] = sign(s) * a",
+        inputs="q k",
+        outputs="s a signed",
     )
     q, k = np.array([1.0, 2, -1]), np.array([[1.0, 0, -1], [-1, 1, 1]])
     scores, soft, signed = tn.compile(graph)({}, q, k)
@@ -70,7 +70,10 @@ def test_signed_attention_worked_example() -> None:
 @settings(max_examples=25)
 @given(blocks())
 def test_gradients_against_finite_differences(case: Block) -> None:
-    if any(word in case.text for word in ("abs", "sign", "hardmax", "where", "max", "sqrt", "floor", "normalize", "/")):
+    if any(
+        word in case.text
+        for word in ("abs", "sign", "hardmax", "where", "max", "sqrt", "floor", "normalize", "/")
+    ):
         return  # kinks and poles have no derivative to compare with
     graph = case.graph()
     run = tn.compile(graph, backend="torch")
@@ -106,7 +109,9 @@ def counting() -> tuple[list[int], Any]:
 
 
 @pytest.mark.parametrize("dynamic", [True, None])
-@pytest.mark.parametrize("graph", [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))], ids=["named batch", "leading axes"])
+@pytest.mark.parametrize(
+    "graph", [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))], ids=["named batch", "leading axes"]
+)
 def test_six_batch_sizes_compile_at_most_twice(graph: tn.Graph, dynamic: bool | None) -> None:
     torch._dynamo.reset()
     module = tn.module(graph, seed=0)
@@ -133,7 +138,9 @@ def test_attention_compiles_whole_and_exports() -> None:
 
 def test_one_training_step_with_the_default_compiler() -> None:
     torch._dynamo.reset()
-    module = tn.module(tn.layer("y[b,o] = gelu(x[b,i]*W[h,i] + u[h]) * Z[o,h]", inputs="x", i=8, h=16, o=4), seed=0)
+    module = tn.module(
+        tn.layer("y[b,o] = gelu(x[b,i]*W[h,i] + u[h]) * Z[o,h]", inputs="x", i=8, h=16, o=4), seed=0
+    )
     twin = copy.deepcopy(module)
     x = torch.randn(32, 8)
     for each in (torch.compile(module, fullgraph=True, backend="aot_eager"), twin):
