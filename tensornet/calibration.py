@@ -75,7 +75,7 @@ def _constants(probe: _Probe, device: str) -> DeviceProfile:
     launch = probe.seconds("{0} + {0}", (8,), repeats=100, typical=True)
     large = 768 if device.startswith("cpu") else 4096
     peak = 2.0 * large**3 / probe.matmul((large, large), (large, large))
-    side, tall = (16, 2**16) if device.startswith("cpu") else (64, 2**20)
+    side, tall = (16, 2**18) if device.startswith("cpu") else (64, 2**20)
     share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
     half = max(1.0, side * (1.0 / math.sqrt(share) - 1.0))
     wide = 2.0 * 4096 * 8 * 8 * 96 / probe.matmul((4096, 8, 8), (4096, 8, 96)) / peak

@@ -36,10 +36,25 @@ class Row:
 
 
 S = {"b": 3, "i": 4, "j": 5, "k": 2, "p": 3, "q": 2, "h": 2, "d": 3}
-_POINTWISE = (
-    "exp expm1 sin cos tanh erf sigmoid relu gelu gelu_tanh silu softplus abs sign square floor".split()
-)
-_REDUCTIONS = "mean var max min prod logsumexp".split()
+_POINTWISE = [
+    "exp",
+    "expm1",
+    "sin",
+    "cos",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "softplus",
+    "abs",
+    "sign",
+    "square",
+    "floor",
+]
+_REDUCTIONS = ["mean", "var", "max", "min", "prod", "logsumexp"]
 ROWS = [
     Row("matrix product", "y[b,p] = x[b,i] * W[p,i]", sizes=S),
     Row("three factors", "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", sizes=S),

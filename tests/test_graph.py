@@ -532,12 +532,12 @@ def test_a_model_of_symbolic_width_gives_its_formula() -> None:
     def tower(x: tn.Tensor) -> Any:
         for number in range(n):
             wide = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=4 * D)(x, scope=f"block{number}.up")
-            x = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=D)(wide, scope=f"{number}.down")
+            x = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=D)(wide, scope=f"block{number}.down")
         return x
 
     graph = built(tower, "x[b,i]", i=D)
     assert sympy.expand(tn.parameter_formula(graph) - n * 8 * D**2) == 0
-    assert [scope for scope, _, _ in tn.parameter_table(graph)] == ["0", "1", "2"]
+    assert [scope for scope, _, _ in tn.parameter_table(graph)] == ["block0", "block1", "block2"]
 
 
 def test_the_parameters_by_part() -> None:

@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.calibration import measure, profile_of
 from tensornet.device import DeviceProfile, default_profile, load_profile, save_profile
 from tensornet.lowering import Problem
-from tensornet.planner import FastestOrder, _Search, fewest_flops, fastest, path_of
+from tensornet.planner import FastestOrder, _Search, fastest, fewest_flops, path_of
 from tensornet.protocol import load_backend
 from tensornet.rewrite import distribute, fuse, prune, share, simplify
 

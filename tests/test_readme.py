@@ -1,0 +1,73 @@
+"""The README and the docstrings say what happens: their code runs, and prints what they print."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tensornet
+from tensornet.cli import app
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
+    if not module.name.endswith(("__main__", "cupy"))
+)
+
+
+def test_python_blocks_print_what_the_readme_prints() -> None:
+    names: dict[str, object] = {}
+    ran = 0
+    for code, _, expected in re.findall(r"```python\n(.*?)```\n(```text\n(.*?)```)?", README, re.S):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), names)
+        if expected:
+            assert printed.getvalue() == expected
+        ran += 1
+    assert ran >= 5
+
+
+def test_the_error_in_the_readme_is_the_error() -> None:
+    command, shown = re.findall(r"\$ tensornet (plan \"h.*?)\n(error: .*?)```", README, re.S)[0]
+    result = CliRunner().invoke(app, shlex.split(command))
+    assert f"error: {result.exception}\n" == shown
+
+
+@pytest.mark.parametrize("command", re.findall(r"\$ tensornet ((?:plan \"y|count).*)", README))
+def test_commands_of_the_readme_run(command: str) -> None:
+    result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+    assert result.exit_code == 0
+
+
+def test_the_targets_of_the_readme_are_in_the_makefile() -> None:
+    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    targets = re.findall(r"[$`] ?make (\w+)", README)
+    assert {"study", "test", "bench"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name: str) -> None:
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+
+
+def test_every_public_name_is_documented_with_an_example() -> None:
+    for name in tensornet.__all__:
+        thing = getattr(tensornet, name)
+        assert thing.__doc__, name
+        if callable(thing) and not isinstance(thing, type) and name != "parameter_table":
+            assert ">>>" in thing.__doc__, name
