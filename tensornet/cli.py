@@ -279,7 +279,7 @@ def _pair(text: str, what: str) -> tuple[str, str]:
 
 def _sizes(texts: list[str]) -> dict[str, Any]:
     """`b=32,c=4` and the like; a size may be an expression such as 4*D."""
-    from .equation import parse_size
+    from .reading import parse_size
 
     pairs = [_pair(part, "AXIS=SIZE") for text in texts for part in text.split(",")]
     return {name: parse_size(value) for name, value in pairs}

@@ -6,13 +6,11 @@ arguments, so one function serves every batch size.
 
 from __future__ import annotations
 
-import keyword
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .arrangement import Arrangement, flatten, view_order
-from .errors import BackendError, EquationError, ShapeError
+from .arrangement import Arrangement
+from .errors import BackendError, ShapeError
 from .expression import (
     ELLIPSIS,
     Call,
@@ -21,11 +19,9 @@ from .expression import (
     Index,
     Literal,
     Ref,
-    Size,
     axes_of_index,
     is_scalar,
     option_axes,
-    references,
     scalar_value,
     show,
     subexpressions,
@@ -34,13 +30,10 @@ from .functions import FUNCTIONS
 from .graph import Graph
 from .protocol import Backend
 from .schedule import Plan, Result, Step
-from .sizes import evaluate, product, symbol
+from .sizes import product, symbol
+from .spelling import FUNCTION_NAME, Speller, tuple_source
 
 __all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
-
-FUNCTION_NAME = "forward"
-
-_RESERVED = {"torch", "np", "xp", "math", "functions", "training", "leading", "len", "float", FUNCTION_NAME}
 
 
 def generate(plan: Plan, backend: Backend) -> str:
@@ -61,27 +54,7 @@ def has_dropout(graph: Graph) -> bool:
     )
 
 
-class _Writer:
-    def __init__(self, plan: Plan, backend: Backend) -> None:
-        self.plan, self.graph, self.backend = plan, plan.graph, backend
-        self.names: dict[str, str] = {}
-        self.size_names: dict[str, str] = {}
-        self.used_sizes: set[str] = set()
-        self.shapes: dict[str, tuple[Any, ...]] = {}
-        self.sizes: dict[str, Any] = {}
-        self._name_everything()
-
-    def _name_everything(self) -> None:
-        taken = set(_RESERVED)
-        leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
-        self.leaves = leaves
-        for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
-            self.names[name] = _identifier(name, taken)
-        for name in self.graph.open_sizes:
-            self.size_names[name] = _identifier(name, taken)
-        for leaf in leaves:
-            self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
-
+class _Writer(Speller):
     # ---- the whole function
 
     def source(self) -> str:
@@ -120,7 +93,7 @@ class _Writer:
                 lines.append(f"leading = {name}.shape[{at or ''}:{stop}]")
             kept = [f"{name}.shape[{n}]" for n in range(at)] + ["-1"]
             kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
-            lines.append(f"{name} = {self.op('reshape', name, shape=_tuple(kept))}")
+            lines.append(f"{name} = {self.op('reshape', name, shape=tuple_source(kept))}")
         return lines + self._size_lines()
 
     def _size_lines(self) -> list[str]:
@@ -162,127 +135,6 @@ class _Writer:
         source = self.size(solution.subs(whole, sympy.Symbol("@")), quietly=True).replace("@", observed)
         return f"{self.size_names[name]} = {source}"
 
-    # ---- pieces
-
-    def op(self, template: str, *operands: str, **details: str) -> str:
-        """One operation in the backend's spelling."""
-        text = self.backend.templates.get(template)
-        if text is None:
-            raise BackendError(
-                f"{self.backend.name} has no '{template}'",
-                fix="use another backend, or tensornet.register the function",
-            )
-        return text.format(*operands, **details)
-
-    def size(self, size: Any, quietly: bool = False) -> str:
-        """A size as source; notes which open sizes are used."""
-        import sympy
-
-        if isinstance(size, int):
-            return str(size)
-        names = {name: sympy.Symbol(self.size_names.get(name.name, name.name)) for name in size.free_symbols}
-        if not quietly:
-            self.used_sizes.update(name.name for name in size.free_symbols)
-        numerator, denominator = sympy.fraction(sympy.together(size))
-        text = str(numerator.subs(names, simultaneous=True))
-        if denominator != 1:
-            return f"({text}) // ({denominator.subs(names, simultaneous=True)})"
-        return text
-
-    def shape(self, sizes: Sequence[Any]) -> str:
-        return _tuple([self.size(size) for size in sizes])
-
-    def label_sizes(self, ref: Ref) -> dict[str, Any]:
-        """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
-        found: dict[str, Any] = {}
-        for entry, size in zip(ref.index, self.shapes[ref.name], strict=True):
-            if isinstance(entry, str):
-                found[entry] = size
-            elif isinstance(entry, tuple):
-                found.update({axis: self.sizes[axis] for axis in entry})
-        return found
-
-    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
-        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
-        text, sizes = self.names[ref.name], self.label_sizes(ref)
-        entries = tuple((entry,) if isinstance(entry, str) else entry for entry in ref.index)
-        present = [tuple(group) for group in groups if group]
-        order = view_order(axes_of_index(ref.index), tuple(present))
-        if order is not None:
-            lying = [present[n] for n in order]
-            if tuple(lying) != entries:
-                text = self.op("reshape", text, shape=self._grouped(lying, sizes))
-            if list(order) != sorted(order):
-                text = self.op("permute", text, axes=_tuple([str(order.index(n)) for n in range(len(order))]))
-                if order[-1] == 0 and groups and groups[0] and len(groups) == 3:
-                    text = self.op("contiguous", text)
-        else:
-            text = self.permuted(ref, flatten(tuple(present)))
-            if any(len(group) > 1 for group in present):
-                text = self.op("reshape", text, shape=self._grouped(present, sizes))
-        if ones:
-            shape = [
-                product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones
-            ]
-            text = self.op("reshape", text, shape=self.shape(shape))
-        return text
-
-    def _grouped(self, groups: Sequence[tuple[str, ...]], sizes: Mapping[str, Any]) -> str:
-        return self.shape([product(sizes[axis] for axis in group) for group in groups])
-
-    def atomic(self, ref: Ref) -> str:
-        """An operand with one dimension for each axis, in the order it lies in."""
-        if all(isinstance(entry, str) for entry in ref.index):
-            return self.names[ref.name]
-        sizes = self.label_sizes(ref)
-        shape = self.shape([sizes[axis] for axis in axes_of_index(ref.index)])
-        return self.op("reshape", self.names[ref.name], shape=shape)
-
-    def permuted(self, ref: Ref, axes: tuple[str, ...]) -> str:
-        """An operand with one dimension for each axis, in the order given."""
-        layout = axes_of_index(ref.index)
-        text = self.atomic(ref)
-        if layout == axes:
-            return text
-        return self.op("permute", text, axes=_tuple([str(layout.index(axis)) for axis in axes]))
-
-    def aligned(self, ref: Ref, left: tuple[Any, ...]) -> str:
-        """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
-        if ref.index == left or not ref.index:
-            return self.names[ref.name]
-        axes, layout = axes_of_index(left), axes_of_index(ref.index)
-        own = tuple(axis for axis in axes if axis in layout)
-        first = axes.index(own[0])
-        if all(axis in layout for axis in axes[first:]):
-            return self.permuted(ref, own)
-        sizes = self.label_sizes(ref)
-        shape = self.shape([sizes[axis] if axis in layout else 1 for axis in axes[first:]])
-        text = self.names[ref.name] if layout == own else self.permuted(ref, own)
-        return self.op("reshape", text, shape=shape)
-
-    def like(self) -> str:
-        """A tensor whose element type is the working type."""
-        indices = {
-            each.name
-            for equation in self.graph.equations
-            for part in subexpressions(equation.right)
-            for each in _whole_operands(part)
-        }
-        floating = [leaf for leaf in (*self.graph.parameters, *self.graph.inputs) if leaf.name not in indices]
-        return self.names[floating[0].name] if floating else ""
-
-    def working(self, text: str) -> str:
-        """A value in the working element type."""
-        like = self.like()
-        dtype = f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
-        return self.op("cast", text, dtype=dtype)
-
-    def positions(self, size: Any) -> str:
-        """0, 1, 2, … on the device of the arguments."""
-        if not self.leaves:
-            return self.op("arange_alone", self.size(size))
-        return self.op("arange", self.size(size), like=self.names[self.leaves[0].name])
-
     # ---- steps
 
     def step(self, step: Step) -> str:
@@ -304,7 +156,7 @@ class _Writer:
                 return self.pair(a, b, step.arrangement, left)
             case Contraction((Ref() as ref,), summed) if summed:
                 return self.op(
-                    "sum", self.atomic(ref), axes=_tuple([str(n) for n in _positions(ref, summed)])
+                    "sum", self.atomic(ref), axes=tuple_source([str(n) for n in _positions(ref, summed)])
                 )
             case Ref() as ref if _is_plain(ref):
                 return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
@@ -398,7 +250,7 @@ class _Writer:
             return self._to_order(text, kept, left)
         order = picked + rest
         if order != list(range(len(entries))):
-            text = self.op("permute", text, axes=_tuple([str(n) for n in order]))
+            text = self.op("permute", text, axes=tuple_source([str(n) for n in order]))
         taken = dict.fromkeys(inside) | dict.fromkeys(
             str(entries[n]) for n in picked if isinstance(entries[n], str)
         )
@@ -425,7 +277,7 @@ class _Writer:
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
-                term = self.op("reshape", term, shape=_tuple(ones)) if len(ones) > 1 else term
+                term = self.op("reshape", term, shape=tuple_source(ones)) if len(ones) > 1 else term
                 covered.add(str(entry))
             terms.append(term if stride == 1 else f"{term} * ({self.size(stride)})")
         text = " + ".join(terms)
@@ -437,7 +289,7 @@ class _Writer:
     def _to_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
         if have == want:
             return text
-        return self.op("permute", text, axes=_tuple([str(have.index(axis)) for axis in want]))
+        return self.op("permute", text, axes=tuple_source([str(have.index(axis)) for axis in want]))
 
     def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
         (ref,) = call.arguments
@@ -449,7 +301,7 @@ class _Writer:
             text, at = self.names[ref.name], [ref.index.index(axis) for axis in own]
         else:
             text, at = self.atomic(ref), _positions(ref, call.axes)
-        axes = _tuple([str(n) for n in at])
+        axes = tuple_source([str(n) for n in at])
         details = {name: self.scalar(values[0]) for name, values in call.options}
         for name, default in FUNCTIONS[call.function].options:
             details.setdefault(name, repr(default))
@@ -465,7 +317,7 @@ class _Writer:
         return product(self.sizes[axis] for axis in axes)
 
     def _hardmax(self, text: str, at: int, rank: int, size: Any) -> str:
-        shape = _tuple([self.size(size)] + ["1"] * (rank - at - 1))
+        shape = tuple_source([self.size(size)] + ["1"] * (rank - at - 1))
         places = self.positions(size)
         places = self.op("reshape", places, shape=shape) if rank - at > 1 else places
         chosen = self.op("argmax", text, axis=str(at))
@@ -488,9 +340,9 @@ class _Writer:
                 pairs = [
                     (self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options
                 ]
-                shifts = _tuple([str(shift) for shift, _ in pairs])
+                shifts = tuple_source([str(shift) for shift, _ in pairs])
                 return self.op(
-                    "roll", self.atomic(ref), shifts=shifts, axes=_tuple([str(at) for _, at in pairs])
+                    "roll", self.atomic(ref), shifts=shifts, axes=tuple_source([str(at) for _, at in pairs])
                 )
         return self.pad(call)
 
@@ -526,7 +378,7 @@ class _Writer:
         if not any(amount for pair in grown for amount in pair):
             return text
         pairs = "(" + ", ".join(f"({b}, {a})" for b, a in grown) + ",)"
-        backwards = _tuple([str(amount) for pair in reversed(grown) for amount in pair])
+        backwards = tuple_source([str(amount) for pair in reversed(grown) for amount in pair])
         return self.op("pad", text, pairs=pairs, backwards=backwards, value=value)
 
     # ---- pointwise expressions
@@ -578,47 +430,6 @@ class _Writer:
                 fix=f"tensornet.register('{function}', {self.backend.name}=...)",
             )
 
-    # ---- numbers
-
-    def scalar(self, expression: Expression) -> str:
-        """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
-        value = scalar_value(expression)
-        if value is not None:
-            return _number(value)
-        match expression:
-            case Size(axis):
-                self.used_sizes.add(axis)
-                return self.size_names[axis]
-            case Contraction(factors, ()):
-                return "(" + " * ".join(self.scalar(factor) for factor in factors) + ")"
-            case Call("add", arguments):
-                return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
-            case Call("reciprocal", (argument,)):
-                return f"(1 / {self.scalar(argument)})"
-            case Call("sqrt", (argument,)):
-                return f"({self.scalar(argument)} ** 0.5)"
-            case Call("rsqrt", (argument,)):
-                return f"({self.scalar(argument)} ** -0.5)"
-            case Call("power", (base, exponent)):
-                return f"({self.scalar(base)} ** {self.scalar(exponent)})"
-            case Call(function, arguments) if hasattr(math, function):
-                return f"math.{function}({', '.join(self.scalar(each) for each in arguments)})"
-        raise EquationError(
-            f"{show(expression)} depends on a size that is open",
-            expression.place,
-            "give the size when building the layer",
-        )
-
-    def integer(self, expression: Expression) -> int:
-        value = scalar_value(expression)
-        if value is None or isinstance(value, complex) or value != int(value):
-            raise EquationError(
-                f"{show(expression)} is not a whole number of positions that is known",
-                expression.place,
-                "give the sizes it speaks of",
-            )
-        return int(value)
-
     # ---- results
 
     def result(self, result: Result) -> str:
@@ -631,20 +442,8 @@ class _Writer:
                 "*leading" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
                 for group in wanted
             ]
-            text = self.op("reshape", text, shape=_tuple(parts))
+            text = self.op("reshape", text, shape=tuple_source(parts))
         return text
-
-
-def _whole_operands(part: Expression) -> list[Ref]:
-    """The tensors that serve as positions: inside an index, or compared with one."""
-    match part:
-        case Ref(_, index):
-            return [entry for entry in index if isinstance(entry, Ref)]
-        case Call(
-            "onehot" | "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal", arguments
-        ):
-            return [ref for argument in arguments for ref in references(argument)]
-    return []
 
 
 def _is_plain(ref: Ref) -> bool:
@@ -657,32 +456,9 @@ def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
     return [layout.index(axis) for axis in axes]
 
 
-def _tuple(parts: Sequence[str]) -> str:
-    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
-
-
 def _operand(text: str) -> str:
     return f"({text})" if " " in text and not text.endswith(")") else text
 
 
 def _plain_name(text: str) -> str:
     return text.split("[")[0].split(".")[0] if text.isidentifier() else text
-
-
-def _number(value: int | float | complex) -> str:
-    if isinstance(value, float) and math.isinf(value):
-        return "-math.inf" if value < 0 else "math.inf"
-    if isinstance(value, float) and math.isnan(value):
-        return "math.nan"
-    return repr(value)
-
-
-def _identifier(name: str, taken: set[str]) -> str:
-    base = "".join(letter if letter.isalnum() else "_" for letter in name)
-    base = f"_{base}" if not base or base[0].isdigit() else base
-    chosen, number = base, 1
-    while chosen in taken or keyword.iskeyword(chosen):
-        chosen = f"{base}_{number}"
-        number += 1
-    taken.add(chosen)
-    return chosen

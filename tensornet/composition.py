@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .elaboration import expand_ellipsis, expand_index
-from .equation import Equation, parse_names
+from .equation import Equation
 from .errors import EquationError, ShapeError
 from .expression import ELLIPSIS, axes_of_index, fresh, occurring, rename_tensors
 from .graph import Graph, Leaf
+from .reading import parse_names
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
 from .sizes import as_size, evaluate, product, symbol
 from .unify import Unifier

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .equation import Declaration, Equation, einstein, parse_block, parse_names, resolve
+from .equation import Declaration, Equation, einstein, resolve
 from .errors import EquationError, Place, ShapeError
 from .expression import (
     ELLIPSIS,
@@ -22,6 +22,7 @@ from .expression import (
     transform,
 )
 from .graph import Constant, Graph, Leaf
+from .reading import parse_block, parse_names
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
 from .sizes import as_size, symbol
 from .unify import Unifier

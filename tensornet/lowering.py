@@ -6,7 +6,7 @@ each n-ary contraction to `choose`, which returns which pairs to contract, and h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -31,46 +31,15 @@ from .expression import (
 from .functions import FUNCTIONS
 from .graph import Graph
 from .schedule import Result, Step
+from .search import Choose, Order, Problem
 from .shape import Axis, Dim, Scope, dim_size, scalar_size, scope_of, size_expression
 from .sizes import evaluate, product
 
-__all__ = ["Choose", "Order", "Pair", "Problem", "lower", "peak_memory"]
+__all__ = ["lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """An n-ary contraction to be ordered."""
-
-    layouts: tuple[Layout, ...]
-    kept: frozenset[str]
-    wanted: Layout | None
-    sizes: Mapping[str, int]
-    profile: DeviceProfile
-    itemsize: int
-
-    def needed(self, rest: Sequence[Layout], union: frozenset[str]) -> frozenset[str]:
-        """The axes of an intermediate that something else still needs."""
-        others = self.kept.union(*rest) if rest else self.kept
-        return union & others
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two operands, or what came of pairs before, and the way to contract them."""
-
-    first: Order
-    second: Order
-    way: Arrangement
-
-
-Order: TypeAlias = "int | Pair"
-"""An n-ary contraction decided: which pairs, and each in which way. A number is an operand."""
-
-Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
 @dataclass(frozen=True)

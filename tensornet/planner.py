@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import opt_einsum
 from opt_einsum.paths import PathOptimizer
 
-from .arrangement import Layout, arrangements, flatten
 from .calibration import profile_of
 from .codegen import generate
 from .device import DeviceProfile, itemsize
@@ -22,10 +20,11 @@ from .equation import Equation
 from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
 from .graph import Graph
-from .lowering import Choose, Order, Pair, Problem, lower, peak_memory
+from .lowering import lower, peak_memory
 from .protocol import Backend, load_backend
 from .rewrite import distribute, simplify
 from .schedule import Alternative, Plan
+from .search import Choose, Order, Problem, Search, Tree, left_to_right, path_of, tree_of
 
 __all__ = ["flop_count", "flop_formula", "plan"]
 
@@ -36,87 +35,7 @@ EXHAUSTIVE = 6
 """Up to so many operands every order is considered, whatever comes out on the way."""
 
 
-FORMS = 8
-"""Of each intermediate so many orders in memory are followed."""
-
 # ---------------------------------------------------------------------------- search
-
-
-Tree: TypeAlias = "int | tuple[Tree, Tree]"
-"""Which operands to contract with which; a number is an operand."""
-
-_Form: TypeAlias = tuple[Layout, bool]
-"""The order a tensor comes out in, and whether any other would have cost the same."""
-
-_Forms: TypeAlias = dict[_Form, tuple[float, Order]]
-"""For every form an intermediate may take, the fastest way to it."""
-
-
-class _Search:
-    """Ways to make the intermediates of one contraction, by dynamic programming over their forms."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.everything = (1 << len(problem.layouts)) - 1
-
-    def operand(self, number: int) -> _Forms:
-        return {(self.problem.layouts[number], False): (0.0, number)}
-
-    def kept(self, subset: int) -> frozenset[str]:
-        """The axes of the intermediate made of a subset of the operands."""
-        layouts = self.problem.layouts
-        inside = [layout for n, layout in enumerate(layouts) if subset >> n & 1]
-        outside = [layout for n, layout in enumerate(layouts) if not subset >> n & 1]
-        return self.problem.needed(outside, frozenset(itertools.chain.from_iterable(inside)))
-
-    def join(self, subset: int, first: _Forms, second: _Forms, best: _Forms) -> None:
-        """Adds to `best` the ways to make a subset from two intermediates."""
-        problem, kept = self.problem, self.kept(subset)
-        wanted = problem.wanted if subset == self.everything else None
-        for (a, (time_a, order_a)), (b, (time_b, order_b)) in itertools.product(
-            first.items(), second.items()
-        ):
-            loose = (a[1], b[1])
-            for way in arrangements(
-                a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose
-            ):
-                form, seconds = (flatten(way.result), way.kind == "multiply"), time_a + time_b + way.seconds
-                if form not in best or seconds < best[form][0]:
-                    best[form] = (seconds, Pair(order_a, order_b, way))
-
-    def worthwhile(self, forms: _Forms) -> _Forms:
-        """The forms that nothing beats: not the fastest and a permutation, and the quickest `FORMS` of them."""
-        least, (layout, _) = min((seconds, form) for form, (seconds, _) in forms.items())
-        elements = math.prod(self.problem.sizes[axis] for axis in layout)
-        bound = least + self.problem.profile.permute(elements, self.problem.itemsize)
-        ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        return dict([each for each in ranked if each[1][0] <= bound][:FORMS])
-
-    def along(self, tree: Tree) -> tuple[float, Order]:
-        """The fastest forms along a given tree."""
-
-        def walk(part: Tree) -> tuple[int, _Forms]:
-            if isinstance(part, int):
-                return 1 << part, self.operand(part)
-            (set_a, a), (set_b, b) = walk(part[0]), walk(part[1])
-            best: _Forms = {}
-            self.join(set_a | set_b, a, b, best)
-            return set_a | set_b, self.worthwhile(best)
-
-        return min(walk(tree)[1].values(), key=lambda each: each[0])
-
-    def exhaustive(self) -> tuple[float, Order]:
-        """The fastest of all trees."""
-        count = len(self.problem.layouts)
-        found = {1 << n: self.operand(n) for n in range(count)}
-        for number in range(2, count + 1):
-            for members in itertools.combinations(range(count), number):
-                subset = sum(1 << n for n in members)
-                best: _Forms = {}
-                for half in _halves(subset):
-                    self.join(subset, found[half], found[subset ^ half], best)
-                found[subset] = self.worthwhile(best)
-        return min(found[self.everything].values(), key=lambda each: each[0])
 
 
 class FastestOrder(PathOptimizer):  # type: ignore[misc]
@@ -144,18 +63,7 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
         """A path in opt_einsum's form; axes lie in memory in sorted order."""
         layouts = tuple(tuple(sorted(each)) for each in inputs)
         problem = Problem(layouts, frozenset(output), None, dict(size_dict), self.profile, self.itemsize)
-        return path_of(_Search(problem).exhaustive()[1], len(inputs))
-
-
-def _halves(subset: int) -> list[int]:
-    """The ways to cut a set of operands in two, each once."""
-    lowest = subset & -subset
-    halves, half = [], (subset - 1) & subset
-    while half:
-        if half & lowest:
-            halves.append(half)
-        half = (half - 1) & subset
-    return halves
+        return path_of(Search(problem).exhaustive()[1], len(inputs))
 
 
 def _local_time(problem: Problem) -> Callable[..., None]:
@@ -212,7 +120,7 @@ def _local_time(problem: Problem) -> Callable[..., None]:
 
 def fastest(problem: Problem) -> Order:
     """The order expected to be fastest: exhaustive for few operands, the best of several searches for more."""
-    count, search = len(problem.layouts), _Search(problem)
+    count, search = len(problem.layouts), Search(problem)
     if count <= EXHAUSTIVE:
         return search.exhaustive()[1]
     optimizers: list[Any] = ["greedy", "auto-hq", opt_einsum.DynamicProgramming("flops")]
@@ -226,19 +134,12 @@ def fastest(problem: Problem) -> Order:
 def fewest_flops(problem: Problem) -> Order:
     """The order with the fewest FLOPs, as opt_einsum finds it."""
     search = opt_einsum.DynamicProgramming("flops", search_outer=len(problem.layouts) <= 8)
-    return _Search(problem).along(_search(problem, search))[1]
+    return Search(problem).along(_search(problem, search))[1]
 
 
 def as_written(problem: Problem) -> Order:
     """From left to right."""
-    return _Search(problem).along(_left_to_right(len(problem.layouts)))[1]
-
-
-def _left_to_right(count: int) -> Tree:
-    tree: Tree = 0
-    for number in range(1, count):
-        tree = (tree, number)
-    return tree
+    return Search(problem).along(left_to_right(len(problem.layouts)))[1]
 
 
 def _search(problem: Problem, optimizer: Any) -> Tree:
@@ -253,36 +154,7 @@ def _search(problem: Problem, optimizer: Any) -> Tree:
     try:
         return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
     except RuntimeError:
-        return _left_to_right(len(inputs))
-
-
-def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
-    """opt_einsum's path (positions in a shrinking list) as a tree of pairs."""
-    operands: list[Tree] = list(range(count))
-    for positions in path:
-        taken = [operands.pop(position) for position in sorted(positions, reverse=True)][::-1]
-        operands.append(functools.reduce(lambda a, b: (a, b), taken))
-    return functools.reduce(lambda a, b: (a, b), operands)
-
-
-def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
-    """An order of pairs as opt_einsum's path."""
-    operands: list[Order] = list(range(count))
-    path: list[tuple[int, ...]] = []
-
-    def walk(part: Order) -> None:
-        if isinstance(part, int):
-            return
-        walk(part.first)
-        walk(part.second)
-        positions = sorted((operands.index(part.first), operands.index(part.second)))
-        path.append(tuple(positions))
-        for position in reversed(positions):
-            operands.pop(position)
-        operands.append(part)
-
-    walk(order)
-    return path
+        return left_to_right(len(inputs))
 
 
 # ---------------------------------------------------------------------------- planning

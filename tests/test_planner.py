@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.calibration import measure, profile_of
 from tensornet.device import DeviceProfile, default_profile, load_profile, save_profile
-from tensornet.lowering import Problem
-from tensornet.planner import FastestOrder, _Search, fastest, fewest_flops, path_of
+from tensornet.planner import FastestOrder, fastest, fewest_flops
 from tensornet.protocol import load_backend
 from tensornet.rewrite import distribute, fuse, prune, share, simplify
+from tensornet.search import Problem, Search, path_of
 
 from . import reference
 from .strategies import Block, blocks
@@ -55,9 +55,9 @@ def problems(draw: Any, most: int = 4) -> Problem:
 
 @given(problems())
 def test_no_order_is_faster_than_the_one_found(problem: Problem) -> None:
-    best, _ = _Search(problem).exhaustive()
+    best, _ = Search(problem).exhaustive()
     for tree in trees(tuple(range(len(problem.layouts)))):
-        assert best <= _Search(problem).along(tree)[0] * (1 + 1e-9)
+        assert best <= Search(problem).along(tree)[0] * (1 + 1e-9)
 
 
 def test_many_operands_are_planned_quickly_and_rightly() -> None:

@@ -19,10 +19,10 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {
-    0: ("equation", "errors", "functions", "expression", "sizes"),
+    0: ("equation", "reading", "errors", "functions", "expression", "sizes"),
     1: ("graph", "shape", "unify", "elaboration", "composition", "protocol"),
-    2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement"),
-    3: ("planner", "codegen", "executable", "calibration", "lowering", "eager"),
+    2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement", "search"),
+    3: ("planner", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),
     4: ("models", "backends"),
     5: ("cli", "study"),
 }
