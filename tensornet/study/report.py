@@ -159,7 +159,8 @@ def _reading(results: Sequence[RunResult]) -> list[str]:
         "Names in bold are on the Pareto front: no other row is as accurate with as few parameters. One test",
         f"image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy {error:.1f},",
         "and this is one seed: differences of that size between rows mean nothing. Accuracies are those",
-        "after the last epoch; no epoch is chosen by its test accuracy.",
+        "after the last epoch; no epoch is chosen by its test accuracy. The recipe itself is the better of two",
+        "that were tried over three seeds on these images, so the accuracies are a little hopeful.",
     ]
 
 
@@ -167,8 +168,8 @@ def _meanings() -> list[str]:
     return [
         "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
         "- **× fewer**: the parameters of the row `dense` divided by these.",
-        "- **FLOPs**: floating-point operations of the contractions for one image, forward, in the order",
-        "  planned for a batch of one; a multiplication and an addition are two.",
+        "- **FLOPs**: floating-point operations of the contractions for one image, forward: those of a",
+        "  mini-batch in the order planned for it, divided by its images; a multiplication and an addition are two.",
         "- **top-1**: percent of test images whose most likely class is right.",
         "- **top-5**: percent of test images whose five most likely classes hold the right one.",
         "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one",

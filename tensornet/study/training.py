@@ -129,7 +129,7 @@ def train(
         sizes=", ".join(f"{size}={graph.bound[size]}" for size in sizes),
         parameters=int(tn.parameter_count(graph)),
         counted=sum(parameter.numel() for parameter in run.module.parameters()),
-        flops=int(tn.flop_count(graph, b=1)),
+        flops=round(tn.flop_count(graph, b=recipe.batch) / recipe.batch),
         history=tuple(history),
         test_top1=history[-1].test_top1,
         test_top5=history[-1].test_top5,
