@@ -17,7 +17,7 @@ from .shape import Axis, Dim, dim_size, result_dims, scope_of
 from .sizes import as_size, evaluate, product, symbol
 from .unify import Unifier
 
-__all__ = ["Tensor", "apply", "model"]
+__all__ = ["Tensor", "model"]
 
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
@@ -34,6 +34,10 @@ class Tensor:
     def shape(self) -> tuple[Any, ...]:
         """The size of each dimension, an integer or symbolic where open."""
         return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
+
+    def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+        """Adds a call of `graph` to the model; `Graph.__call__` comes here."""
+        return _apply(graph, tensors, scope)
 
 
 def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
@@ -91,21 +95,14 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
     return trace.graph(tuple(each.name for each in outputs))
 
 
-def apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
     """Calls a graph on symbolic tensors; see `Graph.__call__`."""
-    expected = [leaf.name for leaf in graph.inputs]
-    if len(tensors) != len(expected):
-        raise ShapeError(
-            f"the layer takes {len(expected)} input(s) ({', '.join(expected)}), not {len(tensors)}"
-        )
     for each in tensors:
         if not isinstance(each, Tensor):
             raise EquationError(
                 f"a graph is called on the tensors of a model, not on {type(each).__name__}",
                 fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
             )
-    if not tensors:
-        raise EquationError("a layer without inputs cannot be called", fix="give it an input")
     if scope and not _SCOPE.fullmatch(scope):
         raise EquationError(
             f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import base64
 import functools
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .equation import Equation
 from .errors import EquationError, ShapeError, TensornetError
 from .expression import Ref, references
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 from .sizes import as_size, evaluate, show_size
-
-if TYPE_CHECKING:
-    from .composition import Tensor
 
 __all__ = ["Constant", "Graph", "Leaf"]
 
@@ -231,8 +229,7 @@ class Graph:
         Raises:
             EquationError: the text is not such a document.
         """
-        from .elaboration import layer
-
+        layer = importlib.import_module("tensornet.elaboration").layer  # it builds on this module
         try:
             document = json.loads(text)
             if document["format"] != "tensornet.graph" or document["version"] != 1:
@@ -243,7 +240,8 @@ class Graph:
                 name: Constant(each["dtype"], tuple(each["shape"]), base64.b64decode(each["data"])).array()
                 for name, each in document["constants"].items()
             }
-            return layer("\n".join(lines), outputs=document["outputs"], constants=constants)
+            graph: Graph = layer("\n".join(lines), outputs=document["outputs"], constants=constants)
+            return graph
         except TensornetError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -253,7 +251,7 @@ class Graph:
 
     # ---- composition and change
 
-    def __call__(self, *tensors: Tensor, scope: str = "") -> Any:
+    def __call__(self, *tensors: Any, scope: str = "") -> Any:
         """Applies the graph to symbolic tensors of a model being built; see `tensornet.model`.
 
         Args:
@@ -263,9 +261,18 @@ class Graph:
         Returns:
             A symbolic tensor, or a tuple of them for several outputs.
         """
-        from .composition import apply
-
-        return apply(self, tensors, scope)
+        expected = [leaf.name for leaf in self.inputs]
+        if len(tensors) != len(expected):
+            names = f" ({', '.join(expected)})" if expected else ""
+            raise ShapeError(f"the layer takes {len(expected)} input(s){names}, not {len(tensors)}")
+        receiver = next((tensor for tensor in tensors if hasattr(tensor, "receive")), None)
+        if receiver is None:
+            given = f"on {type(tensors[0]).__name__}" if tensors else "without inputs"
+            raise EquationError(
+                f"a graph is called on the tensors of a model, not {given}",
+                fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
+            )
+        return receiver.receive(self, tensors, scope)
 
     def bind(self, **sizes: int) -> Graph:
         """The graph with more sizes given.
