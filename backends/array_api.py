@@ -101,7 +101,11 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
 
     def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
         top = xp.max(x, axis=axes, keepdims=True)
-        total = xp.log(xp.sum(xp.exp(x - top), axis=axes, keepdims=True)) + top
+        top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+        total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True)
+        some = total > 0
+        total = xp.log(xp.where(some, total, xp.ones_like(total))) + top
+        total = xp.where(some, total, xp.full_like(total, -math.inf))
         return xp.squeeze(total, axis=axes)
 
     def normalize(x: Any, axis: int, eps: float) -> Any:
@@ -113,8 +117,10 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         if isinstance(a, int | float) and isinstance(b, int | float):
             return xp.asarray(float(a)), xp.asarray(float(b))
         if isinstance(a, int | float):
-            return xp.asarray(a, dtype=b.dtype, device=device(b)), b
+            return as_arrays(b, a)[::-1]
         if isinstance(b, int | float):
+            if isinstance(b, float) and not xp.isdtype(a.dtype, ("real floating", "complex floating")):
+                a = xp.astype(a, xp.asarray(0.0).dtype)
             return a, xp.asarray(b, dtype=a.dtype, device=device(a))
         return a, b
 
@@ -123,6 +129,11 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
 
     def binary(function: Any, a: Any, b: Any) -> Any:
         return function(*as_arrays(a, b))
+
+    def floating(arrays: Any, otherwise: Any) -> Any:
+        """The element type of the first floating or complex array."""
+        kinds = ("real floating", "complex floating")
+        return next((a.dtype for a in arrays if xp.isdtype(a.dtype, kinds)), otherwise)
 
     def pad(x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
         for axis, (before, after) in enumerate(pairs):

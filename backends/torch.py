@@ -42,7 +42,7 @@ templates: Mapping[str, str] = {
     "argmax": "torch.argmax({0}, dim={axis}, keepdim=True)",
     "cast": "{0}.to({dtype})",
     "dtype": "torch.{0}",
-    "scalar": "torch.tensor({0}, dtype={dtype})",
+    "scalar": "number({0}, {dtype}, {like})",
     "reciprocal": "1 / {0}",
     **{name: f"torch.{name}({{0}})" for name in _SAME},
     "erf": "torch.special.erf({0})",
@@ -86,13 +86,23 @@ def _normalize(x: Any, axis: int, eps: float) -> Any:
     return (x - mean) * torch.rsqrt(variance + eps)
 
 
+def _floating(arrays: Any, otherwise: Any) -> Any:
+    """The element type of the first floating or complex tensor."""
+    return next((a.dtype for a in arrays if a.is_floating_point() or a.is_complex()), otherwise)
+
+
+def _number(value: Any, dtype: Any, like: Any) -> Any:
+    """A number as a tensor, on the device of another."""
+    return _library().tensor(value, dtype=dtype, device=None if like is None else like.device)
+
+
 def _binary(function: Any, a: Any, b: Any) -> Any:
     """An elementwise function of two tensors, where one may be a number."""
     torch = _library()
     if not isinstance(a, torch.Tensor):
-        a = torch.as_tensor(a, dtype=b.dtype, device=b.device)
+        a = torch.as_tensor(a, dtype=torch.result_type(b, a), device=b.device)
     if not isinstance(b, torch.Tensor):
-        b = torch.as_tensor(b, dtype=a.dtype, device=a.device)
+        b = torch.as_tensor(b, dtype=torch.result_type(a, b), device=a.device)
     return function(a, b)
 
 
@@ -104,7 +114,14 @@ class TorchBackend:
     templates = templates
 
     def namespace(self) -> Mapping[str, Any]:
-        return {"torch": _library(), "math": math, "normalize": _normalize, "binary": _binary}
+        return {
+            "torch": _library(),
+            "math": math,
+            "normalize": _normalize,
+            "binary": _binary,
+            "floating": _floating,
+            "number": _number,
+        }
 
     def device(self, array: Any = None) -> str:
         if array is not None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from tensornet.device import element_type
+from tensornet.errors import EquationError
 from tensornet.executable import Executable, constant_array
 from tensornet.graph import Graph
 from tensornet.initialise import init
@@ -36,7 +38,7 @@ class TensorModule(torch.nn.Module):
         self._options: dict[str, Any] = {"memory_limit": memory_limit, "sizes": dict(sizes or {})}
         self._parameter_names = [leaf.name for leaf in graph.parameters]
         self._constant_names = [leaf.name for leaf in graph.constants]
-        dtype = str(dtype).removeprefix("torch.")
+        dtype = element_type(dtype)
         self.reset_parameters(seed, device=device, dtype=dtype)
         for leaf in graph.constants:
             value = constant_array(leaf, backend, dtype, device)
@@ -52,6 +54,11 @@ class TensorModule(torch.nn.Module):
         for path, array in init(self.graph, seed=number, backend=backend, dtype=dtype or "float64").items():
             owner, name = self._owner(path)
             known = owner._parameters.get(name)
+            if known is None and hasattr(owner, name):
+                raise EquationError(
+                    f"'{path}' cannot name a parameter of a torch module: '{name}' is taken there",
+                    fix="give the parameter, or its scope, another name",
+                )
             if known is not None:
                 with torch.no_grad():
                     known.copy_(array)
@@ -64,6 +71,11 @@ class TensorModule(torch.nn.Module):
         owner: torch.nn.Module = self
         for scope in scopes:
             if scope not in owner._modules:
+                if hasattr(owner, scope):
+                    raise EquationError(
+                        f"'{path}' cannot be held by a torch module: '{scope}' is taken there",
+                        fix="choose another scope",
+                    )
                 owner.add_module(scope, torch.nn.Module())
             owner = owner._modules[scope]  # type: ignore[assignment]
         return owner, name
@@ -113,7 +125,9 @@ _REBUILT = ("_executable", "_traced", "_owners", "_buffer_owners")
 @functools.cache
 def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
     """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
-    names = ", ".join(name.replace(".", "_") for name in inputs)
+    names = ", ".join(
+        f"{name.replace('.', '_')}_" if name == "self" else name.replace(".", "_") for name in inputs
+    )
     source = f"def forward(self, {names}):\n    return self.run({names})\n"
     filename = f"<tensornet forward({names})>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)

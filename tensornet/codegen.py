@@ -94,7 +94,7 @@ class _Writer(Speller):
             kept = [f"{name}.shape[{n}]" for n in range(at)] + ["-1"]
             kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
             lines.append(f"{name} = {self.op('reshape', name, shape=tuple_source(kept))}")
-        return lines + self._size_lines()
+        return lines + self._size_lines() + ([self.dtype_line()] if self.needs_dtype else [])
 
     def _size_lines(self) -> list[str]:
         lines: list[str] = []
@@ -130,7 +130,7 @@ class _Writer(Speller):
     def _size_line(self, name: str, size: Any, observed: str) -> str:
         import sympy
 
-        whole = sympy.Symbol("observed")
+        whole = sympy.Dummy("observed")
         solution = sympy.solve(size - whole, symbol(name))[0]
         source = self.size(solution.subs(whole, sympy.Symbol("@")), quietly=True).replace("@", observed)
         return f"{self.size_names[name]} = {source}"
@@ -167,15 +167,15 @@ class _Writer(Speller):
             case Call(function) as call if FUNCTIONS[function].kind == "structure":
                 return self.structure(call, left)
             case expression if is_scalar(expression):
-                return self.op("scalar", self.scalar(expression), dtype=self._scalar_dtype(expression))
+                dtype = self._scalar_dtype(expression)
+                return self.op("scalar", self.scalar(expression), dtype=dtype, like=self.first())
             case expression:
                 return self.render(expression, left)
 
     def _scalar_dtype(self, expression: Expression) -> str:
         if isinstance(scalar_value(expression), bool):
             return self.op("dtype", "bool")
-        like = self.like()
-        return f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
+        return self.working_dtype()
 
     def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
         if way.kind == "multiply":
@@ -321,7 +321,7 @@ class _Writer(Speller):
         places = self.positions(size)
         places = self.op("reshape", places, shape=shape) if rank - at > 1 else places
         chosen = self.op("argmax", text, axis=str(at))
-        return self.op("cast", f"({chosen} == {places})", dtype=f"{_plain_name(text)}.dtype")
+        return self.working(f"({chosen} == {places})")
 
     def structure(self, call: Call, left: tuple[Any, ...]) -> str:
         match call.function:
@@ -400,6 +400,9 @@ class _Writer(Speller):
                 return self.op("dropout", self.render(argument, left), self.render(rate, left))
             case Call("cast", (argument,)):
                 return self.working(self.render(argument, left))
+            case Call("where", (condition, a, b)) if is_scalar(a) and is_scalar(b):
+                number = self.op("scalar", self.scalar(a), dtype=self.working_dtype(), like=self.first())
+                return self.call("where", [self.render(condition, left), number, self.scalar(b)])
             case Call(function, arguments):
                 return self.call(function, [self.render(each, left) for each in arguments])
         raise AssertionError(show(expression))
@@ -458,7 +461,3 @@ def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
 
 def _operand(text: str) -> str:
     return f"({text})" if " " in text and not text.endswith(")") else text
-
-
-def _plain_name(text: str) -> str:
-    return text.split("[")[0].split(".")[0] if text.isidentifier() else text

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["DeviceProfile", "cache_folder", "default_profile", "itemsize", "load_profile", "save_profile"]
+from .errors import BackendError
+
+__all__ = [
+    "DeviceProfile",
+    "cache_folder",
+    "default_profile",
+    "element_type",
+    "itemsize",
+    "load_profile",
+    "save_profile",
+]
 
 
 @dataclass(frozen=True)
@@ -65,10 +75,26 @@ def default_profile(device: str) -> DeviceProfile:
     return _CPU if device.startswith("cpu") else _GPU
 
 
+def element_type(dtype: object) -> str:
+    """The name of an element type, `float32` for `torch.float32` and the like.
+
+    Raises:
+        BackendError: parameters cannot have it.
+    """
+    name = str(getattr(dtype, "__name__", dtype)).split(".")[-1]
+    if name not in _ITEM_SIZES:
+        raise BackendError(
+            f"there is no element type '{dtype}'", fix=f"choose one of {', '.join(_ITEM_SIZES)}"
+        )
+    return name
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of one element."""
-    sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
-    return sizes.get(dtype, 8)
+    return _ITEM_SIZES.get(dtype, 8)
+
+
+_ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
 
 
 def cache_folder() -> Path:
@@ -110,8 +136,3 @@ def save_profile(profile: DeviceProfile) -> Path | None:
     except OSError:
         return None
     return path
-
-
-def renamed(profile: DeviceProfile, key: str) -> DeviceProfile:
-    """The same constants under another key."""
-    return replace(profile, key=key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +11,19 @@ from .errors import EquationError, Place, ShapeError
 from .expression import (
     ELLIPSIS,
     Call,
+    Contraction,
     Expression,
     Index,
     Ref,
     axes_of_index,
     fresh,
     occurring,
+    option_axes,
     references,
     subexpressions,
     transform,
 )
+from .functions import FUNCTIONS
 from .graph import Constant, Graph, Leaf
 from .reading import parse_block, parse_names
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
@@ -278,8 +281,9 @@ class _Block:
         new = [ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None]
         if not new:
             return
-        scope = self._scope(line.right)
-        for ref in new:
+        for ref, scope in self._placed(line.right, self._scope(line.right)):
+            if self.known.get(ref.name, _Known("")).dims is not None:
+                continue
             entry = self.known.setdefault(ref.name, _Known("parameter", place=ref.place))
             if entry.dims is not None:
                 continue
@@ -293,6 +297,28 @@ class _Block:
                     "name its axes",
                 )
             entry.index = _index_of(entry.dims)
+
+    def _placed(self, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
+        """Every tensor read, with the sizes around it: inside a function that gives an axis another
+        size (concat, pad) or hides it (mean), that axis is the argument's own."""
+        if isinstance(expression, Ref):
+            yield expression, scope
+        own: set[str] = set()
+        if isinstance(expression, Call):
+            own = set(option_axes(expression))
+            if expression.function == "concat" or FUNCTIONS[expression.function].kind == "reduction":
+                own = set(expression.axes)
+        elif isinstance(expression, Contraction):
+            own = set(expression.summed)
+        parts: list[Expression] = []
+        transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
+        for part in parts:
+            inner = scope
+            if own:
+                found = self._scope(part).sizes
+                sizes = {n: s for n, s in scope.sizes.items() if n not in own}
+                inner = Scope(sizes | {n: found[n] for n in own if n in found}, scope.assumed)
+            yield from self._placed(part, inner)
 
     def _new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
         match entry:

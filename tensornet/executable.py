@@ -63,7 +63,7 @@ class Executable:
         self._hints = dict(sizes or {})
         self._by_shape: dict[Any, Callable[..., Any]] = {}
         self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
-        self._constants: dict[str, list[Any]] = {}
+        self._constants: dict[tuple[str, str], list[Any]] = {}
         self.takes_training = has_dropout(graph)
 
     def __repr__(self) -> str:
@@ -154,12 +154,12 @@ class Executable:
         if not self.graph.constants:
             return []
         device = self.backend.device(arrays[0]) if arrays else self.backend.device()
-        if device not in self._constants:
-            dtype = self._working_dtype(arrays)
-            self._constants[device] = [
+        dtype = self._working_dtype(arrays)
+        if (device, dtype) not in self._constants:
+            self._constants[device, dtype] = [
                 constant_array(leaf, self.backend, dtype, device) for leaf in self.graph.constants
             ]
-        return self._constants[device]
+        return self._constants[device, dtype]
 
     def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
         wrong = next(

@@ -18,6 +18,7 @@ import math
 import zlib
 from typing import Any
 
+from .device import element_type
 from .errors import ShapeError
 from .expression import Call, Contraction, Expression, Ref, free_axes, is_scalar, references, scalar_value
 from .functions import FUNCTIONS
@@ -65,7 +66,9 @@ def init(
     """
     import numpy
 
-    chosen = load_backend(backend)
+    chosen, dtype = load_backend(backend), element_type(dtype)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
     graph = graph.bind(**sizes) if sizes else graph
     found = starts(graph)
     arrays: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from .arrangement import Arrangement, Layout, flatten, ordered
 from .device import DeviceProfile
 from .equation import Equation
+from .errors import ShapeError
 from .expression import (
     Call,
     Contraction,
@@ -39,7 +40,22 @@ __all__ = ["lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 
+_TRUTHS = (
+    "logical_and",
+    "logical_or",
+    "logical_not",
+    "equal",
+    "not_equal",
+    "less",
+    "less_equal",
+    "greater",
+    "greater_equal",
+)
+"""The functions whose value is true or false."""
+
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_TRUTHS = ("logical_and", "logical_or", "logical_not", *_COMPARISONS)
+"""The functions whose value is true or false."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,7 @@ class _Lowering:
         self.values = {**values, **graph.bound}
         self.steps: list[Step] = []
         self.taken = set(graph.dims)
+        self.truths: set[str] = set()  # variables that hold true and false
         self.stored = {leaf.name: _as_declared(leaf.name, leaf.dims) for leaf in graph.leaves}
 
     # ---- equations
@@ -117,6 +134,8 @@ class _Lowering:
             and variable not in self.graph.dims
         ):
             self._rename_last(equation.name)
+            if variable in self.truths:
+                self.truths.add(equation.name)
             variable = equation.name
         entries = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
         logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
@@ -148,7 +167,14 @@ class _Lowering:
 
     def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""
-        return int(product(evaluate(sizes[axis], self.values) for axis in axes))
+        return int(product(self._known(sizes[axis]) for axis in axes))
+
+    def _known(self, size: Any) -> int:
+        value = evaluate(size, self.values)
+        if not isinstance(value, int):
+            names = ", ".join(sorted(str(name) for name in getattr(value, "free_symbols", ())))
+            raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
+        return value
 
     # ---- steps
 
@@ -186,6 +212,13 @@ class _Lowering:
             )
         )
         return Value(Ref(name, left), {axis: known[axis] for axis in axes})
+
+    def numeric(self, value: Value) -> Value:
+        """The value; true and false as 1 and 0 of the working type."""
+        if value.ref.name not in self.truths:
+            return value
+        left = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
+        return self.emit(left, Call("cast", (value.ref,)), [value], value.sizes)
 
     def reorder(self, value: Value, left: tuple[Entry, ...]) -> Value:
         """The value in another order in memory."""
@@ -290,7 +323,7 @@ class _Lowering:
             case Contraction():
                 return self.contract(expression, scope, wanted, whole)
             case Call():
-                return self.call(expression, scope, whole)
+                return self.call(expression, scope, whole, wanted)
         raise AssertionError(expression)
 
     def scalar(self, expression: Expression, scope: Scope) -> Expression:
@@ -310,7 +343,9 @@ class _Lowering:
         scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
         scalars = [self.scalar(factor, scope) for factor in expression.factors if is_scalar(factor)]
         values = [
-            self.lower(factor, scope, None, whole) for factor in expression.factors if not is_scalar(factor)
+            self.numeric(self.lower(factor, scope, None, whole))
+            for factor in expression.factors
+            if not is_scalar(factor)
         ]
         values = self._sum_alone(values, set(expression.summed))
         kept = frozenset(axis for each in values for axis in each.layout) - set(expression.summed)
@@ -349,12 +384,12 @@ class _Lowering:
 
     # ---- calls
 
-    def call(self, call: Call, scope: Scope, whole: bool) -> Value:
+    def call(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
         function = FUNCTIONS[call.function]
         if function.kind == "pointwise":
-            return self.pointwise(call, scope, whole or call.function in _COMPARISONS)
+            return self.pointwise(call, scope, whole or call.function in _COMPARISONS, wanted)
         if function.kind in ("axis", "reduction"):
-            return self.over_axes(call, scope, function.kind == "reduction")
+            return self.over_axes(call, scope, function.kind == "reduction", wanted)
         match call.function:
             case "index":
                 return self.position(call.axes[0], scope, whole)
@@ -367,7 +402,7 @@ class _Lowering:
                 return self.emit(left, right, [value], {call.axes[0]: scope[call.axes[0]]})
         return self.move(call, scope)
 
-    def pointwise(self, call: Call, scope: Scope, whole: bool) -> Value:
+    def pointwise(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
         arguments: list[Expression] = []
         values: list[Value] = []
         for position, argument in enumerate(call.arguments):
@@ -380,13 +415,22 @@ class _Lowering:
                 tensors = [f for f in argument.factors if not is_scalar(f)]
                 argument = product_of(tensors) if factors and len(tensors) == 1 else argument
                 factors = factors if len(tensors) == 1 else []
-            value = self.lower(argument, scope, None, whole)
+            value = self.lower(argument, scope, wanted, whole)
+            if (
+                call.function not in _TRUTHS
+                and call.function != "cast"
+                and (call.function != "where" or position)
+            ):
+                value = self.numeric(value)
             values.append(value)
             arguments.append(product_of([*factors, value.ref]) if factors else value.ref)
         if not values:
             return self.emit((), replace(call, arguments=tuple(arguments)), [], {})
         left = self._common_order(values)
-        return self.emit(left, replace(call, arguments=tuple(arguments)), values, {})
+        result = self.emit(left, replace(call, arguments=tuple(arguments)), values, {})
+        if call.function in _TRUTHS:
+            self.truths.add(result.ref.name)
+        return result
 
     def _common_order(self, values: list[Value]) -> tuple[Entry, ...]:
         """The order of the largest operand; grouped as it is if all are grouped so."""
@@ -395,8 +439,9 @@ class _Lowering:
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
 
-    def over_axes(self, call: Call, scope: Scope, reduces: bool) -> Value:
-        value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), None)
+    def over_axes(self, call: Call, scope: Scope, reduces: bool, wanted: Layout | None) -> Value:
+        asked = None if reduces else wanted
+        value = self.numeric(self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked))
         axes = tuple(axis for axis in value.layout if axis in call.axes)
         if call.function == "prod" and len(axes) > 1:
             for axis in axes:

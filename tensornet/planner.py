@@ -15,7 +15,7 @@ from opt_einsum.paths import PathOptimizer
 
 from .calibration import profile_of
 from .codegen import generate
-from .device import DeviceProfile, itemsize
+from .device import DeviceProfile, element_type, itemsize
 from .equation import Equation
 from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
@@ -194,7 +194,7 @@ def plan(
         't1'
     """
     chosen = load_backend(backend)
-    device = device or chosen.device()
+    device, dtype = device or chosen.device(), element_type(dtype)
     profile = profile or profile_of(chosen, device)
     _check_sizes(graph, sizes)
     values = {name: int(sizes.get(name, NOMINAL)) for name in graph.open_sizes}

@@ -16,10 +16,8 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
-    references,
     scalar_value,
     show,
-    subexpressions,
 )
 from .protocol import Backend
 from .schedule import Plan
@@ -29,7 +27,8 @@ __all__ = ["FUNCTION_NAME", "Speller", "tuple_source"]
 
 FUNCTION_NAME = "forward"
 
-_RESERVED = {"torch", "np", "xp", "math", "functions", "training", "leading", "len", "float", FUNCTION_NAME}
+_RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
+_RESERVED |= {"dtype", "floating", "number", "training", "leading", "normalize", "binary"}
 
 
 class Speller:
@@ -40,6 +39,7 @@ class Speller:
         self.names: dict[str, str] = {}
         self.size_names: dict[str, str] = {}
         self.used_sizes: set[str] = set()
+        self.needs_dtype = False
         self.shapes: dict[str, tuple[Any, ...]] = {}
         self.sizes: dict[str, Any] = {}
         self._name_everything()
@@ -155,22 +155,24 @@ class Speller:
         text = self.names[ref.name] if layout == own else self.permuted(ref, own)
         return self.op("reshape", text, shape=shape)
 
-    def like(self) -> str:
-        """A tensor whose element type is the working type."""
-        indices = {
-            each.name
-            for equation in self.graph.equations
-            for part in subexpressions(equation.right)
-            for each in _whole_operands(part)
-        }
-        floating = [leaf for leaf in (*self.graph.parameters, *self.graph.inputs) if leaf.name not in indices]
-        return self.names[floating[0].name] if floating else ""
+    def working_dtype(self) -> str:
+        """The working element type: that of the first floating argument, parameters first."""
+        self.needs_dtype = True
+        return "dtype"
+
+    def dtype_line(self) -> str:
+        """The line that finds it."""
+        ranked = [*self.graph.parameters, *self.graph.inputs, *self.graph.constants]
+        names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
+        return f"dtype = floating(({names}), {self.op('dtype', self.plan.dtype)})"
 
     def working(self, text: str) -> str:
         """A value in the working element type."""
-        like = self.like()
-        dtype = f"{like}.dtype" if like else self.op("dtype", self.plan.dtype)
-        return self.op("cast", text, dtype=dtype)
+        return self.op("cast", text, dtype=self.working_dtype())
+
+    def first(self) -> str:
+        """An argument, for its device; nothing where there is none."""
+        return self.names[self.leaves[0].name] if self.leaves else "None"
 
     def positions(self, size: Any) -> str:
         """0, 1, 2, … on the device of the arguments."""
@@ -218,18 +220,6 @@ class Speller:
                 "give the sizes it speaks of",
             )
         return int(value)
-
-
-def _whole_operands(part: Expression) -> list[Ref]:
-    """The tensors that serve as positions: inside an index, or compared with one."""
-    match part:
-        case Ref(_, index):
-            return [entry for entry in index if isinstance(entry, Ref)]
-        case Call(
-            "onehot" | "equal" | "not_equal" | "less" | "less_equal" | "greater" | "greater_equal", arguments
-        ):
-            return [ref for argument in arguments for ref in references(argument)]
-    return []
 
 
 def tuple_source(parts: Sequence[str]) -> str:

@@ -113,7 +113,7 @@ class _Evaluator:
         out = [a for a in axes if a not in summed]
         operands: list[Any] = []
         for names, array in values:
-            operands += [array, [axes.index(a) for a in names]]
+            operands += [_counted(array), [axes.index(a) for a in names]]
         return tuple(out), np.einsum(*operands, [axes.index(a) for a in out])
 
     def ref(self, node: Ref, scope: Mapping[str, int]) -> Named:
@@ -173,12 +173,13 @@ class _Evaluator:
         if name in _OVER:
             names, array = values[0]
             rest = tuple(a for a in names if a not in axes)
-            return rest, _OVER[name](array, axis=tuple(names.index(a) for a in axes))
+            return rest, _OVER[name](_counted(array), axis=tuple(names.index(a) for a in axes))
         if name in ("softmax", "log_softmax", "hardmax", "normalize"):
             return self.along(node, values[0])
         union = list(dict.fromkeys(a for names, _ in values for a in names))
         arrays = [_spread(value, union) for value in values]
         if name == "add":
+            arrays = [_counted(array) for array in arrays]
             return tuple(union), sum(arrays[1:], arrays[0])
         if name == "where":
             return tuple(union), np.where(*arrays)
@@ -232,6 +233,11 @@ class _Evaluator:
                 mask = inside.reshape([-1 if n == at else 1 for n in range(array.ndim)])
                 array = np.where(mask, array, fill)
         return names, array
+
+
+def _counted(array: np.ndarray) -> np.ndarray:
+    """Truth values as 1 and 0."""
+    return array.astype(float) if array.dtype == bool else array
 
 
 def _spread(value: Named, axes: list[str]) -> np.ndarray:

@@ -85,6 +85,20 @@ ROWS = [
     Row("power", "y[b,i] = (x[b,i] ** 2 + 1) ** 0.5", sizes=S),
     Row("negation", "y[b,i] = -(x[b,i] - z[b])", "x z", S),
     Row("two-sided", "y[b,i] = maximum(x[b,i], z[b]) + minimum(x[b,i], 0.5)", "x z", S),
+    Row("truths are counted", "y[b,c] = (x[b,i] > 0) * (x[c,i] > 0)", sizes=S),
+    Row("truths are summed", "y[b] = sum[i]((x[b,i] > 0) * (x[b,i] < 1))", sizes=S),
+    Row("truths are added", "y[b,i] = (x[b,i] > 0) + (x[b,i] > 1) - (x[b,i] < 0)", sizes=S),
+    Row("a truth by name", "g[b,i] = x[b,i] > 0\ny[b,i] = where(g, g * x, -g)", sizes=S),
+    Row("two numbers", "y[b,i] = where(x[b,i] > 0, 1, 0) * x[b,i]", sizes=S),
+    Row("whole and half", "y[i] = maximum(t[i], 0.5) + minimum(t[i], 2.5)", "t", S, {"t": 4}),
+    Row(
+        "a new parameter on a grown axis",
+        "y[b,n,c] = concat[n](cls[1,c], p[b,n,c]) + pos[n,c]",
+        "p",
+        S | {"n": 4},
+    ),
+    Row("concat with itself", "y[b,i] = concat[i](x[b,i], 0, x[b,i])", sizes=S),
+    Row("logsumexp of nothing", "y[b] = logsumexp[i](where(x[b,i] > 100, x[b,i], -inf))", sizes=S),
     Row("logic", "y[b,i] = where((x > 0) & ~(x > 1) | (x == 2), x, -1)", "x[b,i]", S),
     Row("causal mask", "a[b,i,j] = softmax[j](where(index(i) >= index(j), s[b,i,j], -inf))", "s", S),
     Row("positions", "y[i,d] = sin(index(i) / 10 ** (index(d) / d)) * g[d]", "g", S),
@@ -222,6 +236,51 @@ def test_dtype_is_kept(dtype: str) -> None:
         assert {library.dtype(array) for array in parameters.values()} == {dtype}
         x = library.asarray(np.ones((5, 4, 4)), dtype=dtype)
         assert library.dtype(tn.compile(graph, backend=backend)(parameters, x)) == dtype
+
+
+DTYPES = [
+    ("m x", "y[b,i] = where(m[b,i], x[b,i] * exp(-index(i) / 2), 0)"),
+    ("t x", "s = 0.5\ny[b,i] = t[b,i] * x[b,i] * s"),
+    ("m x", "s = 0.5\ny[b,i] = where(m[b,i], x[b,i] * s, 0)"),
+    ("m x", "y[b,i] = where(m[b,i], 1, 0.5) * x[b,i]"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "text"), DTYPES, ids=[text for _, text in DTYPES])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_numbers_take_the_working_type_whatever_comes_first(inputs: str, text: str, backend: str) -> None:
+    graph = tn.layer(text, inputs=inputs)
+    x = np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3)
+    first = np.array([[1, 0, 1], [0, 1, 1]])
+    first = first.astype(bool) if inputs.startswith("m") else first
+    library = load_backend(backend)
+    found = tn.compile(graph, backend=backend)({}, library.asarray(first), library.asarray(x))
+    assert library.dtype(found) == "float32" or (backend, inputs) == ("numpy", "t x")
+    expected = reference.run(graph, {inputs[0]: first, "x": x}, {"b": 2, "i": 3})["y"]
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-6)
+
+
+def test_constants_take_the_type_of_each_call() -> None:
+    c = np.arange(1, 6) / 7
+    f = tn.compile(tn.layer("y[b,i] = x[b,i] * c[i]", inputs="x", constants={"c": c}))
+    x = np.ones((2, 5))
+    assert f({}, x.astype(np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(f({}, x), x * c)
+    assert f({}, x.astype(np.float32)).dtype == np.float32
+
+
+def test_unknown_element_types_and_seeds_are_refused() -> None:
+    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
+    for call in (tn.init, tn.plan, tn.module):
+        with pytest.raises(
+            tn.BackendError, match="there is no element type 'float7'\nfix: choose one of float16"
+        ):
+            call(graph, dtype="float7")
+    assert tn.init(graph, backend="torch", dtype=torch.float64)["W"].dtype == torch.float64
+    with pytest.raises(tn.ShapeError, match="the seed is -1"):
+        tn.init(graph, seed=-1)
+    with pytest.raises(tn.ShapeError, match="no tensor has the axis j, so its size is unknown\nfix: give j="):
+        tn.plan(tn.layer("y[i] = mean[j](index(i) * index(j))", inputs="x[i]"))
 
 
 def test_complex_is_not_conjugated() -> None:

@@ -187,6 +187,20 @@ def test_reset_dtype_device_and_seed() -> None:
         tn.module(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
 
 
+def test_names_that_torch_keeps_for_itself() -> None:
+    with pytest.raises(tn.EquationError, match="'forward' cannot name a parameter of a torch module"):
+        tn.module(tn.layer("y[b] = x[b,i] * forward[i]", inputs="x", i=3))
+    assert tn.module(tn.layer("y[b] = self[b,i] * W[i]", inputs="self", i=3))(torch.ones(2, 3)).shape == (2,)
+    assert tn.module(tn.layer("y[b] = x[b,observed] * W[observed]", inputs="x", observed=3))(
+        torch.ones(2, 3)
+    ).shape == (2,)
+
+
+def test_a_linear_layer_comes_out_in_order() -> None:
+    module = tn.module(tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=256, o=256), lead=3200)
+    assert module(torch.ones(64, 50, 256)).is_contiguous()
+
+
 def test_dropout_drops_in_training_only() -> None:
     module = tn.module(tn.layer("y[b,i] = dropout(x[b,i], 0.5) * g[i]", inputs="x", i=1000), seed=0)
     x = torch.ones(4, 1000)
