@@ -204,13 +204,17 @@ class _Reader:
         match node:
             case ast.Slice(lower=ast.Name(id=axis), upper=ast.expr() as upper, step=None):
                 return ((axis, self.size(upper)),)
+            case ast.Slice(lower=ast.Tuple(elts=axes), upper=ast.Tuple(elts=sizes), step=None):
+                names = [axis.id for axis in axes if isinstance(axis, ast.Name)]
+                if len(names) == len(axes) == len(sizes):
+                    return tuple((name, self.size(size)) for name, size in zip(names, sizes, strict=True))
             case ast.Tuple(elts=entries):
                 return tuple(pair for entry in entries for pair in self.dim(entry))
         match self.left_entry(node):
             case str(axis):
                 return ((axis, None),)
-            case axes:
-                return tuple((axis, None) for axis in axes)
+            case composite:
+                return tuple((axis, None) for axis in composite)
 
     def size(self, node: ast.expr) -> Any:
         size = self._size(node)

@@ -30,6 +30,7 @@ from .expression import (
     transform,
 )
 from .graph import Graph
+from .shape import scope_of
 from .sizes import evaluate
 
 __all__ = ["distribute", "fuse", "prune", "share", "simplify"]
@@ -193,7 +194,8 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
                 reader = divided
             case _:
                 return None
-    body = _moved(producer, names, splits, outer | (taken - occurring(producer.right)), taken)
+    own = outer | (taken - occurring(producer.right))
+    body = _moved(producer, names, splits, own, taken, _sized_by_name(graph, producer))
     if body is None:
         return None
     renewed = _factor_named(reader.right, producer.name)
@@ -207,6 +209,7 @@ def _moved(
     splits: dict[str, tuple[str, ...]],
     outer: set[str],
     taken: set[str],
+    fixed: set[str],
 ) -> Expression | None:
     """The producer's expression under the reader's axis names; its own sums give way to the reader's."""
     for axis, parts in splits.items():
@@ -224,10 +227,20 @@ def _moved(
         taken.add(moves[axis])
     if len(set(moves.values())) != len(moves):
         return None
+    if any(axis in fixed and moves.get(axis, axis) != axis for axis in moves) or fixed & set(splits):
+        return None
     renamed = rename(whole, moves)
     if inner and isinstance(renamed, Contraction):
         return Contraction(renamed.factors, tuple(sorted(moves[axis] for axis in inner)), renamed.place)
     return renamed
+
+
+def _sized_by_name(graph: Graph, equation: Equation) -> set[str]:
+    """The axes whose size only their name tells, as `h` in `x[(h,d)]`: they cannot be renamed."""
+    right = equation.right
+    whole = Contraction(right.factors) if isinstance(right, Contraction) else right
+    sizes = scope_of(whole, graph.dims, graph.agree, graph.bound).sizes
+    return occurring(whole) - set(sizes)
 
 
 def _same_parts(
@@ -339,7 +352,11 @@ def _distributions(graph: Graph, reader: Equation) -> Iterator[tuple[Graph, tupl
         if sum(other.name == ref.name for each in graph.equations for other in references(each.right)) != 1:
             continue
         merged = inline(graph, reader, producer, sums=True)
-        if merged is not None and isinstance(merged.right, Contraction):
+        if (
+            merged is not None
+            and isinstance(merged.right, Contraction)
+            and any(map(_is_sum, merged.right.factors))
+        ):
             changed = replace(
                 graph,
                 equations=tuple(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from tensornet.expression import Call, Contraction, Expression, Literal, Ref, Size
+from tensornet.expression import Call, Contraction, Expression, Literal, Ref, Size, references
 from tensornet.graph import Graph
 
 Named = tuple[tuple[str, ...], np.ndarray]
@@ -51,7 +51,8 @@ def run(
         assert leaf.value is not None
         tensors[leaf.name] = leaf.value.array()
     for equation in graph.equations:
-        scope = {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
+        scope = _inner_sizes(equation.right, tensors)
+        scope |= {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
         axes, array = _Evaluator(tensors, known).value(equation.right, scope)
         flat = [a for entry in equation.left for a in ([entry] if isinstance(entry, str) else entry)]
         array = np.einsum(array, [axes.index(a) for a in axes], [axes.index(a) for a in flat])
@@ -59,6 +60,16 @@ def run(
         shape = [math.prod(where[a] for a in ([e] if isinstance(e, str) else e)) for e in equation.left]
         tensors[equation.name] = array.reshape(shape)
     return {name: _split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
+
+
+def _inner_sizes(expression: Expression, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The sizes of axes as tensors are read with them, those of summed axes included."""
+    return {
+        entry: size
+        for ref in references(expression)
+        for entry, size in zip(ref.index, tensors[ref.name].shape, strict=True)
+        if isinstance(entry, str)
+    }
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -178,7 +178,7 @@ def check(graph: tn.Graph, arrays: dict[str, np.ndarray], backend: Any, device: 
     """The graph on a backend equals the reference."""
     sizes = dict.fromkeys(graph.open_sizes, 4)
     expected = reference.run(graph, arrays, sizes)
-    executable = Executable(graph, backend)
+    executable = Executable(graph, backend, dtype="float64")
     given = {name: backend.asarray(array, device=device) for name, array in arrays.items()}
     results = executable(given, *[given[leaf.name] for leaf in graph.inputs])
     results = results if isinstance(results, tuple) else (results,)

@@ -553,3 +553,9 @@ def test_a_layer_without_parameters_costs_none() -> None:
     graph = tn.layer("y[b] = tanh(x[b])", inputs="x")
     assert tn.parameter_formula(graph) == 0
     assert tn.parameter_count(graph) == 0
+
+
+def test_a_composite_of_other_sizes_prints_and_reads_back() -> None:
+    graph = tn.layer("z[b,h] = x[b,h]\ny[b] = z[b,j] * W[(j,b),d]", inputs="x", d=2)
+    assert "W[(j,b):(h,b),d]: parameter" in str(graph)
+    assert tn.layer(str(graph)) == graph

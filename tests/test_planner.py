@@ -244,3 +244,11 @@ def test_time_grows_with_every_size(batch: int, m: int, n: int, k: int) -> None:
     one = profile.matmul(batch, m, n, k, 4)
     assert profile.launch < one <= profile.matmul(batch, m + 1, n, k, 4) * (1 + 1e-9)
     assert one <= profile.matmul(batch, m, n, k, 8)
+
+
+def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
+    graph = tn.layer("z[j] = x[(d,h),j]\ny[h] = z[j] * w[j] * v[h]", inputs="x[i,j]", d=2, h=3, i=6, j=4)
+    arrays = {
+        name: np.random.default_rng(0).standard_normal(s) for name, s in [("x", (6, 4)), ("w", 4), ("v", 3)]
+    }
+    np.testing.assert_allclose(reference.run(simplify(graph), arrays)["y"], reference.run(graph, arrays)["y"])
