@@ -64,7 +64,8 @@ def measure(backend: Backend, device: str, rounds: int = 3) -> DeviceProfile:
     return replace(
         found,
         half=plausible("half", 4.0),
-        half_rows=plausible("half_rows", 4.0),
+        half_rows=plausible("half_rows", 8.0),
+        half_columns=plausible("half_columns", 8.0),
         batch=plausible("batch", 8.0),
         launch=plausible("launch", 16.0),
     )
@@ -78,18 +79,24 @@ def _constants(probe: _Probe, device: str) -> DeviceProfile:
     side, tall = (16, 2**18) if device.startswith("cpu") else (64, 2**20)
     share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
     half = max(1.0, side * (1.0 / math.sqrt(share) - 1.0))
-    wide = 2.0 * 4096 * 8 * 8 * 96 / probe.matmul((4096, 8, 8), (4096, 8, 96)) / peak
-    rest = (96 / (96 + half)) * (8 / (8 + half))
-    half_rows = min(half, max(0.1, 8 * (rest / min(wide, rest) - 1.0)))
+    turned = probe.backend.templates["permute"].format("{0}", axes="(0, 2, 1)")
+    tall_time = probe.seconds(
+        probe.backend.templates["matmul"].format(turned, "{1}"), (4096, 8, 96), (4096, 8, 8)
+    )
+    lean = min(4.0, max(0.25, tall_time / probe.matmul((4096, 8, 8), (4096, 8, 96))))
+    # (8 + columns) / (8 + rows) = lean, with columns · rows = half²
+    half_columns = 4.0 * (lean - 1.0) + math.sqrt(16.0 * (lean - 1.0) ** 2 + lean * half**2)
+    half_rows = half**2 / half_columns
     elements = 6 * 2**20
     bandwidth = 2.0 * 4 * elements / probe.seconds("{0} + 1", (elements,))
     permute = 2.0 * 4 * 512 * 96 * 128 / probe.seconds(probe.permutation(), (512, 96, 128))
-    arithmetic = 2.0 * 4096 * 8**3 / (peak * (8 / (8 + half)) ** 2 * (8 / (8 + half_rows)))
+    small = (8 / (8 + half)) * (8 / (8 + half_rows)) * (8 / (8 + half_columns))
+    arithmetic = 2.0 * 4096 * 8**3 / (peak * small)
     batch = max(1e-10, (probe.matmul((4096, 8, 8), (4096, 8, 8)) - launch - arithmetic) / 4096)
     fresh = _fresh(probe, bandwidth) or (1e18, bandwidth)
     key = probe.backend.version(device)
     return DeviceProfile(
-        key, peak, half, half_rows, bandwidth, min(permute, bandwidth), launch, batch, *fresh
+        key, peak, half, half_rows, half_columns, bandwidth, min(permute, bandwidth), launch, batch, *fresh
     )
 
 

@@ -243,8 +243,9 @@ def calibrate(
     table = Table("constant", "value", title=profile.key, title_justify="left")
     units = {
         "flops": "FLOP/s",
-        "half": "columns",
+        "half": "positions",
         "half_rows": "rows",
+        "half_columns": "columns",
         "fresh_bytes": "bytes",
         "launch": "s",
         "batch": "s",

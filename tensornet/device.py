@@ -31,8 +31,9 @@ class DeviceProfile:
 
     key: str
     flops: float  # FLOP/s of a large float32 matrix product
-    half: float  # columns, or summed positions, at which a product reaches half of that
+    half: float  # summed positions at which a product reaches half of that
     half_rows: float  # the same for rows
+    half_columns: float  # the same for columns
     bandwidth: float  # bytes/s, read plus written, in order
     permute_bandwidth: float  # bytes/s, read plus written, across an axis permutation
     launch: float  # seconds a step costs whatever its size
@@ -42,7 +43,7 @@ class DeviceProfile:
 
     def matmul(self, batch: int, m: int, n: int, k: int, size: int) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
-        share = (m / (m + self.half_rows)) * (n / (n + self.half)) * (k / (k + self.half))
+        share = (m / (m + self.half_rows)) * (n / (n + self.half_columns)) * (k / (k + self.half))
         rate = self.flops * share * min(1.0, 4.0 / size)
         arithmetic = 2.0 * batch * m * n * k / rate if rate else 0.0
         moved = size * batch * (m * k + k * n + m * n)
@@ -66,8 +67,8 @@ class DeviceProfile:
         return written / self.fresh_bandwidth if written > self.fresh_bytes else 0.0
 
 
-_CPU = DeviceProfile("default-cpu", 1.6e11, 10.0, 3.0, 4.0e10, 1.8e10, 4e-6, 2e-8, 32 * 2**20, 4.0e9)
-_GPU = DeviceProfile("default-gpu", 5.0e13, 96.0, 96.0, 1.5e12, 7.0e11, 6e-6, 1e-9, 1e18, 1e18)
+_CPU = DeviceProfile("default-cpu", 1.6e11, 10.0, 3.0, 10.0, 4.0e10, 1.8e10, 4e-6, 2e-8, 32 * 2**20, 4.0e9)
+_GPU = DeviceProfile("default-gpu", 5.0e13, 96.0, 96.0, 96.0, 1.5e12, 7.0e11, 6e-6, 1e-9, 1e18, 1e18)
 
 
 def default_profile(device: str) -> DeviceProfile:
