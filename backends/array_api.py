@@ -162,29 +162,29 @@ class ArrayBackend:
     """A backend of a library that follows the standard."""
 
     name: str
-    library: Any
+    xp: Any
     templates: Mapping[str, str] = field(default_factory=lambda: templates)
 
     def namespace(self) -> Mapping[str, Any]:
-        return {**helpers(self.library, self._erf), "xp": self.library}
+        return {**helpers(self.xp, self._erf), "xp": self.xp}
 
     def _erf(self, x: Any) -> Any:
         """By way of NumPy and SciPy; a library with its own overrides this."""
         import scipy.special
 
-        return self.library.asarray(scipy.special.erf(self.numpy(x)), dtype=x.dtype)
+        return self.xp.asarray(scipy.special.erf(self.numpy(x)), dtype=x.dtype)
 
     def device(self, array: Any = None) -> str:
         return "cpu"
 
     def version(self, device: str) -> str:
-        return f"{self.name} {getattr(self.library, '__version__', '')} on {device}"
+        return f"{self.name} {getattr(self.xp, '__version__', '')} on {device}"
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
         import numpy
 
-        kind = None if dtype is None else getattr(self.library, dtype)
-        return self.library.asarray(
+        kind = None if dtype is None else getattr(self.xp, dtype)
+        return self.xp.asarray(
             array if hasattr(array, "__array_namespace__") else numpy.asarray(array), dtype=kind
         )
 

@@ -162,14 +162,13 @@ def linear_weight(factorization: str, p: dict[str, np.ndarray], order: int) -> n
     cores = [p[f"G{n}"] for n in numbers]
     if order == 1:
         return cores[0]
-    merged = [core.reshape(*((-1,) if False else core.shape)) for core in cores]
     letters = string.ascii_lowercase
     ranks = string.ascii_uppercase
     subscripts = [
         (ranks[n - 1] if n else "") + letters[n] + letters[order + n] + (ranks[n] if n < order - 1 else "")
         for n in range(order)
     ]
-    return np.einsum(",".join(subscripts) + "->" + letters[: 2 * order], *merged)
+    return np.einsum(",".join(subscripts) + "->" + letters[: 2 * order], *cores)
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8).map(tuple), st.data())
