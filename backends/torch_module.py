@@ -14,6 +14,7 @@ from tensornet.errors import EquationError
 from tensornet.executable import Executable, constant_array
 from tensornet.graph import Graph
 from tensornet.initialise import init
+from tensornet.spelling import identifier
 
 from .torch import backend
 
@@ -125,9 +126,8 @@ _REBUILT = ("_executable", "_traced", "_owners", "_buffer_owners")
 @functools.cache
 def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
     """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
-    names = ", ".join(
-        f"{name.replace('.', '_')}_" if name == "self" else name.replace(".", "_") for name in inputs
-    )
+    taken = {"self"}
+    names = ", ".join(identifier(name, taken) for name in inputs)
     source = f"def forward(self, {names}):\n    return self.run({names})\n"
     filename = f"<tensornet forward({names})>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)

@@ -118,7 +118,7 @@ class _Writer(Speller):
                     for size in self.shapes[leaf.name]
                     for name in getattr(size, "free_symbols", ())
                 }
-                if wanted >= more | wanted and not (more - wanted):
+                if more <= wanted:
                     left = ", ".join(sorted(wanted - known))
                     raise ShapeError(
                         f"the size of {left} cannot be told from the shapes of the arguments",
@@ -141,13 +141,8 @@ class _Writer(Speller):
         """The right side of the line for one step."""
         equation = step.equation
         self.sizes = {axis.name: axis.size for axis in step.axes}
-        left = equation.left
-        sizes = self.sizes
-        text = self._step(step, left)
-        self.shapes[equation.name] = tuple(
-            sizes[entry] if isinstance(entry, str) else product(sizes[axis] for axis in entry)
-            for entry in left
-        )
+        text = self._step(step, equation.left)
+        self.shapes[equation.name] = self.entry_sizes(equation.left)
         return text
 
     def _step(self, step: Step, left: tuple[Any, ...]) -> str:
@@ -190,11 +185,7 @@ class _Writer(Speller):
         two = self._matrix(second, way.batch, way.summed, columns)
         text = self.op("matmul", one, two)
         if way.batch and not (rows and columns):
-            sizes = [
-                self.sizes[entry] if isinstance(entry, str) else product(self.sizes[a] for a in entry)
-                for entry in left
-            ]
-            text = self.op("reshape", text, shape=self.shape(sizes))
+            text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
         return text
 
     def _matrix(
@@ -268,17 +259,14 @@ class _Writer(Speller):
     def _flat_index(self, entries: list[Index], sizes: list[Any], axes: tuple[str, ...]) -> str:
         """Row-major positions in the picked dimensions, over `axes`."""
         terms: list[str] = []
-        covered: set[str] = set()
         for n, entry in enumerate(entries):
             stride = product(sizes[n + 1 :])
             if isinstance(entry, Ref):
                 term = self.aligned(entry, axes)
-                covered.update(axes_of_index(entry.index))
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
                 term = self.op("reshape", term, shape=tuple_source(ones)) if len(ones) > 1 else term
-                covered.add(str(entry))
             terms.append(term if stride == 1 else f"{term} * ({self.size(stride)})")
         text = " + ".join(terms)
         if len(terms) == 1 and isinstance(entries[0], Ref) and axes_of_index(entries[0].index) == axes:
@@ -460,4 +448,5 @@ def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
 
 
 def _operand(text: str) -> str:
-    return f"({text})" if " " in text and not text.endswith(")") else text
+    """An operand of an infix sign: a negative number or a compound one in parentheses."""
+    return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text

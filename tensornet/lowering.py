@@ -22,7 +22,6 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
-    fresh,
     is_scalar,
     option_axes,
     product_of,
@@ -39,19 +38,6 @@ from .sizes import evaluate, product
 __all__ = ["lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
-
-_TRUTHS = (
-    "logical_and",
-    "logical_or",
-    "logical_not",
-    "equal",
-    "not_equal",
-    "less",
-    "less_equal",
-    "greater",
-    "greater_equal",
-)
-"""The functions whose value is true or false."""
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 _TRUTHS = ("logical_and", "logical_or", "logical_not", *_COMPARISONS)
@@ -188,7 +174,7 @@ class _Lowering:
         flops: bool = False,
     ) -> Value:
         """Adds a step; returns its result."""
-        name = fresh("t1", self.taken) if "t1" not in self.taken else _next(self.taken)
+        name = _next(self.taken)
         self.taken.add(name)
         axes = axes_of_index(left)
         everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))

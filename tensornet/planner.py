@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import opt_einsum
@@ -15,7 +16,7 @@ from opt_einsum.paths import PathOptimizer
 
 from .calibration import profile_of
 from .codegen import generate
-from .device import DeviceProfile, element_type, itemsize
+from .device import DeviceProfile, default_profile, element_type, itemsize
 from .equation import Equation
 from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
@@ -25,6 +26,7 @@ from .protocol import Backend, load_backend
 from .rewrite import distribute, simplify
 from .schedule import Alternative, Plan
 from .search import Choose, Order, Problem, Search, Tree, left_to_right, path_of, tree_of
+from .sizes import evaluate
 
 __all__ = ["flop_count", "flop_formula", "plan"]
 
@@ -210,11 +212,7 @@ def plan(
     alternatives = _alternatives(graph, values, profile, size) if compare else ()
     at = tuple(sorted(values.items()))
     found = Plan(graph, chosen.name, device, dtype, at, steps, results, peak, alternatives)
-    return Plan(**{**_fields(found), "code": generate(found, chosen)})
-
-
-def _fields(value: Plan) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in Plan.__dataclass_fields__}
+    return replace(found, code=generate(found, chosen))
 
 
 def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
@@ -288,8 +286,6 @@ def flop_formula(graph: Graph, *, naive: bool = False, **sizes: Any) -> Any:
 
     if naive:
         return naive_flop_formula(graph)
-    from .device import default_profile
-
     found = plan(graph, profile=default_profile("cpu"), compare=False, **sizes)
     return sympy.expand(found.flop_formula)
 
@@ -307,7 +303,5 @@ def flop_count(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
         >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
         160
     """
-    from .sizes import evaluate
-
     _check_sizes(graph, sizes)
     return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **sizes})

@@ -19,16 +19,17 @@ from .expression import (
     scalar_value,
     show,
 )
+from .functions import FUNCTIONS
 from .protocol import Backend
 from .schedule import Plan
 from .sizes import evaluate, product
 
-__all__ = ["FUNCTION_NAME", "Speller", "tuple_source"]
+__all__ = ["FUNCTION_NAME", "Speller", "identifier", "tuple_source"]
 
 FUNCTION_NAME = "forward"
 
 _RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
-_RESERVED |= {"dtype", "floating", "number", "training", "leading", "normalize", "binary"}
+_RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary"}
 
 
 class Speller:
@@ -45,13 +46,13 @@ class Speller:
         self._name_everything()
 
     def _name_everything(self) -> None:
-        taken = set(_RESERVED)
+        taken = _RESERVED | set(FUNCTIONS)
         leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
         self.leaves = leaves
         for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
-            self.names[name] = _identifier(name, taken)
+            self.names[name] = identifier(name, taken)
         for name in self.graph.open_sizes:
-            self.size_names[name] = _identifier(name, taken)
+            self.size_names[name] = identifier(name, taken)
         for leaf in leaves:
             self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
 
@@ -84,6 +85,13 @@ class Speller:
 
     def shape(self, sizes: Sequence[Any]) -> str:
         return tuple_source([self.size(size) for size in sizes])
+
+    def entry_sizes(self, left: Sequence[str | tuple[str, ...]]) -> tuple[Any, ...]:
+        """The size of each dimension of a result."""
+        return tuple(
+            self.sizes[entry] if isinstance(entry, str) else product(self.sizes[axis] for axis in entry)
+            for entry in left
+        )
 
     def label_sizes(self, ref: Ref) -> dict[str, Any]:
         """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
@@ -223,6 +231,7 @@ class Speller:
 
 
 def tuple_source(parts: Sequence[str]) -> str:
+    """A tuple of pieces of source."""
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
@@ -234,7 +243,8 @@ def _number(value: int | float | complex) -> str:
     return repr(value)
 
 
-def _identifier(name: str, taken: set[str]) -> str:
+def identifier(name: str, taken: set[str]) -> str:
+    """A Python name for a tensor or a size, added to those that are taken."""
     base = "".join(letter if letter.isalnum() else "_" for letter in name)
     base = f"_{base}" if not base or base[0].isdigit() else base
     chosen, number = base, 1

@@ -83,6 +83,10 @@ ROWS = [
     Row("scalars", "y[b,i] = x[b,i] / sqrt(i * j) + pi * 2 ** -1 - z[j] * z[j]", "x z", S),
     Row("division", "y[b,i] = x[b,i] / (z[b] * z[b] + 1)", "x z", S),
     Row("power", "y[b,i] = (x[b,i] ** 2 + 1) ** 0.5", sizes=S),
+    Row("powers of a negative number", "y[i] = (-2) ** floor(x[i]) + (-0.5) ** floor(x[i])", sizes=S),
+    Row(
+        "names of helpers", "y[softmax] = softplus(device[softmax,where]) * W[where]", "device", {"where": 3}
+    ),
     Row("negation", "y[b,i] = -(x[b,i] - z[b])", "x z", S),
     Row("two-sided", "y[b,i] = maximum(x[b,i], z[b]) + minimum(x[b,i], 0.5)", "x z", S),
     Row("truths are counted", "y[b,c] = (x[b,i] > 0) * (x[c,i] > 0)", sizes=S),
