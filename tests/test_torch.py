@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 import tensornet as tn
 
@@ -70,11 +70,8 @@ def test_signed_attention_worked_example() -> None:
 @settings(max_examples=25)
 @given(blocks())
 def test_gradients_against_finite_differences(case: Block) -> None:
-    if any(
-        word in case.text
-        for word in ("abs", "sign", "hardmax", "where", "max", "sqrt", "floor", "normalize", "/")
-    ):
-        return  # kinks and poles have no derivative to compare with
+    assume("inf" not in case.text)  # a difference of infinities is no derivative
+    assume("sqrt(abs(" not in case.text)  # too steep beside zero for a finite step
     graph = case.graph()
     run = tn.compile(graph, backend="torch")
     parameters = {name: torch.tensor(array, requires_grad=True) for name, array in case.parameters().items()}
