@@ -10,7 +10,7 @@ from typing import Any
 from .elaboration import expand_ellipsis, expand_index
 from .equation import Equation
 from .errors import EquationError, ShapeError
-from .expression import ELLIPSIS, axes_of_index, fresh, occurring, rename_tensors
+from .expression import ELLIPSIS, Call, Ref, axes_of_index, fresh, occurring, relabel, rename_tensors, subexpressions
 from .graph import Graph, Leaf
 from .reading import parse_names
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
@@ -211,18 +211,25 @@ class _Trace:
                     Axis("_".join(axis.name for axis in dim), dim_size(dim))
                     for dim in offered[at : at + count]
                 )
-                if lead is not None and [a.size for a in lead] != [a.size for a in found]:
-                    raise ShapeError(
-                        f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
-                    )
-                lead = found
-                private.leading(product(axis.size for axis in found))
+                lead = found if lead is None else self._same_lead(leaf, lead, found)
+                private.leading(product(axis.size for axis in lead))
                 wanted = wanted[:at] + wanted[at + 1 :]
                 offered = offered[:at] + offered[at + count :]
             if len(wanted) != len(offered):
                 raise _wrong_rank(leaf, tensor)
             for ours, theirs in zip(wanted, offered, strict=True):
                 self._match(leaf, tensor, ours, theirs, private)
+        return lead
+
+    def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
+        try:
+            for ours, theirs in zip(lead, found, strict=True):
+                self.unifier.agree(ours.size, theirs.size, ours.name, None)
+        except ValueError:  # a ShapeError is one, and so is a difference in number
+            raise ShapeError(
+                f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
+            ) from None
         return lead
 
     def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> None:
@@ -250,15 +257,18 @@ class _Private:
     """A graph's own sizes under names nobody else has, until they are solved or adopted."""
 
     def __init__(self, graph: Graph) -> None:
-        names = {
-            s.name for dims in graph.dims.values() for dim in dims for axis in dim for s in _open(axis.size)
-        }
+        self.axes = _axis_names(graph)
+        self.sized_by_name = _sized_by_name(graph)
+        names = self.axes | set(graph.bound)
+        for dims in graph.dims.values():
+            names.update(size.name for dim in dims for axis in dim for size in _open(axis.size))
         for equation in graph.equations:
             names.update(occurring(equation.right))
-        names |= set(graph.bound)
         self.private = {name: f"{name}@" for name in names}
         self.bound = {self.private[name]: value for name, value in graph.bound.items()}
-        self.solution: dict[str, Any] = {}
+        self.solution: dict[str, Any] = {
+            self.private[name]: symbol(name) for name in names - set(graph.bound) - self.axes
+        }
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions in the sizes of the model."""
@@ -302,24 +312,71 @@ class _Private:
             self.solution[own.name] = _sympified(size)
 
     def adopt(self, outer: dict[str, int], opened: set[str]) -> None:
-        """Gives what is still private its own name in the model, or a fresh one where that is taken."""
+        """Gives what is still private its own name in the model, or a fresh one where that is taken.
+
+        An axis that no tensor sizes goes by a name in any case.
+        """
         for name, private in sorted(self.private.items()):
-            if private in self.solution:
+            known = self.solution.get(private)
+            if known is not None and name not in self.sized_by_name:
                 continue
-            value, chosen, number = self.bound.get(private), name, 1
-            while value is not None and (chosen in opened or outer.get(chosen, value) != value):
-                chosen, number = f"{name}_{number}", number + 1
-            if value is not None:
+            value = self.bound.get(private) if known is None else evaluate(known, outer)
+            if isinstance(value, int):
+                chosen = self._free_name(name, value, outer, opened)
                 outer[chosen] = value
+            else:
+                chosen = name if known is None else self._free_name(name, None, outer, opened)
             self.solution[private] = symbol(chosen)
+
+    def _free_name(self, name: str, value: int | None, outer: dict[str, int], opened: set[str]) -> str:
+        """The name, or the first numbered one that the model does not use for another size."""
+        chosen, number = name, 1
+        while (
+            chosen in opened
+            or (chosen in outer and outer[chosen] != value)
+            or (chosen != name and chosen in self.axes)
+        ):
+            chosen, number = f"{name}_{number}", number + 1
+        return chosen
 
     def equation(self, equation: Equation) -> Equation:
         """The equation, speaking of sizes at large by their names in the model."""
+        moved = {name: str(self.moved(symbol(name))) for name in self.sized_by_name}
+        names = {name: new for name, new in moved.items() if new != name and new.isidentifier()}
+        if names:
+            left = tuple(
+                names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
+                for entry in equation.left
+            )
+            equation = replace(equation, left=left, right=relabel(equation.right, names))
         outward = {name: self.moved(symbol(name)) for name in self.private}
         changed = {name: size for name, size in outward.items() if size != symbol(name)}
         if not changed:
             return equation
         return _Simultaneous(changed).equation(equation)
+
+
+def _axis_names(graph: Graph) -> set[str]:
+    """The names of axes in a graph. An open size of another name was given as a formula, and is
+    the model's."""
+    names = {axis.name for dims in graph.dims.values() for dim in dims for axis in dim} | {"lead"}
+    for equation in graph.equations:
+        for part in subexpressions(equation.right):
+            names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
+            names.update(part.axes if isinstance(part, Call) else ())
+    return names
+
+
+def _sized_by_name(graph: Graph) -> set[str]:
+    """The axes that no dimension of a tensor may size: parts of composites, positions."""
+    names: set[str] = set()
+    for equation in graph.equations:
+        for part in subexpressions(equation.right):
+            if isinstance(part, Ref):
+                names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
+            elif isinstance(part, Call) and part.function in ("index", "onehot"):
+                names.update(part.axes)
+    return names
 
 
 class _Simultaneous(Unifier):

@@ -38,6 +38,7 @@ __all__ = [
     "option_axes",
     "product_of",
     "references",
+    "relabel",
     "rename",
     "rename_tensors",
     "scalar_value",
@@ -284,6 +285,23 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
             return replace(renamed, axes=tuple(names.get(axis, axis) for axis in axes), options=options)
         case _:
             return transform(expression, lambda part: rename(part, names))
+
+
+def relabel(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The expression with axes renamed everywhere, bound ones too, to names that occur nowhere in it."""
+    changed = transform(expression, lambda part: relabel(part, names))
+    match changed:
+        case Ref(_, index):
+            return replace(changed, index=tuple(_rename_entry(entry, names) for entry in index))
+        case Size(axis):
+            return replace(changed, axis=names.get(axis, axis))
+        case Contraction(_, summed):
+            return replace(changed, summed=tuple(names.get(axis, axis) for axis in summed))
+        case Call(_, _, axes, options):
+            moved = option_axes(changed)
+            told = tuple((names.get(each, each) if each in moved else each, values) for each, values in options)
+            return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
+    return changed
 
 
 def _rename_entry(entry: Index, names: Mapping[str, str]) -> Index:

@@ -185,7 +185,7 @@ def _show_dim(dim: Dim) -> str:
 def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, int]) -> Scope:
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
     if len(names) == len(dim) and all(
-        name not in bound or bound[name] == evaluate(axis.size, bound)
+        name == axis.name or name not in bound or bound[name] == evaluate(axis.size, bound)
         for name, axis in zip(names, dim, strict=True)
     ):
         return Scope({name: axis.size for name, axis in zip(names, dim, strict=True)})

@@ -24,8 +24,11 @@ class Unifier:
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
-        self.solution: dict[str, Any] = dict(given or {})
-        self.rigid = {name.name for size in self.solution.values() for name in size.free_symbols}
+        given = given or {}
+        self.rigid = {name.name for size in given.values() for name in size.free_symbols}
+        self.solution: dict[str, Any] = {
+            name: size for name, size in given.items() if size != symbol(name)
+        }
 
     def resolve(self, size: Any) -> Any:
         """The size with everything solved put in."""
