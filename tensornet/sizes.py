@@ -54,11 +54,23 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: an `int` when nothing is left open."""
     if isinstance(size, int):
         return size
-    bound = {name: values[name.name] for name in size.free_symbols if name.name in values}
-    result = size.subs(bound, simultaneous=True) if bound else size
-    while any(name.name in values for name in getattr(result, "free_symbols", ())):
-        result = result.subs({name: values[name.name] for name in result.free_symbols if name.name in values})
-    return int(result) if getattr(result, "is_Integer", False) else result
+    known = tuple((name, values[name]) for name in _names(size) if name in values)
+    if not known:
+        return int(size) if size.is_Integer else size
+    result = _put_in(size, known)
+    return result if isinstance(result, int) else evaluate(result, values)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _names(size: Expr) -> tuple[str, ...]:
+    return tuple(sorted(name.name for name in size.free_symbols))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _put_in(size: Expr, known: tuple[tuple[str, Any], ...]) -> int | Expr:
+    """A plan asks for the same few sizes thousands of times, and sympy takes its time."""
+    result = size.subs({symbol(name): value for name, value in known}, simultaneous=True)
+    return int(result) if result.is_Integer else result
 
 
 def show_size(size: Any) -> str:
