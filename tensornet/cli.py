@@ -142,7 +142,7 @@ def count(
         "parameter_formula": str(tn.parameter_formula(graph)),
         "flops": _plain(tn.flop_count(graph)),
         "flop_formula": str(flops),
-        "sizes": graph.bound,
+        "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
         "open_sizes": list(graph.open_sizes),
         "parts": [
             {"part": part, "formula": str(formula), "parameters": _plain(number)}

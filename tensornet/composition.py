@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .elaboration import expand_ellipsis, expand_index
-from .equation import Equation
+from .equation import Declaration, Equation
 from .errors import EquationError, ShapeError
-from .expression import ELLIPSIS, Call, Ref, axes_of_index, fresh, occurring, relabel, rename_tensors, subexpressions
+from .expression import ELLIPSIS, Call, Ref, axes_of_index, fresh, occurring, relabel, rename_tensors, sized_by_name, subexpressions
 from .graph import Graph, Leaf
-from .reading import parse_names
+from .reading import parse_names, read_sizes
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
-from .sizes import as_size, evaluate, product, symbol
+from .sizes import evaluate, product, symbol
 from .unify import Unifier
 
 __all__ = ["Tensor", "model"]
@@ -49,7 +49,8 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
     Args:
         function: takes one symbolic tensor for each input, returns one or a tuple of them.
         inputs: the inputs with their axes, as in `"x[b,n,c]"`.
-        **sizes: axis name to a positive integer or a sympy expression; what is left out is open.
+        **sizes: the sizes of axes of the inputs, and those that layers leave open: a positive integer,
+            a sympy expression or a text such as `"4*D"`; what is left out is open.
 
     Raises:
         EquationError: the function returns something else, or tensors of another model.
@@ -62,29 +63,9 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
         >>> [leaf.name for leaf in twice.parameters], tn.parameter_count(twice)
         (['a.W', 'b.W'], 128)
     """
-    given = {name: as_size(value, name) for name, value in sizes.items()}
-    trace = _Trace({name: size for name, size in given.items() if isinstance(size, int)})
-    replaced = Unifier({}, {name: size for name, size in given.items() if not isinstance(size, int)})
-    tensors = []
-    axes = {axis for each in parse_names(inputs, "input") for dim in each.dims or () for axis, _ in dim}
-    for name in given:
-        if name not in axes:
-            raise ShapeError(
-                f"a size is given for '{name}', which is no axis of an input",
-                fix=f"the axes are {', '.join(sorted(axes)) or 'none'}; sizes inside belong to the layers",
-            )
-    for each in parse_names(inputs, "input"):
-        if each.dims is None:
-            raise EquationError(
-                f"the input '{each.name}' needs its axes", fix=f'write inputs="{each.name}[b,i]"'
-            )
-        dims = tuple(
-            tuple(Axis(name, replaced.resolve(symbol(name) if size is None else size)) for name, size in dim)
-            for dim in each.dims
-        )
-        if each.name in trace.leaves:
-            raise EquationError(f"the input '{each.name}' is named twice", fix="give each input one name")
-        tensors.append(trace.leaf(Leaf(each.name, "input", dims)))
+    given = read_sizes(sizes)
+    trace = _Trace(given)
+    tensors = [trace.input(each) for each in parse_names(inputs, "input")]
     results = function(*tensors)
     outputs = results if isinstance(results, tuple) else (results,)
     for each in outputs:
@@ -92,6 +73,7 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
             raise EquationError(
                 f"the model returns {each!r}, not a tensor of its own", fix="return what its layers returned"
             )
+    trace.check_given()
     return trace.graph(tuple(each.name for each in outputs))
 
 
@@ -117,12 +99,42 @@ def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple
 class _Trace:
     """The graph under construction. Mutable, and seen by nobody after `model` returns."""
 
-    def __init__(self, bound: dict[str, int]) -> None:
-        self.unifier = Unifier(bound)
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.unifier = Unifier(
+            {name: size for name, size in given.items() if isinstance(size, int)},
+            {name: size for name, size in given.items() if not isinstance(size, int)},
+        )
         self.bound = self.unifier.bound
+        self.given = given
+        self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
         self.leaves: dict[str, Leaf] = {}
         self.equations: list[Equation] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
+
+    def input(self, declared: Declaration) -> Tensor:
+        """Adds an input of the model."""
+        if declared.dims is None:
+            raise EquationError(
+                f"the input '{declared.name}' needs its axes", fix=f'write inputs="{declared.name}[b,i]"'
+            )
+        if declared.name in self.leaves:
+            raise EquationError(f"the input '{declared.name}' is named twice", fix="give each input one name")
+        dims = tuple(
+            tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
+            for dim in declared.dims
+        )
+        self.spoken.update(name.name for dim in dims for axis in dim for name in _open(axis.size))
+        self.spoken.update(axis.name for dim in dims for axis in dim)
+        return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
+
+    def check_given(self) -> None:
+        """Refuses a size that nothing in the model goes by."""
+        for name in self.given:
+            if name not in self.spoken:
+                raise ShapeError(
+                    f"a size is given for '{name}', which no input and no layer of the model uses",
+                    fix=f"the sizes are {', '.join(sorted(self.spoken)) or 'none'}",
+                )
 
     def leaf(self, leaf: Leaf) -> Tensor:
         """Adds a leaf, or shares the one of that name."""
@@ -161,7 +173,8 @@ class _Trace:
         }
         for equation in equations:
             names.update(occurring(equation.right))
-        return Graph(leaves, equations, outputs, self.unifier.sizes(names))
+        by_name = {name for equation in equations for name in sized_by_name(equation.right)}
+        return Graph(leaves, equations, outputs, self.unifier.sizes(names, by_name))
 
     # ---- calling a graph
 
@@ -170,7 +183,8 @@ class _Trace:
         private = _Private(graph)
         lead = self._match_inputs(graph, tensors, private)
         names = {leaf.name: tensor.name for leaf, tensor in zip(graph.inputs, tensors, strict=True)}
-        private.adopt(self.bound, self.open_names())
+        private.adopt(self.unifier, self.open_names())
+        self.spoken.update(name.name for size in private.solution.values() for name in _open(size))
         prefix = f"{scope}." if scope else ""
         for leaf in graph.leaves:
             if leaf.kind != "input":
@@ -258,17 +272,24 @@ class _Private:
 
     def __init__(self, graph: Graph) -> None:
         self.axes = _axis_names(graph)
-        self.sized_by_name = _sized_by_name(graph)
+        self.sized_by_name = {
+            name for equation in graph.equations for name in sized_by_name(equation.right)
+        }
         names = self.axes | set(graph.bound)
         for dims in graph.dims.values():
             names.update(size.name for dim in dims for axis in dim for size in _open(axis.size))
         for equation in graph.equations:
             names.update(occurring(equation.right))
         self.private = {name: f"{name}@" for name in names}
-        self.bound = {self.private[name]: value for name, value in graph.bound.items()}
+        self.bound = {
+            self.private[name]: value for name, value in graph.bound.items() if isinstance(value, int)
+        }
         self.solution: dict[str, Any] = {
             self.private[name]: symbol(name) for name in names - set(graph.bound) - self.axes
         }
+        for name, value in graph.bound.items():
+            if not isinstance(value, int):
+                self.solution[self.private[name]] = self.moved(value)
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions in the sizes of the model."""
@@ -311,33 +332,41 @@ class _Private:
         if getattr(own, "is_Symbol", False) and own.name in self.bound and own.name not in self.solution:
             self.solution[own.name] = _sympified(size)
 
-    def adopt(self, outer: dict[str, int], opened: set[str]) -> None:
+    def adopt(self, outer: Unifier, opened: set[str]) -> None:
         """Gives what is still private its own name in the model, or a fresh one where that is taken.
 
         An axis that no tensor sizes goes by a name in any case.
         """
         for name, private in sorted(self.private.items()):
-            known = self.solution.get(private)
-            if known is not None and name not in self.sized_by_name:
+            if private not in self.solution:
+                value = self.bound.get(private)
+                chosen = name if value is None else self._free_name(name, value, outer, opened)
+                if value is not None:
+                    outer.bound[chosen] = value
+                self.solution[private] = symbol(chosen)
+        for name in sorted(self.sized_by_name):
+            size = self._solved(self.solution[self.private[name]])
+            value = evaluate(size, outer.bound)
+            if size == symbol(name):
                 continue
-            value = self.bound.get(private) if known is None else evaluate(known, outer)
+            chosen = self._free_name(name, value, outer, opened)
             if isinstance(value, int):
-                chosen = self._free_name(name, value, outer, opened)
-                outer[chosen] = value
-            else:
-                chosen = name if known is None else self._free_name(name, None, outer, opened)
-            self.solution[private] = symbol(chosen)
+                outer.bound[chosen] = value
+            elif value != symbol(chosen):
+                outer.solution[chosen] = size
+            self.solution[self.private[name]] = symbol(chosen)
 
-    def _free_name(self, name: str, value: int | None, outer: dict[str, int], opened: set[str]) -> str:
+    def _free_name(self, name: str, value: Any, outer: Unifier, opened: set[str]) -> str:
         """The name, or the first numbered one that the model does not use for another size."""
         chosen, number = name, 1
-        while (
-            chosen in opened
-            or (chosen in outer and outer[chosen] != value)
-            or (chosen != name and chosen in self.axes)
-        ):
+        while not self._fits(chosen, value, outer, opened) or (chosen != name and chosen in self.axes):
             chosen, number = f"{name}_{number}", number + 1
         return chosen
+
+    def _fits(self, chosen: str, value: Any, outer: Unifier, opened: set[str]) -> bool:
+        if chosen in outer.bound or chosen in outer.solution:
+            return bool(evaluate(outer.resolve(symbol(chosen)), outer.bound) == value)
+        return chosen not in opened
 
     def equation(self, equation: Equation) -> Equation:
         """The equation, speaking of sizes at large by their names in the model."""
@@ -364,18 +393,6 @@ def _axis_names(graph: Graph) -> set[str]:
         for part in subexpressions(equation.right):
             names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
             names.update(part.axes if isinstance(part, Call) else ())
-    return names
-
-
-def _sized_by_name(graph: Graph) -> set[str]:
-    """The axes that no dimension of a tensor may size: parts of composites, positions."""
-    names: set[str] = set()
-    for equation in graph.equations:
-        for part in subexpressions(equation.right):
-            if isinstance(part, Ref):
-                names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
-            elif isinstance(part, Call) and part.function in ("index", "onehot"):
-                names.update(part.axes)
     return names
 
 

@@ -20,12 +20,13 @@ from .expression import (
     occurring,
     option_axes,
     references,
+    sized_by_name,
     subexpressions,
     transform,
 )
 from .functions import FUNCTIONS
 from .graph import Constant, Graph, Leaf
-from .reading import parse_block, parse_names
+from .reading import parse_block, parse_names, read_sizes
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
 from .sizes import as_size, symbol
 from .unify import Unifier
@@ -57,7 +58,8 @@ def layer(
         constants: arrays with a fixed value, by name.
         init: how a parameter starts, where it is not to be derived: a standard deviation, or
             `"zeros"` or `"ones"`.
-        **sizes: axis name to a positive integer or a sympy expression; what is left out is open.
+        **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; what
+            is left out is open.
 
     Raises:
         EquationError: the text is not in the language.
@@ -73,7 +75,7 @@ def layer(
         u[o]: parameter
         y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
     """
-    given = {name: as_size(value, name) for name, value in sizes.items()}
+    given = read_sizes(sizes)
     statements = parse_block(equations)
     block = _Block(statements, inputs, given, constants or {}, init or {})
     try:
@@ -359,7 +361,9 @@ class _Block:
             chosen = (self.equations[-1].name,)
         equations = tuple(self.unifier.equation(equation) for equation in self.equations)
         self._check_unused(equations, leaves)
-        return Graph(tuple(leaves), equations, chosen, self.unifier.sizes(self._sizes_in(equations, leaves)))
+        by_name = {name for equation in equations for name in sized_by_name(equation.right)}
+        sizes = self.unifier.sizes(self._sizes_in(equations, leaves), by_name)
+        return Graph(tuple(leaves), equations, chosen, sizes)
 
     def _leaf(self, name: str, entry: _Known) -> Leaf:
         if entry.dims is None:

@@ -42,6 +42,7 @@ __all__ = [
     "rename",
     "rename_tensors",
     "scalar_value",
+    "sized_by_name",
     "show",
     "show_index",
     "subexpressions",
@@ -205,6 +206,17 @@ def occurring(expression: Expression) -> set[str]:
             case Size():
                 found.add(part.axis)
     return found
+
+
+def sized_by_name(expression: Expression) -> set[str]:
+    """The axes that no dimension of a tensor may size: parts of composites, and positions."""
+    names: set[str] = set()
+    for part in subexpressions(expression):
+        if isinstance(part, Ref):
+            names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
+        elif isinstance(part, Call) and part.function in ("index", "onehot"):
+            names.update(part.axes)
+    return names
 
 
 def subexpressions(expression: Expression) -> Iterator[Expression]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from .equation import Equation
 from .errors import EquationError, ShapeError, TensornetError
-from .expression import Ref, references
+from .expression import Ref, Size, axes_of_index, references, subexpressions
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 from .sizes import as_size, evaluate, show_size
 
@@ -96,17 +96,19 @@ class Graph:
         leaves: inputs, parameters and constants, in the order of their first use.
         equations: the definitions, each reading only what stands before it.
         outputs: the names of the results.
-        sizes: the axes that have a value, as (name, integer); all others are open.
+        sizes: the sizes that have a value, as (name, integer), or a formula, as (name, expression);
+            all others are open.
     """
 
     leaves: tuple[Leaf, ...]
     equations: tuple[Equation, ...]
     outputs: tuple[str, ...]
-    sizes: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(sorted(self.sizes)))
+        object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
         self._check_names()
+        self._check_sizes()
         _ = self.dims
 
     def _check_names(self) -> None:
@@ -134,6 +136,16 @@ class Graph:
         if not self.outputs:
             raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
 
+    def _check_sizes(self) -> None:
+        for name, size in self.sizes:
+            value = evaluate(size, self.bound)
+            if getattr(value, "is_number", isinstance(value, int)) and not (
+                isinstance(value, int) and value > 0
+            ):
+                raise ShapeError(
+                    f"the size of '{name}' is {size} = {value}", fix="choose sizes that make it a whole number"
+                )
+
     # ---- parts
 
     @property
@@ -152,8 +164,8 @@ class Graph:
         return tuple(leaf for leaf in self.leaves if leaf.kind == "constant")
 
     @functools.cached_property
-    def bound(self) -> Mapping[str, int]:
-        """Axis name to value, for the axes that have one."""
+    def bound(self) -> Mapping[str, Any]:
+        """Name to value, an integer or a formula, for the sizes that have one."""
         return dict(self.sizes)
 
     @functools.cached_property
@@ -185,6 +197,15 @@ class Graph:
             for dim in dims:
                 for axis in dim:
                     names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+        for equation in self.equations:
+            local = set(axes_of_index(equation.left)) | {
+                axis for ref in references(equation.right) for axis in axes_of_index(ref.index)
+            }
+            names |= {
+                part.axis for part in subexpressions(equation.right) if isinstance(part, Size)
+            } - local
+        for size in self.bound.values():
+            names.update(name.name for name in getattr(size, "free_symbols", ()))
         return tuple(sorted(names - set(self.bound)))
 
     # ---- text
@@ -214,7 +235,7 @@ class Graph:
         document = {
             "format": "tensornet.graph",
             "version": 1,
-            "sizes": self.bound,
+            "sizes": {name: value if isinstance(value, int) else str(value) for name, value in self.sizes},
             "leaves": [str(leaf) for leaf in self.leaves],
             "equations": [str(equation) for equation in self.equations],
             "outputs": list(self.outputs),

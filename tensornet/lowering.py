@@ -32,7 +32,7 @@ from .functions import FUNCTIONS
 from .graph import Graph
 from .schedule import Result, Step
 from .search import Choose, Order, Problem
-from .shape import Axis, Dim, Scope, dim_size, scalar_size, scope_of, size_expression
+from .shape import Axis, Dim, Scope, componentwise, dim_size, scalar_size, scope_of, size_expression
 from .sizes import evaluate, product
 
 __all__ = ["lower", "peak_memory"]
@@ -232,7 +232,7 @@ class _Lowering:
                 case tuple() if len(part) == 1 and not set(entry) & set(sizes):
                     labels[part[0]] = entry
                     sizes.update({name: scope[name] for name in entry})
-                case tuple() if self._componentwise(entry, dim) and not set(entry) & set(sizes):
+                case tuple() if componentwise(entry, dim, self.graph.bound) and not set(entry) & set(sizes):
                     labels.update(zip(part, entry, strict=True))
                     sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
                 case _:
@@ -248,13 +248,6 @@ class _Lowering:
             ]
             index.append(names[0] if len(names) == 1 else tuple(names))
         return Value(Ref(stored.variable, tuple(index)), sizes)
-
-    def _componentwise(self, names: tuple[str, ...], dim: Dim) -> bool:
-        bound = self.graph.bound
-        return len(names) == len(dim) and all(
-            name not in bound or bound[name] == evaluate(axis.size, bound)
-            for name, axis in zip(names, dim, strict=True)
-        )
 
     def _read_specially(self, ref: Ref, stored: _Stored, scope: Scope) -> Value:
         """Integer indices, gathers, diagonals, and composites read as one axis."""

@@ -17,7 +17,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .equation import Declaration, Equation, Statement, locate
@@ -37,9 +37,9 @@ from .expression import (
     transform,
 )
 from .functions import FUNCTIONS
-from .sizes import symbol
+from .sizes import as_size, symbol
 
-__all__ = ["parse_block", "parse_names", "parse_size"]
+__all__ = ["parse_block", "parse_names", "parse_size", "read_sizes"]
 
 _KINDS = ("input", "parameter", "constant", "output")
 _DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads the text
@@ -81,6 +81,19 @@ def parse_size(text: str) -> Any:
     (statement,) = reader.statements()
     assert isinstance(statement, Declaration)
     return statement.size
+
+
+def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as a caller gives them: integers, sympy expressions, or text such as `"D/h"`.
+
+    Raises:
+        EquationError: a text is not a size.
+        ShapeError: a size is neither of these.
+    """
+    return {
+        name: as_size(parse_size(value) if isinstance(value, str) else value, name)
+        for name, value in sizes.items()
+    }
 
 
 class _Reader:

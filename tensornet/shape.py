@@ -24,7 +24,7 @@ from .expression import (
 from .functions import FUNCTIONS
 from .sizes import evaluate, product, symbol
 
-__all__ = ["Axis", "Dim", "Scope", "dim_size", "result_dims", "scalar_size", "scope_of", "size_expression"]
+__all__ = ["Axis", "Dim", "Scope", "componentwise", "dim_size", "result_dims", "scalar_size", "scope_of", "size_expression"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def scope_of(
     expression: Expression,
     dims: Mapping[str, tuple[Dim, ...]],
     agree: Agree,
-    bound: Mapping[str, int],
+    bound: Mapping[str, Any],
 ) -> Scope:
     """The sizes of the axes visible in an expression.
 
@@ -111,7 +111,7 @@ def _scope_of(
     expression: Expression,
     dims: Mapping[str, tuple[Dim, ...]],
     agree: Agree,
-    bound: Mapping[str, int],
+    bound: Mapping[str, Any],
 ) -> Scope:
     scope = Scope()
     match expression:
@@ -148,7 +148,7 @@ def _first_ref(expression: Expression) -> Ref | None:
 
 
 def _scope_of_ref(
-    ref: Ref, dims: Mapping[str, tuple[Dim, ...]], agree: Agree, bound: Mapping[str, int]
+    ref: Ref, dims: Mapping[str, tuple[Dim, ...]], agree: Agree, bound: Mapping[str, Any]
 ) -> Scope:
     scope = Scope()
     known = dims.get(ref.name)
@@ -182,14 +182,21 @@ def _show_dim(dim: Dim) -> str:
     return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
 
 
-def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, int]) -> Scope:
+def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> Scope:
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
-    if len(names) == len(dim) and all(
-        name == axis.name or name not in bound or bound[name] == evaluate(axis.size, bound)
-        for name, axis in zip(names, dim, strict=True)
-    ):
+    if componentwise(names, dim, bound):
         return Scope({name: axis.size for name, axis in zip(names, dim, strict=True)})
     return Scope({}, {name: symbol(name) for name in names}, [(ref, names, dim_size(dim))])
+
+
+def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
+    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    return len(names) == len(dim) and all(
+        name == axis.name
+        or name not in bound
+        or evaluate(bound[name], bound) == evaluate(axis.size, bound)
+        for name, axis in zip(names, dim, strict=True)
+    )
 
 
 def _scope_of_concat(
@@ -198,7 +205,7 @@ def _scope_of_concat(
     axis: str,
     dims: Mapping[str, tuple[Dim, ...]],
     agree: Agree,
-    bound: Mapping[str, int],
+    bound: Mapping[str, Any],
 ) -> Scope:
     """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
     scope, total = Scope(), 0
@@ -270,7 +277,7 @@ def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
     return tuple(dims)
 
 
-def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, int]) -> ShapeError:
+def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, Any]) -> ShapeError:
     """The error for an axis that two places size differently."""
 
     def told(size: Any) -> str:

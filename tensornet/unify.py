@@ -106,6 +106,14 @@ class Unifier:
             )
         return transform(expression, lambda part: self._put_in(part, spoken))
 
-    def sizes(self, names: Iterable[str]) -> tuple[tuple[str, int], ...]:
-        """The integers among the named sizes."""
-        return tuple((name, self.bound[name]) for name in sorted(set(names)) if name in self.bound)
+    def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+        """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
+        formulas = {name: self.resolve(symbol(name)) for name in by_name if name in self.solution}
+        known = {name for formula in formulas.values() for name in getattr(formula, "free_symbols", ())}
+        named = {*names, *formulas, *(name.name for name in known)}
+        found = {name: self.bound[name] for name in named if name in self.bound}
+        return tuple(sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items()))
+
+
+def _plain(size: Any) -> Any:
+    return int(size) if getattr(size, "is_Integer", False) else size

@@ -250,7 +250,7 @@ def test_the_message_of_sizes_that_disagree() -> None:
         tn.layer(text, inputs="x", i=3, o=2, k=4)
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, "3", True, None, float("nan"), [2]])
+@pytest.mark.parametrize("size", [0, -1, 1.5, "-3", True, None, float("nan"), [2]])
 def test_a_size_is_a_positive_integer_or_a_formula(size: Any) -> None:
     with pytest.raises(tn.ShapeError, match="the size of 'b' is"):
         tn.layer("y[b] = x[b]", inputs="x", b=size)

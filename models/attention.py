@@ -1,0 +1,188 @@
+"""Attention as one block of equations: soft, hard and signed; self, cross and key–value store.
+
+    a = [soft](arg)max_β(Kᵀq),  h = V·a                       (attention lecture, key–value store)
+    Attention(Q, K, V) = softmax(Q·Kᵀ/√d)·V                   (thesis eq. 2.3.3)
+    MultiHead(Q, K, V) = [head₁ ⊕ … ⊕ head_h]·W_O             (thesis eq. 2.3.5–2.3.6)
+
+A mask says which keys a query may see. A query that may see none sees all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from .dimensions import Size, chosen, divided
+
+__all__ = ["MASKS", "WEIGHTS", "attention", "dot_product_attention"]
+
+WEIGHTS = {
+    "soft": "softmax[j]({s})",
+    "hard": "hardmax[j]({s})",
+    "signed": "sign(s[b,h,i,j]) * softmax[j]({s})",  # thesis eq. 3.0.15
+}
+
+MASKS = {
+    "causal": "(index(i){past} >= index(j))",  # thesis chapter 2.7, the matrix M
+    "padding": "(keep[b,j] != 0)",
+    "any": "(see[b,i,j] != 0)",
+}
+
+MASK_INPUTS = {"padding": "keep[b,j]", "any": "see[b,i,j]"}
+
+HIDDEN = "-1e30"
+"""The score of a key that may not be seen. Finite, so that a row of such scores is not 0/0."""
+
+
+def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
+    """A mask, or several that must all agree, as a tuple of names.
+
+    Raises:
+        ShapeError: one has another name.
+    """
+    names = () if mask is None else (mask,) if isinstance(mask, str) else tuple(mask)
+    for name in names:
+        chosen(name, tuple(MASKS), "mask")
+    return names
+
+
+def weight_lines(
+    weights: str, mask: str | Sequence[str] | None, beta: float | None, dropout: float, past: bool = False
+) -> list[str]:
+    """The equations from q and k to the weights a, whatever q and k are made of."""
+    chosen(weights, tuple(WEIGHTS), "weights")
+    scaled = "q[b,h,i,d] * k[b,h,j,d]"
+    scaled = f"{scaled} / sqrt(d)" if beta is None else f"{beta!r} * {scaled}"
+    conditions = [MASKS[name].format(past=" + past" if past else "") for name in masks_of(mask)]
+    score = "abs(s[b,h,i,j])" if weights == "signed" else "s[b,h,i,j]"
+    if conditions:
+        score = f"where({' & '.join(conditions)}, {score}, {HIDDEN})"
+    weighted = WEIGHTS[weights].format(s=score)
+    if dropout:
+        weighted = f"dropout({weighted}, {dropout!r})"
+    return [f"s[b,h,i,j] = {scaled}", f"a[b,h,i,j] = {weighted}"]
+
+
+def dot_product_attention(
+    *,
+    weights: str = "soft",
+    beta: float | None = None,
+    mask: str | Sequence[str] | None = None,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """y = V·[soft](arg)max_β(Kᵀ·q) for every query, without projections.
+
+    Inputs q[b, h, i, d], k[b, h, j, d], v[b, h, j, f], then keep[b, j] or see[b, i, j] if the mask
+    is given by the caller; output y[b, h, i, f]. No parameters.
+
+    Args:
+        weights: "soft", "hard" (the first largest score takes all) or "signed"
+            (sign(A)·softmax(|A|)).
+        beta: the inverse temperature; 1/√d if not given.
+        mask: "causal", "padding" (keep is nonzero at keys that are there), "any" (see is nonzero
+            where i may see j), or several of them.
+        dropout: the share of weights dropped in training.
+
+    Raises:
+        ShapeError: a choice is none of these.
+
+    Source: attention lecture, "key–value store"; thesis eq. 2.3.3 and 3.0.15.
+
+    Example:
+        >>> print(dot_product_attention(beta=2.0).equations[0])
+        s[b,h,i,j] = 2.0 * q[b,h,i,d] * k[b,h,j,d]
+    """
+    lines = weight_lines(weights, mask, beta, dropout)
+    lines.append("y[b,h,i,f] = a[b,h,i,j] * v[b,h,j,f]")
+    given = [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
+    return tn.layer("\n".join(lines), inputs=["q[b,h,i,d]", "k[b,h,j,d]", "v[b,h,j,f]", *given])
+
+
+def attention(
+    dim: Size,
+    heads: Size = 1,
+    *,
+    keys: Size | None = None,
+    values: Size | None = None,
+    qk: Size | None = None,
+    v: Size | None = None,
+    out: Size | None = None,
+    weights: str = "soft",
+    beta: float | None = None,
+    mask: str | Sequence[str] | None = None,
+    bias: bool = True,
+    out_bias: bool = True,
+    dropout: float = 0.0,
+    past: bool = False,
+) -> tn.Graph:
+    """Multi-head attention with projections: MultiHead(x, z, u) = [head₁ ⊕ … ⊕ head_h]·W_O.
+
+    Inputs x[b, i, c] alone (self-attention); x and z[b, j, e] if `keys` is given
+    (cross-attention); x, z and u[b, j, g] if `values` is given too; then keep[b, j] or see[b, i, j]
+    if the mask is the caller's, and with `past` the stored keys[b, h, past, d] and
+    values[b, h, past, f]. Output y[b, i, o]; with `past` also all keys and values so far.
+
+    Parameters: Wq (qk·dim), Wk (qk·keys), Wv (v·values), Wo (out·v), and their biases qk, qk, v, out.
+
+    Args:
+        dim: the width of x.
+        heads: h; it divides `qk` and `v`.
+        keys: the width of z.
+        values: the width of u.
+        qk: the width of all queries, and of all keys; `dim` if not given.
+        v: the width of all values; `qk` if not given.
+        out: the width of y; `dim` if not given.
+        weights, beta, mask, dropout: as in `dot_product_attention`.
+        bias: whether queries, keys and values have biases.
+        out_bias: whether the output has one.
+        past: for decoding step by step: go on from stored keys and values.
+
+    Raises:
+        ShapeError: the heads do not divide the widths, or a choice is unknown.
+
+    Source: thesis eq. 2.3.3–2.3.6; Vaswani et al. (2017), §3.2.
+
+    Example:
+        >>> tn.parameter_formula(attention("D", "h", bias=False, out_bias=False))
+        4*D**2
+        >>> tn.parameter_count(attention(512, 8))
+        1050624
+    """
+    qk = dim if qk is None else qk
+    v = qk if v is None else v
+    if values is not None and keys is None:
+        raise ShapeError("values= is given without keys=", fix="give keys=, the width of their input")
+    z, u = "x" if keys is None else "z", "z" if values is None else "u"
+    u = "x" if keys is None else u
+    grown = "new_" if past else ""
+    added = {"q": " + bq[(h,d)]", "k": " + bk[(h,d)]", "v": " + bv[(h,f)]"} if bias else dict.fromkeys("qkv", "")
+    lines = [
+        f"q[b,h,i,d] = x[b,i,c] * Wq[(h,d),c]{added['q']}",
+        f"{grown}k[b,h,j,d] = {z}[b,j,e] * Wk[(h,d),e]{added['k']}",
+        f"{grown}v[b,h,j,f] = {u}[b,j,g] * Wv[(h,f),g]{added['v']}",
+    ]
+    if past:
+        lines += [
+            "k[b,h,j,d] = concat[j](keys[b,h,j,d], new_k[b,h,j,d])",
+            "v[b,h,j,f] = concat[j](values[b,h,j,f], new_v[b,h,j,f])",
+        ]
+    lines += weight_lines(weights, mask, beta, dropout, past)
+    lines.append("y[b,i,o] = a[b,h,i,j] * v[b,h,j,f] * Wo[o,(h,f)]" + (" + bo[o]" if out_bias else ""))
+    inputs = ["x[b,i,c]", *(["z[b,j,e]"] if z == "z" else []), *(["u[b,j,g]"] if u == "u" else [])]
+    inputs += [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
+    inputs += ["keys[b,h,past,d]", "values[b,h,past,f]"] if past else []
+    widths = {"e": keys if keys is not None else dim}
+    widths["g"] = values if values is not None else widths["e"]
+    return tn.layer(
+        "\n".join(lines),
+        inputs=inputs,
+        outputs=["y", "k", "v"] if past else "y",
+        c=dim,
+        h=heads,
+        d=divided(qk, heads, "dim" if qk is dim else "qk", "heads"),
+        f=divided(v, heads, "v", "heads"),
+        o=dim if out is None else out,
+        **widths,
+    )

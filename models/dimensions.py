@@ -1,0 +1,70 @@
+"""Checks of the sizes a model is built with, so that a mistake is told in the model's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from tensornet.errors import ShapeError
+
+if TYPE_CHECKING:
+    from sympy import Expr
+
+__all__ = ["Size", "chosen", "divided", "pair"]
+
+Size: TypeAlias = "int | str | Expr"
+"""A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
+
+
+def divided(total: Size, parts: Size, what: str, into: str) -> Size:
+    """`total / parts`, which must be whole.
+
+    Args:
+        total: a size.
+        parts: how many parts.
+        what: what the total is called in an error.
+        into: what the parts are called.
+
+    Raises:
+        ShapeError: both are integers and there is a remainder.
+
+    Example:
+        >>> divided(768, 12, "dim", "heads"), divided("D", "h", "dim", "heads")
+        (64, '(D)/(h)')
+    """
+    if not (isinstance(total, int) and isinstance(parts, int)):
+        return f"({total})/({parts})"
+    if parts < 1 or total % parts:
+        near = [each for each in range(1, total + 1) if total % each == 0]
+        near.sort(key=lambda each: (abs(each - parts), each))
+        fits = ", ".join(str(each) for each in sorted(near[:4]))
+        down = max(1, total // parts if parts > 0 else 1) * max(parts, 1)
+        raise ShapeError(
+            f"{what}={total} does not divide by {into}={parts}",
+            fix=f"choose {into} of {fits}, …, or {what}={down}",
+        )
+    return total // parts
+
+
+def pair(size: int | Sequence[int], what: str) -> tuple[int, int]:
+    """A height and a width: one integer for both, or two.
+
+    Raises:
+        ShapeError: it is neither.
+    """
+    found = (size, size) if isinstance(size, int) else tuple(size)
+    if len(found) != 2 or not all(isinstance(each, int) and each > 0 for each in found):
+        raise ShapeError(f"{what}={size!r}", fix="give one positive integer, or a height and a width")
+    return found[0], found[1]
+
+
+def chosen(value: str | None, options: Sequence[str | None], what: str) -> None:
+    """Checks a choice by name.
+
+    Raises:
+        ShapeError: it is none of the options.
+    """
+    if value not in options:
+        raise ShapeError(
+            f"{what}={value!r}", fix=f"choose one of {', '.join(repr(each) for each in options)}"
+        )
