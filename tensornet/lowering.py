@@ -95,6 +95,21 @@ class _Stored:
     dims: tuple[Dim, ...]
 
 
+def _positions(graph: Graph) -> set[str]:
+    """The equations whose value indexes a tensor, or goes into one that does: they stay integers."""
+    found = {
+        entry.name
+        for equation in graph.equations
+        for ref in references(equation.right)
+        for entry in ref.index
+        if isinstance(entry, Ref)
+    }
+    for equation in reversed(graph.equations):
+        if equation.name in found:
+            found.update(ref.name for ref in references(equation.right))
+    return found & {equation.name for equation in graph.equations}
+
+
 class _Lowering:
     def __init__(
         self, graph: Graph, values: Mapping[str, int], profile: DeviceProfile, itemsize: int, choose: Choose
@@ -104,6 +119,7 @@ class _Lowering:
         self.steps: list[Step] = []
         self.taken = set(graph.dims)
         self.truths: set[str] = set()  # variables that hold true and false
+        self.positions = _positions(graph)  # equations that index a tensor, and what they are made of
         self.stored = {leaf.name: _as_declared(leaf.name, leaf.dims) for leaf in graph.leaves}
 
     # ---- equations
@@ -112,7 +128,7 @@ class _Lowering:
         scope = self.graph.scope(equation)
         wanted = axes_of_index(equation.left) if equation.name in self.graph.outputs else None
         start = len(self.steps)
-        value = self.lower(equation.right, scope, wanted)
+        value = self.lower(equation.right, scope, wanted, equation.name in self.positions)
         variable = value.ref.name
         if (
             len(self.steps) > start
@@ -199,9 +215,9 @@ class _Lowering:
         )
         return Value(Ref(name, left), {axis: known[axis] for axis in axes})
 
-    def numeric(self, value: Value) -> Value:
-        """The value; true and false as 1 and 0 of the working type."""
-        if value.ref.name not in self.truths:
+    def numeric(self, value: Value, whole: bool = False) -> Value:
+        """The value in the working type: true and false as 1 and 0, positions too if not `whole`."""
+        if value.ref.name not in self.truths and (whole or value.ref.name not in self.positions):
             return value
         left = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
         return self.emit(left, Call("cast", (value.ref,)), [value], value.sizes)
@@ -322,7 +338,7 @@ class _Lowering:
         scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
         scalars = [self.scalar(factor, scope) for factor in expression.factors if is_scalar(factor)]
         values = [
-            self.numeric(self.lower(factor, scope, None, whole))
+            self.numeric(self.lower(factor, scope, None, whole), whole)
             for factor in expression.factors
             if not is_scalar(factor)
         ]
@@ -400,7 +416,7 @@ class _Lowering:
                 and call.function != "cast"
                 and (call.function != "where" or position)
             ):
-                value = self.numeric(value)
+                value = self.numeric(value, whole)
             values.append(value)
             arguments.append(product_of([*factors, value.ref]) if factors else value.ref)
         if not values:
