@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,30 +14,54 @@ from typing import Any
 from tensornet.errors import EquationError, ShapeError
 from tensornet.graph import Graph
 
+from .attention import attention, dot_product_attention
 from .linear import linear
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
+from .perceiver import PRESETS as perceiver_presets
+from .perceiver import perceiver
+from .positions import fourier_features
+from .resize import resize_positions
 from .tcl import tcl
 from .trl import trl
+from .vit import PRESETS as vit_presets
+from .vit import vit
 
 __all__ = [
+    "attention",
     "create",
+    "dot_product_attention",
     "linear",
     "mode_dot",
     "multi_mode_dot",
+    "fourier_features",
     "names",
+    "perceiver",
+    "resize_positions",
     "settings",
     "tcl",
     "trl",
     "tucker_to_tensor",
+    "vit",
 ]
 
+_LAYERS = (
+    attention,
+    dot_product_attention,
+    fourier_features,
+    linear,
+    mode_dot,
+    multi_mode_dot,
+    resize_positions,
+    tcl,
+    trl,
+    tucker_to_tensor,
+)
+_MODELS = ((vit, vit_presets), (perceiver, perceiver_presets))
+
 _MAKERS: dict[str, Callable[..., Graph]] = {
-    "linear": linear,
-    "mode_dot": mode_dot,
-    "multi_mode_dot": multi_mode_dot,
-    "tcl": tcl,
-    "trl": trl,
-    "tucker_to_tensor": tucker_to_tensor,
+    **{each.__name__: each for each in _LAYERS},
+    **{each.__name__: each for each, _ in _MODELS},
+    **{name: functools.partial(each, **preset) for each, presets in _MODELS for name, preset in presets.items()},
 }
 
 

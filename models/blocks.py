@@ -15,12 +15,11 @@ from .dimensions import Size, chosen
 __all__ = [
     "ACTIVATIONS",
     "embedding",
+    "encoder_layer",
     "feed_forward",
-    "learned_positions",
     "norm",
     "projection",
     "residual",
-    "sinusoidal_positions",
     "sublayer",
 ]
 
@@ -111,7 +110,7 @@ def residual(dropout: float = 0.0) -> tn.Graph:
 def sublayer(
     x: tn.Tensor,
     compute: Callable[[tn.Tensor], tn.Tensor],
-    normed: tn.Graph | None,
+    normed: tn.Graph,
     *,
     pre: bool,
     scope: str,
@@ -122,16 +121,49 @@ def sublayer(
     Args:
         x: the tensor.
         compute: the sublayer.
-        normed: the norm, or nothing.
+        normed: the norm.
         pre: whether the norm stands before the sublayer.
         scope: the scope of the norm.
         dropout: the share of the sublayer's output dropped in training.
     """
-    if normed is None:
-        return residual(dropout)(x, compute(x))
     if pre:
         return residual(dropout)(x, compute(normed(x, scope=scope)))
     return normed(residual(dropout)(x, compute(x)), scope=scope)
+
+
+def encoder_layer(
+    x: tn.Tensor,
+    *others: tn.Tensor,
+    attend: tn.Graph,
+    mlp: tn.Graph,
+    normed: tn.Graph,
+    scope: str,
+    pre: bool = True,
+    dropout: float = 0.0,
+) -> tn.Tensor:
+    """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); with the norms after the sums if not `pre`.
+
+    Args:
+        x: the tensor.
+        *others: what the attention takes besides: other inputs, a mask.
+        attend: the attention.
+        mlp: the feed-forward layer.
+        normed: the norm.
+        scope: holds `attention`, `mlp`, `norm1` and `norm2`.
+        pre: whether norms stand before the sublayers.
+        dropout: the share of each sublayer's output dropped in training.
+    """
+    x = sublayer(
+        x,
+        lambda h: attend(h, *others, scope=f"{scope}.attention"),
+        normed,
+        pre=pre,
+        scope=f"{scope}.norm1",
+        dropout=dropout,
+    )
+    return sublayer(
+        x, lambda h: mlp(h, scope=f"{scope}.mlp"), normed, pre=pre, scope=f"{scope}.norm2", dropout=dropout
+    )
 
 
 @functools.cache
@@ -152,56 +184,3 @@ def embedding(vocabulary: Size, dim: Size, *, scale: bool = False, std: float = 
     """
     text = f"E[v,c]: parameter(std={std!r})\ny[b,n,c] = E[t[b,n],c]" + (" * sqrt(c)" if scale else "")
     return tn.layer(text, inputs="t[b,n]", v=vocabulary, c=dim)
-
-
-@functools.cache
-def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float = 0.02) -> tn.Graph:
-    """y[b, n] = x[b, n] + P[n], with a trained vector for each position.
-
-    Input x[b, n, c] with n up to `length`, output y[b, n, c]; length·dim parameters.
-
-    Args:
-        length: the number of positions.
-        dim: the width.
-        past: whether positions go on from those of stored keys, `past` of them.
-        std: the standard deviation P starts with.
-
-    Example:
-        >>> tn.parameter_formula(learned_positions("N", "D"))
-        D*N
-    """
-    text = f"""
-        P[m,c]: parameter(std={std!r})
-        at[n] = index(n){" + past" if past else ""}
-        y[b,n,c] = x[b,n,c] + P[at[n],c]
-    """
-    return tn.layer(text, inputs="x", m=length, c=dim, **({"past": "past"} if past else {}))
-
-
-@functools.cache
-def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = False) -> tn.Graph:
-    """y[b, n] = x[b, n] + PE[n]: sines and cosines of position, of wavelengths 2π to 10000·2π.
-
-    PE(n, 2k) = sin(n/10000^(2k/dim)),  PE(n, 2k+1) = cos(n/10000^(2k/dim))
-
-    Input x[b, n, c], output y[b, n, c]. No parameters.
-
-    Args:
-        dim: the width, even.
-        interleaved: sines and cosines by turns, as the paper has it, or all sines first.
-        past: whether positions go on from those of stored keys, `past` of them.
-
-    Source: thesis eq. 2.3.1–2.3.2; Vaswani et al. (2017), §3.5.
-
-    Example:
-        >>> print(sinusoidal_positions(8).equations[1])
-        PE[n,(k,s)] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
-    """
-    position = "(index(n) + past)" if past else "index(n)"
-    entry = "(k,s)" if interleaved else "(s,k)"
-    text = f"""
-        angle[n,k] = {position} / 10000 ** (2 * index(k) / c)
-        PE[n,{entry}] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
-        y[b,n,c] = x[b,n,c] + PE[n,c]
-    """
-    return tn.layer(text, inputs="x", k=f"({dim})/2", s=2, c=dim, **({"past": "past"} if past else {}))

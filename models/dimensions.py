@@ -10,7 +10,7 @@ from tensornet.errors import ShapeError
 if TYPE_CHECKING:
     from sympy import Expr
 
-__all__ = ["Size", "chosen", "divided", "pair"]
+__all__ = ["Size", "chosen", "divided", "pair", "positive"]
 
 Size: TypeAlias = "int | str | Expr"
 """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
@@ -46,16 +46,21 @@ def divided(total: Size, parts: Size, what: str, into: str) -> Size:
     return total // parts
 
 
-def pair(size: int | Sequence[int], what: str) -> tuple[int, int]:
-    """A height and a width: one integer for both, or two.
+def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:
+    """A height and a width: one size for both, or two.
 
     Raises:
         ShapeError: it is neither.
     """
-    found = (size, size) if isinstance(size, int) else tuple(size)
-    if len(found) != 2 or not all(isinstance(each, int) and each > 0 for each in found):
+    found = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
+    if len(found) != 2 or any(isinstance(each, int | float) and not positive(each) for each in found):
         raise ShapeError(f"{what}={size!r}", fix="give one positive integer, or a height and a width")
     return found[0], found[1]
+
+
+def positive(size: object) -> bool:
+    """Whether it is an integer from 1."""
+    return isinstance(size, int) and not isinstance(size, bool) and size > 0
 
 
 def chosen(value: str | None, options: Sequence[str | None], what: str) -> None:

@@ -129,11 +129,13 @@ class _Trace:
 
     def check_given(self) -> None:
         """Refuses a size that nothing in the model goes by."""
+        for size in self.unifier.solution.values():
+            self.spoken.update(name.name for name in _open(size))
         for name in self.given:
             if name not in self.spoken:
                 raise ShapeError(
                     f"a size is given for '{name}', which no input and no layer of the model uses",
-                    fix=f"the sizes are {', '.join(sorted(self.spoken)) or 'none'}",
+                    fix=f"the sizes are {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
                 )
 
     def leaf(self, leaf: Leaf) -> Tensor:
@@ -350,9 +352,9 @@ class _Private:
             if size == symbol(name):
                 continue
             chosen = self._free_name(name, value, outer, opened)
-            if isinstance(value, int):
+            if getattr(size, "is_number", True):
                 outer.bound[chosen] = value
-            elif value != symbol(chosen):
+            elif size != symbol(chosen) and chosen not in outer.bound:
                 outer.solution[chosen] = size
             self.solution[self.private[name]] = symbol(chosen)
 

@@ -29,6 +29,25 @@ class Unifier:
         self.solution: dict[str, Any] = {
             name: size for name, size in given.items() if size != symbol(name)
         }
+        for name, size in self.solution.items():
+            if any(each.name in self.solution for each in size.free_symbols):
+                self._check_circle(name, size)
+
+    def _check_circle(self, name: str, size: Any) -> None:
+        """Refuses formulas that name one another's axes in a circle."""
+        reached, waiting = set[str](), {each.name for each in size.free_symbols}
+        while waiting - reached:
+            reached |= waiting
+            waiting = {
+                each.name
+                for other in reached & set(self.solution)
+                for each in self.solution[other].free_symbols
+            }
+        if name in reached:
+            raise ShapeError(
+                f"the size of '{name}' is given as {size}, which depends on '{name}' itself",
+                fix="use names in the formula that no axis of the layer has",
+            )
 
     def resolve(self, size: Any) -> Any:
         """The size with everything solved put in."""

@@ -1,0 +1,236 @@
+"""The Perceiver: N learned latents read M inputs by cross-attention, then attend to one another.
+
+    queries from the latents (N × D), keys and values from the inputs (M × C): O(M·N·D), none in M²
+    L layers of self-attention among the latents: O(L·N²·D), whatever M is
+
+Jaegle et al. (2021), "Perceiver"; with output queries, Jaegle et al. (2022), "Perceiver IO".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensornet as tn
+from tensornet.shape import dim_size
+from tensornet.sizes import evaluate
+
+from .attention import attention
+from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
+from .dimensions import Size, chosen, divided
+from .positions import fourier_features
+
+__all__ = ["PRESETS", "perceiver"]
+
+_TOWER = {"latents": 512, "dim": 1024, "depth": 6, "repeats": 8, "heads": 8, "cross_heads": 1}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "perceiver_imagenet": {**_TOWER, "cross_attends": 8, "share_cross": "rest"},
+    "perceiver_imagenet_shared": {**_TOWER, "cross_attends": 8, "share_cross": "all"},
+    "perceiver_io_imagenet": {**_TOWER, "cross_attends": 1, "head": "query"},
+    "perceiver_io_imagenet_learned": {**_TOWER, "cross_attends": 1, "head": "query", "positions": "learned"},
+}
+"""The ImageNet models of both papers: 224 × 224 pixels, 64 Fourier bands or learned positions."""
+
+LATENTS = """
+    latents[n,d]: parameter(std=0.02)
+    z[b,n,d] = latents[n,d] + 0 * index(b)
+"""
+"""The latents, the same for every element b of the batch."""
+
+QUERIES = """
+    queries[o,e]: parameter(std=0.02)
+    q[b,o,e] = queries[o,e] + 0 * index(b)
+"""
+
+MEAN = "y[b,d] = mean[n](z[b,n,d])"
+
+BYTES = {
+    "array": "y[b,m,c] = x[b,m,c]",
+    "grid": "y[b,({modes}),c] = x[b,c,{modes}]",
+    "learned": """
+        P[m,e]: parameter(std=0.02)
+        pixel[b,({modes}),f] = x[b,c,{modes}] * W[f,c] + bias[f]
+        place[m,g] = P[m,e] * V[g,e] + shift[g]
+        y[b,m,h] = concat[h](pixel[b,m,h], place[m,h])
+    """,
+}
+"""The byte array y (M × C): as it is, from a grid, or beside learned positions, both projected."""
+
+POSITIONS = ("fourier", "learned", "given", None)
+SHARING = ("all", "rest", "none")
+HEADS = ("mean", "query", "given", None)
+WIDTHS = ("inputs", "queries")
+
+
+def perceiver(
+    shape: int | Sequence[int] | None = (224, 224),
+    channels: Size = 3,
+    latents: Size = 512,
+    dim: Size = 1024,
+    depth: int = 6,
+    heads: Size = 8,
+    classes: Size | None = 1000,
+    *,
+    repeats: int = 8,
+    cross_attends: int = 8,
+    cross_heads: Size = 1,
+    share_cross: str = "rest",
+    share_latent: bool = True,
+    cross_width: str | Size = "inputs",
+    positions: str | None = "fourier",
+    bands: int = 64,
+    resolution: Sequence[float] | None = None,
+    position_dim: int = 256,
+    mask: bool = False,
+    head: str | None = "mean",
+    outputs: Size | None = None,
+    query_dim: Size | None = None,
+    query_residual: bool = True,
+    widening: int = 1,
+    activation: str = "gelu",
+    eps: float = 1e-5,
+) -> tn.Graph:
+    """A Perceiver: cross-attend to the inputs, L layers among the latents, and again.
+
+    Inputs x[b, C, I1, …, IN] for a shape, x[b, M, C] for none; then positions p[b, M, n] if given,
+    keep[b, M] for a mask, queries q[b, O, Q] if given. Output logits[b, K], or [b, O, K] for O
+    outputs; latents z[b, N, D] without a head.
+
+    Args:
+        shape: I1 … IN, or M alone; none for M inputs in no order.
+        channels: C.
+        latents: N.
+        dim: D, the width of the latents.
+        depth: L, layers of the latent Transformer between two cross-attends.
+        heads: of the latent Transformer.
+        classes: K; without it the head's output is not projected.
+        repeats: how often the latent Transformer runs.
+        cross_attends: how many of these runs begin with a cross-attend.
+        cross_heads: of the cross-attends, the decoder's included.
+        share_cross: "all" cross-attends share parameters, the "rest" after the first, or "none".
+        share_latent: whether all runs of the latent Transformer share parameters.
+        cross_width: of queries, keys and values in the cross-attends: as wide as their "inputs", as
+            their "queries", or a number.
+        positions: "fourier"; "learned", M·position_dim parameters; "given", Fourier features of
+            positions that the caller passes; or none.
+        bands, resolution: as in `fourier_features`.
+        position_dim: the width of learned positions, and of the projections of both.
+        mask: whether an input says which inputs are there.
+        head: the "mean" of the latents; trained "query" vectors (Perceiver IO); "given" ones; none.
+        outputs: O, the number of trained queries; one, and no axis for it, if not given.
+        query_dim: Q, the width of queries; D if not given.
+        query_residual: whether the decoder adds the queries to what they read.
+        widening: the MLPs are this many times as wide inside.
+        activation: of the MLPs.
+        eps: of the norms.
+
+    Raises:
+        ShapeError: a choice is unknown or sizes do not divide.
+
+    Source: Jaegle et al. (2021), §3.1–3.2; Jaegle et al. (2022), §3.
+
+    Example:
+        >>> tn.parameter_count(perceiver()), tn.parameter_count(perceiver(share_cross="all"))
+        (44912254, 42135859)
+    """
+    chosen(share_cross, SHARING, "share_cross")
+    chosen(head, HEADS, "head")
+    divided(dim, heads, "dim", "heads")
+    modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    array = _byte_array(modes, positions, resolution, single=bands == 1)
+    wide = dim_size(array.dims[array.outputs[0]][2])
+    width = {"inputs": wide, "queries": "D"}.get(cross_width, cross_width)  # type: ignore[call-overload]
+    _check_width(width, cross_heads, {"C": channels, "D": dim, "B": bands, "E": position_dim})
+    ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
+    latent = attention("D", "h")
+    cross = attention("D", "g", keys=wide, qk=width, mask="padding" if mask else None)
+
+    def forward(x: tn.Tensor, *rest: tn.Tensor) -> tn.Tensor:
+        given = dict(zip(more, rest, strict=True))
+        seen = [given["keep"]] if mask else []
+        x = array(x, *([given["p"]] if positions == "given" else []), scope="inputs")
+        z = tn.layer(LATENTS, inputs="x[b,m,c]", n="N", d="D")(x)
+        for run in range(repeats):
+            if run < cross_attends:
+                scope = f"cross.{run if share_cross == 'none' else min(run, int(share_cross == 'rest'))}"
+                read = norm(wide, eps)(x, scope=f"{scope}.norm_inputs")
+                z = encoder_layer(z, read, *seen, attend=cross, mlp=mlp, normed=ln, scope=scope)
+            for number in range(depth):
+                scope = f"latent.{0 if share_latent else run}.{number}"
+                z = encoder_layer(z, attend=latent, mlp=mlp, normed=ln, scope=scope)
+        if head is None:
+            return z
+        if head == "mean":
+            y = tn.layer(MEAN, inputs="z")(z)
+            return y if classes is None else projection("D", "K")(y, scope="head")
+        y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, widening, activation, eps)
+        return y if classes is None else projection("Q", "K")(y, scope="head")
+
+    decoder_width: Size = {"inputs": "D", "queries": "Q"}.get(cross_width, cross_width)  # type: ignore[call-overload]
+    indices = [f"I{number}" for number in range(1, len(modes) + 1)]
+    more = {"p": f"p[b,M,n:{len(resolution or ())}]"} if positions == "given" else {}
+    more |= {"keep": "keep[b,M]"} if mask else {}
+    more |= {"q": "q[b,O,Q]"} if head == "given" else {}
+    sizes = {"C": channels, "N": latents, "D": dim, **dict(zip(indices, modes, strict=True))}
+    sizes |= {"E": position_dim} if positions == "learned" else {}
+    sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
+    sizes |= {"h": heads} if depth and repeats else {}
+    sizes |= {"g": cross_heads} if cross_attends and repeats or head in ("query", "given") else {}
+    sizes |= {"Q": dim if query_dim is None else query_dim} if head in ("query", "given") else {}
+    sizes |= {"K": classes} if head and classes is not None else {}
+    first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
+    return tn.model(forward, inputs=[first, *more.values()], **sizes)
+
+
+def _byte_array(
+    modes: tuple[int, ...],
+    positions: str | None,
+    resolution: Sequence[float] | None,
+    *,
+    single: bool,
+) -> tn.Graph:
+    """The layer from the inputs of the model to the array y[b, M, C′] that is read."""
+    chosen(positions, POSITIONS, "positions")
+    if positions == "given" or (positions == "fourier" and modes):
+        grid = None if positions == "given" else modes
+        return fourier_features(grid, "C", bands=1 if single else "B", resolution=resolution)
+    if positions is not None and not modes:
+        raise tn.ShapeError(
+            f"positions={positions!r} needs a shape", fix="give shape=, or positions='given' or None"
+        )
+    indices = {f"i{number}": size for number, size in enumerate(modes, 1)}
+    text = BYTES["learned" if positions else "grid" if modes else "array"].format(modes=",".join(indices))
+    x = f"x[b,c,{','.join(indices)}]" if modes else "x[b,m,c]"
+    width = {"e": "E", "f": "E", "g": "E"} if positions else {}
+    return tn.layer(text, inputs=x, c="C", **indices, **width)
+
+
+def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
+    """Refuses heads that do not divide the cross-attention, where all of it is known."""
+    width = evaluate(width if not isinstance(width, str) else known[width], known)
+    divided(width, heads, "width of the cross-attention", "cross_heads")
+
+
+def _decode(
+    z: tn.Tensor,
+    queries: tn.Tensor | None,
+    outputs: Size | None,
+    width: Size,
+    query_residual: bool,
+    widening: int,
+    activation: str,
+    eps: float,
+) -> tn.Tensor:
+    """Output queries read the latents (Perceiver IO, §3.2)."""
+    ln, mlp = norm("Q", eps), feed_forward("Q", f"{widening}*Q", activation=activation)
+    attend = attention("Q", "g", keys="D", qk=width)
+    trained = tn.layer(QUERIES, inputs="z[b,n,d]", o=1 if outputs is None else "O", e="Q")
+    q = trained(z, scope="decoder") if queries is None else queries
+    read = norm("D", eps)(z, scope="decoder.norm_inputs")
+    if query_residual:
+        y = encoder_layer(q, read, attend=attend, mlp=mlp, normed=ln, scope="decoder")
+    else:
+        y = attend(ln(q, scope="decoder.norm1"), read, scope="decoder.attention")
+        y = sublayer(y, lambda h: mlp(h, scope="decoder.mlp"), ln, pre=True, scope="decoder.norm2")
+    return tn.layer("y[b,e] = x[b,0,e]", inputs="x")(y) if queries is None and outputs is None else y

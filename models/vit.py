@@ -1,0 +1,133 @@
+"""The Vision Transformer: an image as a sequence of patches (Dosovitskiy et al. 2021).
+
+    z₀  = [x_class; x_p¹E; …; x_pᴺE] + E_pos,   E ∈ R^{(P²·C)×D}, E_pos ∈ R^{(N+1)×D}      (1)
+    z′ₗ = MSA(LN(zₗ₋₁)) + zₗ₋₁                                          l = 1 … L           (2)
+    zₗ  = MLP(LN(z′ₗ)) + z′ₗ                                            l = 1 … L           (3)
+    y   = LN(z_L⁰)                                                                          (4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensornet as tn
+
+from .attention import attention
+from .blocks import encoder_layer, feed_forward, norm, projection
+from .dimensions import Size, chosen, divided, pair
+
+__all__ = ["PRESETS", "vit"]
+
+PATCHES = """
+    p[b,(p1,p2),d] = x[b,c,(p1,u),(p2,v)] * E[d,c,u,v] + bias[d]
+    z[b,n,d]       = concat[n](cls[1,d], p[b,n,d])
+    z0[b,n,d]      = z[b,n,d] + pos[n,d]
+"""
+"""Eq. 1: the patches of P × P pixels, flattened and multiplied by E; the class token; positions."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    f"vit_{name}_{patch}": {"patch": patch, "dim": dim, "depth": depth, "heads": heads}
+    for name, dim, depth, heads in [
+        ("ti", 192, 12, 3),
+        ("s", 384, 12, 6),
+        ("b", 768, 12, 12),
+        ("l", 1024, 24, 16),
+        ("h", 1280, 32, 16),
+    ]
+    for patch in (14, 16, 32)
+}
+"""ViT-B, -L and -H of the paper's table 1; -Ti and -S of Touvron et al. (2021)."""
+
+CLASS_TOKEN = "y[b,d] = z[b,0,d]"
+"""The class token, z_L⁰ of eq. 4."""
+
+HIDDEN = "h[b,f] = tanh(x[b,c] * W[f,c] + bias[f])"
+"""The hidden layer of the head at pre-training."""
+
+HEADS = ("linear", "mlp")
+
+
+def vit(
+    image: int | Sequence[int] = 224,
+    patch: int | Sequence[int] = 16,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size | None = None,
+    classes: Size | None = 1000,
+    *,
+    channels: Size = 3,
+    head: str = "linear",
+    tokens: bool = False,
+    activation: str = "gelu",
+    qkv_bias: bool = True,
+    eps: float = 1e-6,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """A Vision Transformer over images, or over the feature map of another network.
+
+    Input x[b, C, H, W], output logits[b, K]. A hybrid takes a feature map in place of the image,
+    with patches of any size, 1 × 1 included: `vit(image=14, patch=1, channels=1024)`.
+
+    Parameters: P²·C·D + D (E), D (class token), (N+1)·D (positions), 4D² + 2DF + 9D + F for each
+    layer, 2D (the last norm), D·K + K (the head).
+
+    Args:
+        image: H and W, or one number for both.
+        patch: P; it divides H and W. Patches need not be square.
+        dim: D.
+        depth: L, the number of layers.
+        heads: of the attention; they divide D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        classes: K; without it the output is y[b, D] of eq. 4.
+        channels: C.
+        head: "linear" starts at zero, as for fine-tuning; "mlp" has one hidden layer of D with
+            tanh, as at pre-training (§3.1).
+        tokens: whether the output is LN(z_L)[b, N+1, D] of all tokens instead.
+        activation: of the MLP.
+        qkv_bias: whether queries, keys and values have biases.
+        eps: of the norms.
+        dropout: the share dropped in training, after positions, sublayers and inside the MLP.
+
+    Raises:
+        ShapeError: the patch does not divide the image, or the heads the width.
+
+    Source: Dosovitskiy et al. (2021), "An image is worth 16×16 words", eq. 1–4.
+
+    Example:
+        >>> tn.parameter_count(vit())
+        86567656
+    """
+    (height, width), (u, v) = pair(image, "image"), pair(patch, "patch")
+    hidden = f"4*({dim})" if hidden is None else hidden
+    chosen(head, HEADS, "head")
+    divided(dim, heads, "dim", "heads")
+    divided(height, u, "image height", "patch height")
+    divided(width, v, "image width", "patch width")
+    cut = tn.layer(PATCHES, inputs="x", init={"cls": 0.02, "pos": 0.02}, u="P", v="P" if u == v else "Q", d="D")
+
+    msa = attention("D", "h", bias=qkv_bias)
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+    ln = norm("D", eps)
+
+    def forward(x: tn.Tensor) -> tn.Tensor:
+        z = cut(x, scope="embed")  # eq. 1
+        for number in range(depth):  # eq. 2 and 3
+            z = encoder_layer(
+                z, attend=msa, mlp=mlp, normed=ln, scope=f"blocks.{number}", dropout=dropout
+            )
+        if tokens:
+            return ln(z, scope="norm")
+        y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")  # eq. 4
+        if classes is None:
+            return y
+        if head == "mlp":
+            y = tn.layer(HIDDEN, inputs="x", f="D")(y, scope="pre_head")
+        return projection("D", "K", zeros=head == "linear")(y, scope="head")
+
+    sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": u, "D": dim, "h": heads, "F": hidden}
+    sizes |= {} if u == v else {"Q": v}
+    sizes |= {} if classes is None or tokens else {"K": classes}
+    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    return tn.model(forward, inputs="x[b,C,H,W]", **sizes)
