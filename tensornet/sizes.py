@@ -54,7 +54,11 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: an `int` when nothing is left open."""
     if isinstance(size, int):
         return size
-    known = tuple((name, values[name]) for name in _names(size) if name in values)
+    known = tuple(
+        (name, values[name])
+        for name in _names(size)
+        if name in values and (isinstance(values[name], int) or values[name] != symbol(name))
+    )
     if not known:
         return int(size) if size.is_Integer else size
     result = _put_in(size, known)
