@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensornet as tn
 from tensornet.errors import ShapeError
 
-from .dimensions import Size, chosen, divided
+from .dimensions import Size, chosen, divided, hygienic
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "dot_product_attention"]
 
@@ -173,16 +173,14 @@ def attention(
     inputs = ["x[b,i,c]", *(["z[b,j,e]"] if z == "z" else []), *(["u[b,j,g]"] if u == "u" else [])]
     inputs += [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
     inputs += ["keys[b,h,past,d]", "values[b,h,past,f]"] if past else []
-    widths = {"e": keys if keys is not None else dim}
+    widths: dict[str, Size] = {"e": keys if keys is not None else dim}
     widths["g"] = values if values is not None else widths["e"]
-    return tn.layer(
-        "\n".join(lines),
-        inputs=inputs,
-        outputs=["y", "k", "v"] if past else "y",
-        c=dim,
-        h=heads,
-        d=divided(qk, heads, "dim" if qk is dim else "qk", "heads"),
-        f=divided(v, heads, "v", "heads"),
-        o=dim if out is None else out,
-        **widths,
-    )
+    widths |= {
+        "c": dim,
+        "h": heads,
+        "d": divided(qk, heads, "dim" if qk is dim else "qk", "heads"),
+        "f": divided(v, heads, "v", "heads"),
+        "o": dim if out is None else out,
+    }
+    outputs = ["y", "k", "v"] if past else ["y"]
+    return hygienic(lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths)

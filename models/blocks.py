@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import tensornet as tn
 
-from .dimensions import Size, chosen
+from .dimensions import Size, chosen, hygienic
 
 __all__ = [
     "ACTIVATIONS",
@@ -42,7 +42,8 @@ def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
         >>> tn.parameter_formula(norm("D"))
         2*D
     """
-    return tn.layer(f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r}) + bias[c]", inputs="x", c=dim)
+    line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r}) + bias[c]"
+    return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim})
 
 
 @functools.cache
@@ -62,7 +63,8 @@ def projection(dim: Size, out: Size, *, bias: bool = True, zeros: bool = False) 
         D*K + K
     """
     line = "y[...,o] = x[...,c] * W[o,c]" + (" + bias[o]" if bias else "")
-    return tn.layer(line, inputs="x", init={"W": "zeros"} if zeros else None, c=dim, o=out)
+    init = {"W": "zeros"} if zeros else None
+    return hygienic(lambda **sizes: tn.layer(line, inputs="x", init=init, **sizes), {"c": dim, "o": out})
 
 
 @functools.cache
@@ -89,7 +91,10 @@ def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: 
     chosen(activation, ACTIVATIONS, "activation")
     inner = f"{activation}(x[...,c] * W1[f,c] + b1[f])"
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
-    return tn.layer(f"y[...,o] = {inner} * W2[o,f] + b2[o]", inputs="x", c=dim, f=hidden, o=dim)
+    line = f"y[...,o] = {inner} * W2[o,f] + b2[o]"
+    return hygienic(
+        lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim}
+    )
 
 
 @functools.cache
@@ -183,4 +188,6 @@ def embedding(vocabulary: Size, dim: Size, *, scale: bool = False, std: float = 
         y[b,n,c] = E[t[b,n],c]
     """
     text = f"E[v,c]: parameter(std={std!r})\ny[b,n,c] = E[t[b,n],c]" + (" * sqrt(c)" if scale else "")
-    return tn.layer(text, inputs="t[b,n]", v=vocabulary, c=dim)
+    return hygienic(
+        lambda **sizes: tn.layer(text, inputs="t[b,n]", **sizes), {"v": vocabulary, "c": dim}
+    )

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tensornet.errors import ShapeError
+from tensornet.hygiene import hygienic
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-__all__ = ["Size", "chosen", "divided", "pair", "positive"]
+__all__ = ["Size", "chosen", "divided", "hygienic", "pair", "positive"]
 
 Size: TypeAlias = "int | str | Expr"
 """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""

@@ -17,7 +17,7 @@ from tensornet.sizes import evaluate
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
-from .dimensions import Size, chosen, divided
+from .dimensions import Size, chosen, divided, hygienic
 from .positions import fourier_features
 
 __all__ = ["PRESETS", "perceiver"]
@@ -180,7 +180,7 @@ def perceiver(
     sizes |= {"Q": dim if query_dim is None else query_dim} if head in ("query", "given") else {}
     sizes |= {"K": classes} if head and classes is not None else {}
     first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
-    return tn.model(forward, inputs=[first, *more.values()], **sizes)
+    return hygienic(lambda **known: tn.model(forward, inputs=[first, *more.values()], **known), sizes)
 
 
 def _byte_array(

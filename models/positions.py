@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensornet as tn
 from tensornet.errors import ShapeError
 
-from .dimensions import Size
+from .dimensions import Size, divided, hygienic
 
 __all__ = ["fourier_features", "learned_positions", "sinusoidal_positions"]
 
@@ -34,7 +34,8 @@ def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float
         at[n] = index(n){" + past" if past else ""}
         y[b,n,c] = x[b,n,c] + P[at[n],c]
     """
-    return tn.layer(text, inputs="x", m=length, c=dim, **({"past": "past"} if past else {}))
+    known = {"past": "past"} if past else {}
+    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **known, **sizes), {"m": length, "c": dim})
 
 
 @functools.cache
@@ -63,7 +64,9 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
         PE[n,{entry}] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
         y[b,n,c] = x[b,n,c] + PE[n,c]
     """
-    return tn.layer(text, inputs="x", k=f"({dim})/2", s=2, c=dim, **({"past": "past"} if past else {}))
+    sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
+    known = {"past": "past"} if past else {}
+    return hygienic(lambda **given: tn.layer(text, inputs="x", s=2, **known, **given), sizes)
 
 
 def fourier_features(
@@ -113,5 +116,9 @@ def fourier_features(
         f"y[b,m,e] = concat[e](x[b,m,e], p[{batch}m,e], sines[{batch}m,e], cosines[{batch}m,e])",
     ]
     inputs = "x[b,m,c] p[b,m,n]" if shape is None else f"pixels[b,c,{modes}]"
-    sizes = {f"i{number}": size for number, size in enumerate(shape or (), 1)}
-    return tn.layer("\n".join(lines), inputs=inputs, constants={"mu": mu}, c=channels, k=bands, **sizes)
+    sizes: dict[str, Size] = {f"i{number}": size for number, size in enumerate(shape or (), 1)}
+    sizes |= {"c": channels, "k": bands}
+    constants = {"mu": mu}
+    return hygienic(
+        lambda **given: tn.layer("\n".join(lines), inputs=inputs, constants=constants, **given), sizes
+    )

@@ -15,7 +15,7 @@ import tensornet as tn
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
-from .dimensions import Size, chosen, divided, pair
+from .dimensions import Size, chosen, divided, hygienic, pair
 
 __all__ = ["PRESETS", "vit"]
 
@@ -130,4 +130,4 @@ def vit(
     sizes |= {} if u == v else {"Q": v}
     sizes |= {} if classes is None or tokens else {"K": classes}
     sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
-    return tn.model(forward, inputs="x[b,C,H,W]", **sizes)
+    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
