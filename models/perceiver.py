@@ -13,7 +13,7 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.shape import dim_size
-from tensornet.sizes import evaluate
+from tensornet.sizes import evaluate, symbol
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
@@ -208,7 +208,8 @@ def _byte_array(
 
 def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
     """Refuses heads that do not divide the cross-attention, where all of it is known."""
-    width = evaluate(width if not isinstance(width, str) else known[width], known)
+    ints = {name: size for name, size in known.items() if isinstance(size, int)}
+    width = evaluate(symbol(width) if isinstance(width, str) else width, ints)
     divided(width, heads, "width of the cross-attention", "cross_heads")
 
 

@@ -122,7 +122,7 @@ class _Writer(Speller):
                     left = ", ".join(sorted(wanted - known))
                     raise ShapeError(
                         f"the size of {left} cannot be told from the shapes of the arguments",
-                        fix=f"give {left}=",
+                        fix=f"bind it first: graph.bind({left}=…)",
                     )
                 wanted |= more
         return lines

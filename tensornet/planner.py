@@ -198,6 +198,21 @@ def plan(
     chosen = load_backend(backend)
     device, dtype = device or chosen.device(), element_type(dtype)
     profile = profile or profile_of(chosen, device)
+    found = _schedule(graph, chosen.name, device, dtype, profile, memory_limit, compare, sizes)
+    return replace(found, code=generate(found, chosen))
+
+
+def _schedule(
+    graph: Graph,
+    backend: str,
+    device: str,
+    dtype: str,
+    profile: DeviceProfile,
+    memory_limit: int | None,
+    compare: bool,
+    sizes: Mapping[str, int],
+) -> Plan:
+    """The plan, its code not yet written."""
     _check_sizes(graph, sizes)
     values = {name: int(sizes.get(name, NOMINAL)) for name in graph.open_sizes}
     size = itemsize(dtype)
@@ -211,8 +226,7 @@ def plan(
         )
     alternatives = _alternatives(graph, values, profile, size) if compare else ()
     at = tuple(sorted(values.items()))
-    found = Plan(graph, chosen.name, device, dtype, at, steps, results, peak, alternatives)
-    return replace(found, code=generate(found, chosen))
+    return Plan(graph, backend, device, dtype, at, steps, results, peak, alternatives)
 
 
 def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
@@ -286,7 +300,7 @@ def flop_formula(graph: Graph, *, naive: bool = False, **sizes: Any) -> Any:
 
     if naive:
         return naive_flop_formula(graph)
-    found = plan(graph, profile=default_profile("cpu"), compare=False, **sizes)
+    found = _schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
     return sympy.expand(found.flop_formula)
 
 
