@@ -22,9 +22,13 @@ from .perceiver import perceiver
 from .positions import fourier_features
 from .resize import resize_positions
 from .tcl import tcl
+from .transformer import PRESETS as transformer_presets
+from .transformer import transformer, transformer_classifier
 from .trl import trl
 from .vit import PRESETS as vit_presets
 from .vit import vit
+from .xlnet import PRESETS as xlnet_presets
+from .xlnet import xlnet
 
 __all__ = [
     "attention",
@@ -39,9 +43,12 @@ __all__ = [
     "resize_positions",
     "settings",
     "tcl",
+    "transformer",
+    "transformer_classifier",
     "trl",
     "tucker_to_tensor",
     "vit",
+    "xlnet",
 ]
 
 _LAYERS = (
@@ -56,7 +63,13 @@ _LAYERS = (
     trl,
     tucker_to_tensor,
 )
-_MODELS = ((vit, vit_presets), (perceiver, perceiver_presets))
+_MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
+    (perceiver, perceiver_presets),
+    (transformer, transformer_presets),
+    (transformer_classifier, {}),
+    (vit, vit_presets),
+    (xlnet, xlnet_presets),
+)
 
 _MAKERS: dict[str, Callable[..., Graph]] = {
     **{each.__name__: each for each in _LAYERS},

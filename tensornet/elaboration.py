@@ -405,6 +405,8 @@ class _Block:
                 f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")
             )
         for name in self.given:
+            if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
+                continue
             if name not in self.axes or not self._mentions(name):
                 axes = sorted(self.axes - set(self.given))
                 fix = f"the axes are {', '.join(axes)}" if axes else "leave it out"

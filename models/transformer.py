@@ -1,0 +1,315 @@
+"""The Transformer: encoder, decoder, both, decoding step by step, and a classifier of texts.
+
+    Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V                        (thesis 2.3.3; `attention.py`)
+    y = LayerNorm(x + SubLayer(x))                                   (2.4.11), or before it, `pre`
+    PE(pos, 2i) = sin(pos/10000^{2i/d}), PE(pos, 2i+1) = cos(…)      (2.3.1–2.3.2)
+    the decoder may not look ahead: M[i,j] = −∞ for j > i            (2.7)
+
+Vaswani et al. (2017), "Attention is all you need".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from .attention import attention
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer
+from .dimensions import Size, chosen, divided, hygienic
+from .positions import learned_positions, sinusoidal_positions
+
+__all__ = ["PARTS", "PRESETS", "transformer", "transformer_classifier"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "transformer_base": {"vocabulary": 37000, "dim": 512, "depth": 6, "heads": 8, "hidden": 2048},
+    "transformer_big": {"vocabulary": 37000, "dim": 1024, "depth": 6, "heads": 16, "hidden": 4096},
+}
+"""Vaswani et al. (2017), table 3."""
+
+LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
+"""The output layer; its matrix may be that of the embedding."""
+
+POOLS = {
+    "max": ("y[b,c] = max[n]({x})", "where(keep[b,n] != 0, x[b,n,c], -1e30)"),
+    "mean": ("y[b,c] = mean[n](x[b,n,c])", ""),
+    "first": ("y[b,c] = x[b,0,c]", ""),
+}
+MASKED_MEAN = """
+    there[b,n] = where(keep[b,n] != 0, 1, 0)
+    y[b,c] = x[b,n,c] * there[b,n] / maximum(sum[n](there[b,n]), 1)
+"""
+
+PARTS = ("both", "encoder", "decoder", "step")
+POSITIONS = ("sinusoidal", "sines_first", "learned", None)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The settings that encoder and decoder share, and what they do to symbolic tensors."""
+
+    pre: bool
+    last_norms: bool
+    positions: str | None
+    padding: bool
+    scale: bool
+    activation: str
+    bias: bool
+    out_bias: bool
+    eps: float
+    dropout: float
+
+    def attention(self, **changes: Any) -> tn.Graph:
+        return attention("D", "h", bias=self.bias, out_bias=self.out_bias, dropout=self.dropout, **changes)
+
+    @property
+    def layer(self) -> dict[str, Any]:
+        """What every layer is made of besides its attention."""
+        mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
+        return {"mlp": mlp, "normed": norm("D", self.eps), "pre": self.pre, "dropout": self.dropout}
+
+    def last(self, x: tn.Tensor, scope: str) -> tn.Tensor:
+        return norm("D", self.eps)(x, scope=scope) if self.last_norms else x
+
+    def embed(self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False) -> tn.Tensor:
+        x = embedding(vocabulary, "D", scale=self.scale)(tokens, scope=scope)
+        if self.positions == "learned":
+            x = learned_positions("L", "D", past=past)(x, scope=f"{side}_positions")
+        elif self.positions is not None:
+            x = sinusoidal_positions("D", interleaved=self.positions == "sinusoidal", past=past)(x)
+        return tn.layer(f"y[...] = dropout(x[...], {self.dropout!r})", inputs="x")(x) if self.dropout else x
+
+    def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int) -> tn.Tensor:
+        attend = self.attention(mask="padding" if keep else None)
+        for number in range(depth):
+            x = encoder_layer(x, *keep, attend=attend, scope=f"encoder.{number}", **self.layer)
+        return self.last(x, "encoder.norm")
+
+    def decode(
+        self,
+        y: tn.Tensor,
+        memory: tn.Tensor,
+        keep: list[tn.Tensor],
+        own_keep: list[tn.Tensor],
+        stored: list[tuple[tn.Tensor, tn.Tensor]],
+        depth: int,
+    ) -> tuple[tn.Tensor, ...]:
+        """The decoder's output, and with stored keys and values all of them so far."""
+        back = self.attention(mask=["causal", *(["padding"] if own_keep else [])], past=bool(stored))
+        across = self.attention(keys="D", mask="padding" if keep else None)
+        grown: list[tn.Tensor] = []
+        for number in range(depth):
+            scope = f"decoder.{number}"
+            past = stored[number] if stored else ()
+
+            def look_back(
+                h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past
+            ) -> tn.Tensor:
+                found = back(h, *own_keep, *past, scope=f"{scope}.attention")
+                if not past:
+                    return found
+                grown.extend(found[1:])
+                return found[0]
+
+            y = sublayer(
+                y, look_back, norm("D", self.eps), pre=self.pre, scope=f"{scope}.norm0", dropout=self.dropout
+            )
+            y = encoder_layer(y, memory, *keep, attend=across, scope=f"{scope}.across", **self.layer)
+        return self.last(y, "decoder.norm"), *grown
+
+
+def transformer(
+    vocabulary: Size | None = None,
+    dim: Size = 512,
+    depth: int = 6,
+    heads: Size = 8,
+    hidden: Size = 2048,
+    *,
+    target_vocabulary: Size | None = None,
+    decoder_depth: int | None = None,
+    part: str = "both",
+    pre: bool = False,
+    last_norms: bool | None = None,
+    positions: str | None = "sinusoidal",
+    length: Size = 512,
+    padding: bool = False,
+    tied: bool = True,
+    logits_bias: bool = False,
+    scale: bool = True,
+    activation: str = "relu",
+    bias: bool = True,
+    out_bias: bool | None = None,
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """A Transformer over tokens, or over vectors where there is no vocabulary.
+
+    | part | inputs | outputs |
+    |---|---|---|
+    | both | source[b, m], target[b, n] | logits[b, n, V] |
+    | encoder | source[b, m] | memory[b, m, D] |
+    | decoder | target[b, n], memory[b, m, D] | logits[b, n, V] |
+    | step | target[b, n], memory[b, m, D], stored keys and values | logits, all keys and values |
+
+    Without a vocabulary source and target are vectors [b, n, D], no positions are added, and the
+    output is vectors. With padding, source_keep[b, m], then target_keep[b, n] in "both" and
+    "decoder", follow source, target and memory: nonzero at tokens that are there. The stored keys
+    and values are [b, h, past, D/h] each: keys0, values0, keys1, … by layer, empty at first.
+
+    Args:
+        vocabulary: V of the source, and of the target if it has none of its own.
+        dim: D.
+        depth: layers of the encoder, and of the decoder if it has no number of its own.
+        heads: they divide D.
+        hidden: the width of the position-wise feed-forward network.
+        target_vocabulary: V of the target, whose embedding is then its own.
+        decoder_depth: layers of the decoder.
+        part: "both", "encoder", "decoder" or "step", with the same names of parameters.
+        pre: whether norms stand before the sublayers instead of after the sums.
+        last_norms: whether encoder and decoder end with a norm; those with `pre` do if not given.
+        positions: "sinusoidal"; "sines_first", all sines before all cosines; "learned"; or none.
+        length: the number of learned positions.
+        padding: whether the caller says which tokens are there.
+        tied: whether the output matrix is the target's embedding.
+        logits_bias: whether logits have a bias.
+        scale: whether embeddings are multiplied by √D.
+        activation: of the feed-forward network.
+        bias: whether queries, keys and values have biases.
+        out_bias: whether the output of the attention has one; as `bias` if not given.
+        eps: of the norms.
+        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+
+    Raises:
+        ShapeError: the heads do not divide D, or a choice is unknown.
+
+    Source: Vaswani et al. (2017); thesis chapter 2.3–2.7.
+
+    Example:
+        >>> tn.parameter_count(transformer(1000, 64, 2, 4, 128, bias=False))
+        231936
+    """
+    chosen(part, PARTS, "part")
+    chosen(positions, POSITIONS, "positions")
+    divided(dim, heads, "dim", "heads")
+    words, own = vocabulary is not None, target_vocabulary is not None
+    if own and not words:
+        raise ShapeError("target_vocabulary= is given without vocabulary=", fix="give both, or neither")
+    last_norms, out_bias = pre if last_norms is None else last_norms, bias if out_bias is None else out_bias
+    stack = _Stack(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    layers, step = depth if decoder_depth is None else decoder_depth, part == "step"
+    source = ("V", "source" if own else "shared")
+    target = ("W", "target") if own else ("V", "shared")
+
+    def forward(*tensors: tn.Tensor) -> Any:
+        given = dict(zip(inputs, tensors, strict=True))
+        keep = [given["source_keep"]] if padding else []
+        memory = given.get("memory")
+        if memory is None:
+            x = stack.embed(given["source"], *source, "source") if words else given["source"]
+            memory = stack.encode(x, keep, depth)
+        if part == "encoder":
+            return memory
+        y = stack.embed(given["target"], *target, "target", past=step) if words else given["target"]
+        own_keep = [given["target_keep"]] if "target_keep" in given else []
+        stored = [(given[f"keys{n}"], given[f"values{n}"]) for n in range(layers)] if step else []
+        y, *grown = stack.decode(y, memory, keep, own_keep, stored, layers)
+        if words:
+            y = tn.layer(LOGITS, inputs="h", v=target[0], c="D")(y, scope=target[1] if tied else "head")
+        if logits_bias:
+            y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")
+        return (y, *grown) if step else y
+
+    inputs = _inputs(part, words, padding, layers)
+    sizes: dict[str, Any] = {"D": dim, "h": heads, "F": hidden}
+    if words:
+        sizes |= {"V": vocabulary} if not own or part in ("both", "encoder") else {}
+        sizes |= {"W": target_vocabulary} if own and part != "encoder" else {}
+        sizes |= {"L": length} if positions == "learned" else {}
+    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+
+
+def _inputs(part: str, words: bool, padding: bool, layers: int) -> dict[str, str]:
+    """Name to declaration, in the order of the call."""
+    width = "" if words else ",D"
+    shapes = {"source": f"[b,m{width}]", "target": f"[b,n{width}]", "memory": "[b,m,D]"}
+    shapes |= {"source_keep": "[b,m]", "target_keep": "[b,n]"}
+    names = {
+        "both": ["source", "target"],
+        "encoder": ["source"],
+        "decoder": ["target", "memory"],
+        "step": ["target", "memory"],
+    }[part]
+    if padding:
+        names = [*names, "source_keep", *(["target_keep"] if part in ("both", "decoder") else [])]
+    found = {name: name + shapes[name] for name in names}
+    if part == "step":
+        stored = [f"{what}{number}" for number in range(layers) for what in ("keys", "values")]
+        found |= {name: f"{name}[b,h,past,d:D/h]" for name in stored}
+    return found
+
+
+def transformer_classifier(
+    vocabulary: Size = 30000,
+    classes: Size = 2,
+    dim: Size = 128,
+    depth: int = 2,
+    heads: Size = 4,
+    hidden: Size = 256,
+    *,
+    pool: str = "max",
+    padding: bool = True,
+    pre: bool = False,
+    positions: str | None = "sinusoidal",
+    length: Size = 512,
+    scale: bool = False,
+    activation: str = "relu",
+    bias: bool = False,
+    out_bias: bool = True,
+    eps: float = 1e-6,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """A Transformer encoder that classifies texts.
+
+    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output
+    logits[b, K].
+
+    Args:
+        vocabulary: the number of tokens.
+        classes: K.
+        dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
+            dropout: as in `transformer`.
+        pool: what is made of the positions: their "max", their "mean", or the "first".
+        padding: whether the caller says which tokens are there.
+
+    Raises:
+        ShapeError: the heads do not divide the width, or a choice is unknown.
+
+    Source: attention lecture, `TransformerClassifier`.
+
+    Example:
+        >>> tn.parameter_count(transformer_classifier(1000, 2, 32, 1, 2, 32))
+        38690
+    """
+    chosen(pool, tuple(POOLS), "pool")
+    chosen(positions, POSITIONS, "positions")
+    divided(dim, heads, "dim", "heads")
+    stack = _Stack(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    line, masked = POOLS[pool]
+    if pool == "mean" and padding:
+        line = MASKED_MEAN
+    line = line.format(x=masked if padding else "x[b,n,c]")
+    used = padding and pool != "first"
+
+    def forward(t: tn.Tensor, *keep: tn.Tensor) -> tn.Tensor:
+        x = stack.embed(t, "V", "embedding", "source")
+        x = stack.encode(x, list(keep), depth)
+        pooled = tn.layer(line, inputs=["x[b,n,c]", *(["keep[b,n]"] if used else [])])
+        y = pooled(x, *(keep if used else ()))
+        return projection("D", "K")(y, scope="head")
+
+    sizes = {"V": vocabulary, "K": classes, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
+    sizes |= {"L": length} if positions == "learned" else {}
+    inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
+    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)

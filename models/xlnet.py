@@ -1,0 +1,278 @@
+"""XLNet: two streams of attention with one set of parameters (Yang et al. 2019, §2.3).
+
+    p(X_{z_t} = x | x_{z<t}) ∝ exp(e(x)ᵀ·g(x_{z<t}, z_t))                                        (4)
+    g_{z_t}⁽ᵐ⁾ ← Attention(Q = g_{z_t}⁽ᵐ⁻¹⁾, KV = h_{z<t}⁽ᵐ⁻¹⁾; θ)        query stream,   g⁽⁰⁾ = w
+    h_{z_t}⁽ᵐ⁾ ← Attention(Q = h_{z_t}⁽ᵐ⁻¹⁾, KV = h_{z≤t}⁽ᵐ⁻¹⁾; θ)        content stream, h⁽⁰⁾ = e(x)
+    max E_z Σ_{t>c} log p(x_{z_t} | x_{z<t})                              partial prediction      (5)
+
+The factorization order z comes in as `see`: see[i,j] ≠ 0 where j stands before i in z. Only the
+predicted positions have a query stream. Positions are relative and memory is that of Transformer-XL
+(Dai et al. 2019, §3.3); segments are relative too (§2.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from .attention import HIDDEN
+from .blocks import embedding, feed_forward, norm, projection, sublayer
+from .dimensions import Size, chosen, divided, hygienic
+
+__all__ = ["PRESETS", "xlnet"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "xlnet_base": {"vocabulary": 32000, "dim": 768, "depth": 12, "heads": 12, "hidden": 3072},
+    "xlnet_large": {"vocabulary": 32000, "dim": 1024, "depth": 24, "heads": 16, "hidden": 4096},
+}
+"""Yang et al. (2019), appendix A.4."""
+
+QUERY = "g[b,p,c] = w[c] + 0 * z[b,p]"
+"""g⁽⁰⁾ = w, one vector for all positions to predict."""
+
+PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
+"""The content stream stands at every position."""
+
+DISTANCES = """
+    angle[r,k] = ({klen} - index(r)) / 10000 ** (2 * index(k) / c)
+    R[r,(s,k)] = where(index(s) == 0, sin(angle[r,k]), cos(angle[r,k]))
+"""
+"""R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n."""
+
+AT = "at[b,i,j] = n - z[b,i] + index(j)"
+"""The row of R for the distance from position z[b,i] of the text to key j of memory and text."""
+
+SEEN = "seen[b,i,m] = where({conditions}, 1, 0)"
+ALIKE = "alike[b,i,m] = where(segment[b,z[b,i]] == segment[b,m], 1, 0)"
+"""What a position may see, and what is of its segment, among the n tokens."""
+
+MEMORY_SEEN = "old[b,i,p] = 1 + 0 * z[b,i] * index(p)"
+MEMORY_ALIKE = "old[b,i,p] = where(segment[b,z[b,i]] == 0 * index(p), 1, 0)"
+JOIN = "y[b,i,j] = concat[j](old[b,i,j], new[b,i,j])"
+"""All memory is seen, and is of segment 0; it stands before the tokens."""
+
+KEYS = """
+    k[b,h,j,d] = x[b,j,e] * Wk[e,h,d]
+    v[b,h,j,d] = x[b,j,e] * Wv[e,h,d]
+    kr[h,r,d]  = R[r,e] * Wr[e,h,d]
+"""
+"""Keys and values of memory and content, keys of distances: made once for both streams."""
+
+STREAM = """
+    q[b,h,i,d]       = x[b,i,e] * Wq[e,h,d]
+    content[b,h,i,j] = (q[b,h,i,d] + content_bias[h,d]) * k[b,h,j,d]
+    far[b,h,i,r]     = (q[b,h,i,d] + position_bias[h,d]) * kr[h,r,d]
+    {near}
+    s[b,h,i,j]       = (content[b,h,i,j] + far[b,h,i,at[b,i,j]]{segment}) / sqrt(d)
+    a[b,h,i,j]       = {weights}
+    y[b,i,e]         = a[b,h,i,j] * v[b,h,j,d] * Wo[e,h,d]
+"""
+"""Attention of one stream: g with keys z<t, or h with keys z≤t."""
+
+NEAR = "near[b,h,i,s] = (q[b,h,i,d] + segment_bias[h,d]) * segments[s,h,d]"
+SEGMENT = " + where(alike[b,i,j] != 0, near[b,h,i,0], near[b,h,i,1])"
+"""Relative segments: one score where i and j are of one segment, another where not."""
+
+MASKS = {"permutation": ("see[b,n,m:n]", "(see[b,z[b,i],m] != 0)"), "padding": ("keep[b,n]", "(keep[b,m] != 0 * z[b,i])")}
+HEADS = ("tokens", "classes", None)
+
+SUMMARY = "y[b,f] = tanh(x[b,-1,c] * W[f,c] + bias[f])"
+"""What a text is classified by: its last token."""
+
+
+@dataclass(frozen=True)
+class _Streams:
+    """What the streams of all layers share, and one layer of them."""
+
+    masks: tuple[str, ...]
+    causal: bool
+    segments: bool
+    memory: bool
+    activation: str
+    eps: float
+    dropout: float
+
+    @property
+    def masked(self) -> bool:
+        return bool(self.masks) or self.causal
+
+    @property
+    def klen(self) -> str:
+        """The number of keys."""
+        return "(n + past)" if self.memory else "n"
+
+    @property
+    def known(self) -> dict[str, str]:
+        return {"n": "n", "past": "past"} if self.memory else {"n": "n"}
+
+    def distances(self, t: tn.Tensor) -> tn.Tensor:
+        text = DISTANCES.format(klen=self.klen)
+        sizes = {**self.known, "r": f"n + {self.klen}", "k": "D/2", "s": 2, "c": "D"}
+        return tn.layer(text, inputs="t[b,m]", outputs="R", **sizes)(t)
+
+    def setting(self, z: tn.Tensor, given: dict[str, tn.Tensor], *, content: bool) -> list[tn.Tensor]:
+        """For a stream at positions z: the rows of R, then what is seen, then what is of one segment."""
+        found = [tn.layer(AT, inputs="z[b,i]", n="n", j=self.klen, **self._past)(z)]
+        if self.masked:
+            before = [f"(z[b,i] {'>=' if content else '>'} index(m))"] if self.causal else []
+            shown = " & ".join([*(MASKS[each][1] for each in self.masks), *before])
+            shown = f"({shown}) | (z[b,i] == index(m))" if content else shown
+            inputs = ["z[b,i]", *(MASKS[each][0] for each in self.masks)]
+            seen = tn.layer(SEEN.format(conditions=shown), inputs=inputs, m="n")
+            new = seen(z, *(given[MASKS[each][0].split("[")[0]] for each in self.masks))
+            found.append(self._join(tn.layer(MEMORY_SEEN, inputs="z", p="past"), new, z))
+        if self.segments:
+            ids = given["segment"]
+            new = tn.layer(ALIKE, inputs="z[b,i] segment[b,m]")(z, ids)
+            found.append(self._join(tn.layer(MEMORY_ALIKE, inputs="z segment", p="past"), new, z, ids))
+        return found
+
+    @property
+    def _past(self) -> dict[str, str]:
+        return {"past": "past"} if self.memory else {}
+
+    def _join(self, memory: tn.Graph, new: tn.Tensor, *read: tn.Tensor) -> tn.Tensor:
+        return tn.layer(JOIN, inputs="old[b,i,p] new[b,i,m]")(memory(*read), new) if self.memory else new
+
+    def layer(
+        self,
+        h: tn.Tensor,
+        g: tn.Tensor | None,
+        memory: tn.Tensor | None,
+        distances: tn.Tensor,
+        settings: list[list[tn.Tensor]],
+        scope: str,
+    ) -> tuple[tn.Tensor, tn.Tensor | None]:
+        """One layer of both streams, or of the content stream alone."""
+        x = h if memory is None else tn.layer("y[b,j,c] = concat[j](m[b,j,c], h[b,j,c])", inputs="m[b,p,c] h[b,n,c]")(memory, h)
+        keys = tn.layer(KEYS, inputs="x[b,j,e] R[r,e]", outputs="k v kr", h="h", e="D", d="D/h")
+        made = keys(x, distances, scope=f"{scope}.attention")
+        content = self._stream(h, made, settings[0], scope)
+        return content, None if g is None else self._stream(g, made, settings[1], scope)
+
+    def _stream(
+        self, x: tn.Tensor, keys: tuple[tn.Tensor, ...], setting: list[tn.Tensor], scope: str
+    ) -> tn.Tensor:
+        score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
+        weights = f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
+        near, segment = (NEAR, SEGMENT) if self.segments else ("", "")
+        inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", "kr[h,r,d]", "at[b,i,j]"]
+        inputs += (["seen[b,i,j]"] if self.masked else []) + (["alike[b,i,j]"] if self.segments else [])
+        sizes = {"h": "h", "d": "D/h", "e": "D", **({"s": 2} if self.segments else {})}
+        text = STREAM.format(near=near, segment=segment, weights=weights)
+        attend = tn.layer(text, inputs=inputs, **sizes)
+        mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
+        x = sublayer(
+            x,
+            lambda q: attend(q, *keys, *setting, scope=f"{scope}.attention"),
+            norm("D", self.eps),
+            pre=False,
+            scope=f"{scope}.norm1",
+            dropout=self.dropout,
+        )
+        return sublayer(
+            x,
+            lambda q: mlp(q, scope=f"{scope}.mlp"),
+            norm("D", self.eps),
+            pre=False,
+            scope=f"{scope}.norm2",
+            dropout=self.dropout,
+        )
+
+
+def xlnet(
+    vocabulary: Size = 32000,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size = 3072,
+    *,
+    two_streams: bool = True,
+    mask: tuple[str, ...] | str | None = "permutation",
+    causal: bool = False,
+    segments: bool = True,
+    memory: bool = False,
+    head: str | None = "tokens",
+    classes: Size = 2,
+    logits_bias: bool = False,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """XLNet, for pre-training with two streams or fine-tuning with the content stream alone.
+
+    Inputs t[b, n] of tokens; with two streams z[b, p], the positions to predict; with masks
+    see[b, n, m], nonzero where position n may see position m (a content stream always sees itself),
+    and keep[b, n], nonzero at tokens that are there; with segments segment[b, n] of whole numbers
+    from 0; with memory memory0[b, past, D], memory1, … for every layer. Outputs logits[b, p, V] of the query
+    stream, or [b, n, V] of the content stream alone, or what `head` says; with memory also the
+    inputs h[b, n, D] of every layer, to be joined to the memories of the next call.
+
+    Args:
+        vocabulary: V.
+        dim: D.
+        depth: M, the number of layers.
+        heads: they divide D.
+        hidden: the width of the position-wise feed-forward network.
+        two_streams: whether there is a query stream, which adds w of width D.
+        mask: "permutation" for see, "padding" for keep, both or neither.
+        causal: whether positions see only those before them, whatever the order.
+        segments: whether there are segments, which add 3·D for each layer.
+        memory: whether layers also attend to memories; those count as segment 0.
+        head: "tokens" for logits by the embedding (eq. 4), "classes" for a classifier of the last
+            token, or none for the stream itself.
+        classes: K.
+        logits_bias: whether the logits of tokens have a bias, which the paper's have not.
+        activation: of the feed-forward network.
+        eps: of the norms.
+        dropout: the share dropped in training.
+
+    Raises:
+        ShapeError: the heads do not divide D, or a choice is unknown.
+
+    Source: Yang et al. (2019), "XLNet", §2.3–2.5, eq. 4 and 5.
+
+    Example:
+        >>> tn.parameter_count(xlnet())
+        116718336
+    """
+    chosen(head, HEADS, "head")
+    masks = () if mask is None else (mask,) if isinstance(mask, str) else tuple(mask)
+    for each in masks:
+        chosen(each, tuple(MASKS), "mask")
+    if head == "classes" and two_streams:
+        raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
+    divided(dim, heads, "dim", "heads")
+    stream = _Streams(masks, causal, segments, memory, activation, eps, dropout)
+
+    def forward(*tensors: tn.Tensor) -> Any:
+        given = dict(zip(inputs, tensors, strict=True))
+        t, z = given["t"], given.get("z")
+        h = embedding("V", "D")(t, scope="embedding")  # h⁽⁰⁾ = e(x)
+        g = None if z is None else tn.layer(QUERY, inputs="z", init={"w": 0.02}, c="D")(z)  # g⁽⁰⁾ = w
+        places = tn.layer(PLACES, inputs="t[b,i]")(t)
+        settings = [stream.setting(places, given, content=True)]
+        settings += [stream.setting(z, given, content=False)] if z is not None else []
+        distances, inner = stream.distances(t), []
+        for number in range(depth):
+            inner.append(h)
+            h, g = stream.layer(h, g, given.get(f"memory{number}"), distances, settings, f"layers.{number}")
+        y = h if g is None else g
+        if head == "tokens":
+            y = tn.layer("logits[b,n,v] = x[b,n,c] * E[v,c]", inputs="x", v="V", c="D")(y, scope="embedding")
+            if logits_bias:
+                y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")
+        elif head == "classes":
+            y = projection("D", "K")(tn.layer(SUMMARY, inputs="x", c="D", f="D")(y, scope="summary"), scope="head")
+        return (y, *inner) if memory else y
+
+    inputs = {"t": "t[b,n]"} | ({"z": "z[b,p]"} if two_streams else {})
+    inputs |= {MASKS[each][0].split("[")[0]: MASKS[each][0] for each in masks}
+    inputs |= {"segment": "segment[b,n]"} if segments else {}
+    inputs |= {f"memory{n}": f"memory{n}[b,past,D]" for n in range(depth)} if memory else {}
+    sizes: dict[str, Any] = {"V": vocabulary, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
+    sizes |= {"K": classes} if head == "classes" else {}
+    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
