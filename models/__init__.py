@@ -15,6 +15,7 @@ from tensornet.errors import EquationError, ShapeError
 from tensornet.graph import Graph
 
 from .attention import attention, dot_product_attention
+from .convert import from_torch, from_transformers
 from .linear import linear
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .perceiver import PRESETS as perceiver_presets
@@ -38,6 +39,8 @@ __all__ = [
     "mode_dot",
     "multi_mode_dot",
     "fourier_features",
+    "from_torch",
+    "from_transformers",
     "names",
     "perceiver",
     "resize_positions",

@@ -87,7 +87,9 @@ def perceiver(
     outputs: Size | None = None,
     query_dim: Size | None = None,
     query_residual: bool = True,
+    decoder_heads: Size = 1,
     widening: int = 1,
+    cross_widening: int = 1,
     activation: str = "gelu",
     eps: float = 1e-5,
 ) -> tn.Graph:
@@ -107,7 +109,7 @@ def perceiver(
         classes: K; without it the head's output is not projected.
         repeats: how often the latent Transformer runs.
         cross_attends: how many of these runs begin with a cross-attend.
-        cross_heads: of the cross-attends, the decoder's included.
+        cross_heads: of the cross-attends.
         share_cross: "all" cross-attends share parameters, the "rest" after the first, or "none".
         share_latent: whether all runs of the latent Transformer share parameters.
         cross_width: of queries, keys and values in the cross-attends: as wide as their "inputs", as
@@ -121,7 +123,9 @@ def perceiver(
         outputs: O, the number of trained queries; one, and no axis for it, if not given.
         query_dim: Q, the width of queries; D if not given.
         query_residual: whether the decoder adds the queries to what they read.
-        widening: the MLPs are this many times as wide inside.
+        decoder_heads: of the cross-attention with which queries read.
+        widening: the MLPs of the latent Transformer are this many times as wide inside.
+        cross_widening: those of the cross-attends; the decoder's are as wide as the queries.
         activation: of the MLPs.
         eps: of the norms.
 
@@ -143,8 +147,9 @@ def perceiver(
     width = {"inputs": wide, "queries": "D"}.get(cross_width, cross_width)  # type: ignore[call-overload]
     _check_width(width, cross_heads, {"C": channels, "D": dim, "B": bands, "E": position_dim})
     ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
+    cross_mlp = feed_forward("D", f"{cross_widening}*D", activation=activation)
     latent = attention("D", "h")
-    cross = attention("D", "g", keys=wide, qk=width, mask="padding" if mask else None)
+    cross = attention("D", "G", keys=wide, qk=width, mask="padding" if mask else None)
 
     def forward(x: tn.Tensor, *rest: tn.Tensor) -> tn.Tensor:
         given = dict(zip(more, rest, strict=True))
@@ -155,7 +160,7 @@ def perceiver(
             if run < cross_attends:
                 scope = f"cross.{run if share_cross == 'none' else min(run, int(share_cross == 'rest'))}"
                 read = norm(wide, eps)(x, scope=f"{scope}.norm_inputs")
-                z = encoder_layer(z, read, *seen, attend=cross, mlp=mlp, normed=ln, scope=scope)
+                z = encoder_layer(z, read, *seen, attend=cross, mlp=cross_mlp, normed=ln, scope=scope)
             for number in range(depth):
                 scope = f"latent.{0 if share_latent else run}.{number}"
                 z = encoder_layer(z, attend=latent, mlp=mlp, normed=ln, scope=scope)
@@ -164,7 +169,7 @@ def perceiver(
         if head == "mean":
             y = tn.layer(MEAN, inputs="z")(z)
             return y if classes is None else projection("D", "K")(y, scope="head")
-        y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, widening, activation, eps)
+        y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, activation, eps)
         return y if classes is None else projection("Q", "K")(y, scope="head")
 
     decoder_width: Size = {"inputs": "D", "queries": "Q"}.get(cross_width, cross_width)  # type: ignore[call-overload]
@@ -176,7 +181,8 @@ def perceiver(
     sizes |= {"E": position_dim} if positions == "learned" else {}
     sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
     sizes |= {"h": heads} if depth and repeats else {}
-    sizes |= {"g": cross_heads} if cross_attends and repeats or head in ("query", "given") else {}
+    sizes |= {"G": cross_heads} if cross_attends and repeats else {}
+    sizes |= {"S": decoder_heads} if head in ("query", "given") else {}
     sizes |= {"Q": dim if query_dim is None else query_dim} if head in ("query", "given") else {}
     sizes |= {"K": classes} if head and classes is not None else {}
     first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
@@ -219,13 +225,12 @@ def _decode(
     outputs: Size | None,
     width: Size,
     query_residual: bool,
-    widening: int,
     activation: str,
     eps: float,
 ) -> tn.Tensor:
     """Output queries read the latents (Perceiver IO, §3.2)."""
-    ln, mlp = norm("Q", eps), feed_forward("Q", f"{widening}*Q", activation=activation)
-    attend = attention("Q", "g", keys="D", qk=width)
+    ln, mlp = norm("Q", eps), feed_forward("Q", "Q", activation=activation)
+    attend = attention("Q", "S", keys="D", qk=width)
     trained = tn.layer(QUERIES, inputs="z[b,n,d]", o=1 if outputs is None else "O", e="Q")
     q = trained(z, scope="decoder") if queries is None else queries
     read = norm("D", eps)(z, scope="decoder.norm_inputs")
