@@ -17,33 +17,40 @@ from tensornet.graph import Graph
 from .attention import attention, dot_product_attention
 from .convert import from_torch, from_transformers
 from .linear import linear
+from .losses import cross_entropy, permutation_loss
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
-from .perceiver import PRESETS as perceiver_presets
+from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
+from .permutation import Factorization, factorize, see_before
 from .positions import fourier_features
 from .resize import resize_positions
 from .tcl import tcl
-from .transformer import PRESETS as transformer_presets
+from .transformer import PRESETS as TRANSFORMERS
 from .transformer import transformer, transformer_classifier
 from .trl import trl
-from .vit import PRESETS as vit_presets
+from .vit import PRESETS as VITS
 from .vit import vit
-from .xlnet import PRESETS as xlnet_presets
+from .xlnet import PRESETS as XLNETS
 from .xlnet import xlnet
 
 __all__ = [
     "attention",
+    "Factorization",
     "create",
+    "cross_entropy",
     "dot_product_attention",
     "linear",
     "mode_dot",
     "multi_mode_dot",
+    "factorize",
     "fourier_features",
     "from_torch",
     "from_transformers",
     "names",
     "perceiver",
+    "permutation_loss",
     "resize_positions",
+    "see_before",
     "settings",
     "tcl",
     "transformer",
@@ -56,28 +63,34 @@ __all__ = [
 
 _LAYERS = (
     attention,
+    cross_entropy,
     dot_product_attention,
     fourier_features,
     linear,
     mode_dot,
     multi_mode_dot,
+    permutation_loss,
     resize_positions,
     tcl,
     trl,
     tucker_to_tensor,
 )
 _MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
-    (perceiver, perceiver_presets),
-    (transformer, transformer_presets),
+    (perceiver, PERCEIVERS),
+    (transformer, TRANSFORMERS),
     (transformer_classifier, {}),
-    (vit, vit_presets),
-    (xlnet, xlnet_presets),
+    (vit, VITS),
+    (xlnet, XLNETS),
 )
 
 _MAKERS: dict[str, Callable[..., Graph]] = {
     **{each.__name__: each for each in _LAYERS},
     **{each.__name__: each for each, _ in _MODELS},
-    **{name: functools.partial(each, **preset) for each, presets in _MODELS for name, preset in presets.items()},
+    **{
+        name: functools.partial(each, **preset)
+        for each, presets in _MODELS
+        for name, preset in presets.items()
+    },
 }
 
 

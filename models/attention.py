@@ -157,7 +157,9 @@ def attention(
     z, u = "x" if keys is None else "z", "z" if values is None else "u"
     u = "x" if keys is None else u
     grown = "new_" if past else ""
-    added = {"q": " + bq[(h,d)]", "k": " + bk[(h,d)]", "v": " + bv[(h,f)]"} if bias else dict.fromkeys("qkv", "")
+    added = (
+        {"q": " + bq[(h,d)]", "k": " + bk[(h,d)]", "v": " + bv[(h,f)]"} if bias else dict.fromkeys("qkv", "")
+    )
     lines = [
         f"q[b,h,i,d] = x[b,i,c] * Wq[(h,d),c]{added['q']}",
         f"{grown}k[b,h,j,d] = {z}[b,j,e] * Wk[(h,d),e]{added['k']}",
@@ -183,4 +185,6 @@ def attention(
         "o": dim if out is None else out,
     }
     outputs = ["y", "k", "v"] if past else ["y"]
-    return hygienic(lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths)
+    return hygienic(
+        lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths
+    )

@@ -47,7 +47,7 @@ def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
 
 
 @functools.cache
-def projection(dim: Size, out: Size, *, bias: bool = True, zeros: bool = False) -> tn.Graph:
+def projection(dim: Size, out: Size, *, bias: bool = True, start: float | str | None = None) -> tn.Graph:
     """y = W·x + b over the last axis.
 
     Input x[..., c], output y[..., o]; dim·out parameters, and out more with the bias.
@@ -56,14 +56,14 @@ def projection(dim: Size, out: Size, *, bias: bool = True, zeros: bool = False) 
         dim: the width of x.
         out: the width of y.
         bias: whether b is added.
-        zeros: whether W starts at zero instead of the derived variance.
+        start: the standard deviation W starts with, or "zeros"; derived if not given.
 
     Example:
         >>> tn.parameter_formula(projection("D", "K"))
         D*K + K
     """
     line = "y[...,o] = x[...,c] * W[o,c]" + (" + bias[o]" if bias else "")
-    init = {"W": "zeros"} if zeros else None
+    init = None if start is None else {"W": start}
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", init=init, **sizes), {"c": dim, "o": out})
 
 
@@ -92,9 +92,7 @@ def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: 
     inner = f"{activation}(x[...,c] * W1[f,c] + b1[f])"
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
     line = f"y[...,o] = {inner} * W2[o,f] + b2[o]"
-    return hygienic(
-        lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim}
-    )
+    return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
 
 
 @functools.cache
@@ -172,7 +170,7 @@ def encoder_layer(
 
 
 @functools.cache
-def embedding(vocabulary: Size, dim: Size, *, scale: bool = False, std: float = 0.02) -> tn.Graph:
+def embedding(vocabulary: Size, dim: Size, *, scale: bool = False) -> tn.Graph:
     """y[b, n] = E[t[b, n]]: the vectors of tokens.
 
     Input t[b, n] of whole numbers from 0, output y[b, n, c]; vocabulary·dim parameters.
@@ -180,14 +178,15 @@ def embedding(vocabulary: Size, dim: Size, *, scale: bool = False, std: float = 
     Args:
         vocabulary: the number of tokens.
         dim: the width.
-        scale: whether the vectors are multiplied by √dim (Vaswani et al. 2017, §3.4).
-        std: the standard deviation E starts with.
+        scale: whether the vectors are multiplied by √dim (Vaswani et al. 2017, §3.4), and E starts
+            with variance 1/dim; it starts with a standard deviation of 0.02 otherwise.
 
     Example:
         >>> print(embedding(100, 8).equations[0])
         y[b,n,c] = E[t[b,n],c]
     """
-    text = f"E[v,c]: parameter(std={std!r})\ny[b,n,c] = E[t[b,n],c]" + (" * sqrt(c)" if scale else "")
-    return hygienic(
-        lambda **sizes: tn.layer(text, inputs="t[b,n]", **sizes), {"v": vocabulary, "c": dim}
-    )
+    if scale:
+        text = "E[v,c]: parameter\ny[b,n,c] = E[t[b,n],c] * sqrt(c)"
+    else:
+        text = "E[v,c]: parameter(std=0.02)\ny[b,n,c] = E[t[b,n],c]"
+    return hygienic(lambda **sizes: tn.layer(text, inputs="t[b,n]", **sizes), {"v": vocabulary, "c": dim})

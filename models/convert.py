@@ -184,7 +184,9 @@ def _mlp(ours: str, first: str, second: str) -> dict[str, str]:
 def _activation(name: Any) -> str:
     name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__).lower()
     if name not in _ACTIVATIONS:
-        raise ShapeError(f"the activation {name!r} is not supported", fix=f"there is {', '.join(_ACTIVATIONS)}")
+        raise ShapeError(
+            f"the activation {name!r} is not supported", fix=f"there is {', '.join(_ACTIVATIONS)}"
+        )
     return _ACTIVATIONS[name]
 
 

@@ -168,9 +168,9 @@ def perceiver(
             return z
         if head == "mean":
             y = tn.layer(MEAN, inputs="z")(z)
-            return y if classes is None else projection("D", "K")(y, scope="head")
+            return y if classes is None else projection("D", "K", start=0.02)(y, scope="head")
         y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, activation, eps)
-        return y if classes is None else projection("Q", "K")(y, scope="head")
+        return y if classes is None else projection("Q", "K", start=0.02)(y, scope="head")
 
     decoder_width: Size = {"inputs": "D", "queries": "Q"}.get(cross_width, cross_width)  # type: ignore[call-overload]
     indices = [f"I{number}" for number in range(1, len(modes) + 1)]

@@ -94,7 +94,9 @@ def fourier_features(
         13
     """
     if resolution is None and shape is None:
-        raise ShapeError("positions need shape= or resolution=", fix="give resolution=, a number for each mode")
+        raise ShapeError(
+            "positions need shape= or resolution=", fix="give resolution=, a number for each mode"
+        )
     mu = [float(each) for each in (shape if resolution is None else resolution)]  # type: ignore[union-attr]
     if shape is not None and len(mu) != len(shape):
         raise ShapeError(

@@ -73,7 +73,9 @@ class _Stack:
     def last(self, x: tn.Tensor, scope: str) -> tn.Tensor:
         return norm("D", self.eps)(x, scope=scope) if self.last_norms else x
 
-    def embed(self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False) -> tn.Tensor:
+    def embed(
+        self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False
+    ) -> tn.Tensor:
         x = embedding(vocabulary, "D", scale=self.scale)(tokens, scope=scope)
         if self.positions == "learned":
             x = learned_positions("L", "D", past=past)(x, scope=f"{side}_positions")
@@ -104,9 +106,7 @@ class _Stack:
             scope = f"decoder.{number}"
             past = stored[number] if stored else ()
 
-            def look_back(
-                h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past
-            ) -> tn.Tensor:
+            def look_back(h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past) -> tn.Tensor:
                 found = back(h, *own_keep, *past, scope=f"{scope}.attention")
                 if not past:
                     return found

@@ -1,9 +1,9 @@
 """The Vision Transformer: an image as a sequence of patches (Dosovitskiy et al. 2021).
 
-    z₀  = [x_class; x_p¹E; …; x_pᴺE] + E_pos,   E ∈ R^{(P²·C)×D}, E_pos ∈ R^{(N+1)×D}      (1)
-    z′ₗ = MSA(LN(zₗ₋₁)) + zₗ₋₁                                          l = 1 … L           (2)
-    zₗ  = MLP(LN(z′ₗ)) + z′ₗ                                            l = 1 … L           (3)
-    y   = LN(z_L⁰)                                                                          (4)
+z₀  = [x_class; x_p¹E; …; x_pᴺE] + E_pos,   E ∈ R^{(P²·C)×D}, E_pos ∈ R^{(N+1)×D}      (1)
+z′ₗ = MSA(LN(zₗ₋₁)) + zₗ₋₁                                          l = 1 … L           (2)
+zₗ  = MLP(LN(z′ₗ)) + z′ₗ                                            l = 1 … L           (3)
+y   = LN(z_L⁰)                                                                          (4)
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def vit(
     divided(dim, heads, "dim", "heads")
     divided(height, u, "image height", "patch height")
     divided(width, v, "image width", "patch width")
-    cut = tn.layer(PATCHES, inputs="x", init={"cls": 0.02, "pos": 0.02}, u="P", v="P" if u == v else "Q", d="D")
+    cut = tn.layer(
+        PATCHES, inputs="x", init={"cls": 0.02, "pos": 0.02}, u="P", v="P" if u == v else "Q", d="D"
+    )
 
     msa = attention("D", "h", bias=qkv_bias)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
@@ -114,9 +116,7 @@ def vit(
     def forward(x: tn.Tensor) -> tn.Tensor:
         z = cut(x, scope="embed")  # eq. 1
         for number in range(depth):  # eq. 2 and 3
-            z = encoder_layer(
-                z, attend=msa, mlp=mlp, normed=ln, scope=f"blocks.{number}", dropout=dropout
-            )
+            z = encoder_layer(z, attend=msa, mlp=mlp, normed=ln, scope=f"blocks.{number}", dropout=dropout)
         if tokens:
             return ln(z, scope="norm")
         y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")  # eq. 4
@@ -124,9 +124,17 @@ def vit(
             return y
         if head == "mlp":
             y = tn.layer(HIDDEN, inputs="x", f="D")(y, scope="pre_head")
-        return projection("D", "K", zeros=head == "linear")(y, scope="head")
+        return projection("D", "K", start="zeros" if head == "linear" else None)(y, scope="head")
 
-    sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": u, "D": dim, "h": heads, "F": hidden}
+    sizes: dict[str, Any] = {
+        "C": channels,
+        "H": height,
+        "W": width,
+        "P": u,
+        "D": dim,
+        "h": heads,
+        "F": hidden,
+    }
     sizes |= {} if u == v else {"Q": v}
     sizes |= {} if classes is None or tokens else {"K": classes}
     sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}

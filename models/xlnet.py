@@ -54,6 +54,8 @@ MEMORY_ALIKE = "old[b,i,p] = where(segment[b,z[b,i]] == 0 * index(p), 1, 0)"
 JOIN = "y[b,i,j] = concat[j](old[b,i,j], new[b,i,j])"
 """All memory is seen, and is of segment 0; it stands before the tokens."""
 
+CONTEXT = "y[b,j,c] = concat[j](m[b,j,c], h[b,j,c])"
+
 KEYS = """
     k[b,h,j,d] = x[b,j,e] * Wk[e,h,d]
     v[b,h,j,d] = x[b,j,e] * Wv[e,h,d]
@@ -76,7 +78,10 @@ NEAR = "near[b,h,i,s] = (q[b,h,i,d] + segment_bias[h,d]) * segments[s,h,d]"
 SEGMENT = " + where(alike[b,i,j] != 0, near[b,h,i,0], near[b,h,i,1])"
 """Relative segments: one score where i and j are of one segment, another where not."""
 
-MASKS = {"permutation": ("see[b,n,m:n]", "(see[b,z[b,i],m] != 0)"), "padding": ("keep[b,n]", "(keep[b,m] != 0 * z[b,i])")}
+MASKS = {
+    "permutation": ("see[b,n,m:n]", "(see[b,z[b,i],m] != 0)"),
+    "padding": ("keep[b,n]", "(keep[b,m] != 0 * z[b,i])"),
+}
 HEADS = ("tokens", "classes", None)
 
 SUMMARY = "y[b,f] = tanh(x[b,-1,c] * W[f,c] + bias[f])"
@@ -147,7 +152,7 @@ class _Streams:
         scope: str,
     ) -> tuple[tn.Tensor, tn.Tensor | None]:
         """One layer of both streams, or of the content stream alone."""
-        x = h if memory is None else tn.layer("y[b,j,c] = concat[j](m[b,j,c], h[b,j,c])", inputs="m[b,p,c] h[b,n,c]")(memory, h)
+        x = h if memory is None else tn.layer(CONTEXT, inputs="m[b,p,c] h[b,n,c]")(memory, h)
         keys = tn.layer(KEYS, inputs="x[b,j,e] R[r,e]", outputs="k v kr", h="h", e="D", d="D/h")
         made = keys(x, distances, scope=f"{scope}.attention")
         content = self._stream(h, made, settings[0], scope)
@@ -157,7 +162,9 @@ class _Streams:
         self, x: tn.Tensor, keys: tuple[tn.Tensor, ...], setting: list[tn.Tensor], scope: str
     ) -> tn.Tensor:
         score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
-        weights = f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
+        weights = (
+            f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
+        )
         near, segment = (NEAR, SEGMENT) if self.segments else ("", "")
         inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", "kr[h,r,d]", "at[b,i,j]"]
         inputs += (["seen[b,i,j]"] if self.masked else []) + (["alike[b,i,j]"] if self.segments else [])
@@ -266,7 +273,9 @@ def xlnet(
             if logits_bias:
                 y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")
         elif head == "classes":
-            y = projection("D", "K")(tn.layer(SUMMARY, inputs="x", c="D", f="D")(y, scope="summary"), scope="head")
+            y = projection("D", "K")(
+                tn.layer(SUMMARY, inputs="x", c="D", f="D")(y, scope="summary"), scope="head"
+            )
         return (y, *inner) if memory else y
 
     inputs = {"t": "t[b,n]"} | ({"z": "z[b,p]"} if two_streams else {})

@@ -10,7 +10,18 @@ from typing import Any
 from .elaboration import expand_ellipsis, expand_index
 from .equation import Declaration, Equation
 from .errors import EquationError, ShapeError
-from .expression import ELLIPSIS, Call, Ref, axes_of_index, fresh, occurring, relabel, rename_tensors, sized_by_name, subexpressions
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Ref,
+    axes_of_index,
+    fresh,
+    occurring,
+    relabel,
+    rename_tensors,
+    sized_by_name,
+    subexpressions,
+)
 from .graph import Graph, Leaf
 from .reading import parse_names, read_sizes
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
@@ -274,9 +285,7 @@ class _Private:
 
     def __init__(self, graph: Graph) -> None:
         self.axes = _axis_names(graph)
-        self.sized_by_name = {
-            name for equation in graph.equations for name in sized_by_name(equation.right)
-        }
+        self.sized_by_name = {name for equation in graph.equations for name in sized_by_name(equation.right)}
         names = self.axes | set(graph.bound)
         for dims in graph.dims.values():
             names.update(size.name for dim in dims for axis in dim for size in _open(axis.size))

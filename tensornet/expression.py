@@ -311,7 +311,9 @@ def relabel(expression: Expression, names: Mapping[str, str]) -> Expression:
             return replace(changed, summed=tuple(names.get(axis, axis) for axis in summed))
         case Call(_, _, axes, options):
             moved = option_axes(changed)
-            told = tuple((names.get(each, each) if each in moved else each, values) for each, values in options)
+            told = tuple(
+                (names.get(each, each) if each in moved else each, values) for each, values in options
+            )
             return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
     return changed
 

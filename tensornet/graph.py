@@ -143,7 +143,8 @@ class Graph:
                 isinstance(value, int) and value > 0
             ):
                 raise ShapeError(
-                    f"the size of '{name}' is {size} = {value}", fix="choose sizes that make it a whole number"
+                    f"the size of '{name}' is {size} = {value}",
+                    fix="choose sizes that make it a whole number",
                 )
 
     # ---- parts
@@ -201,9 +202,7 @@ class Graph:
             local = set(axes_of_index(equation.left)) | {
                 axis for ref in references(equation.right) for axis in axes_of_index(ref.index)
             }
-            names |= {
-                part.axis for part in subexpressions(equation.right) if isinstance(part, Size)
-            } - local
+            names |= {part.axis for part in subexpressions(equation.right) if isinstance(part, Size)} - local
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))
         return tuple(sorted(names - set(self.bound)))

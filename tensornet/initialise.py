@@ -20,7 +20,17 @@ from typing import Any
 
 from .device import element_type
 from .errors import ShapeError
-from .expression import Call, Contraction, Expression, Ref, free_axes, is_scalar, references, scalar_value
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    free_axes,
+    is_scalar,
+    references,
+    scalar_value,
+    subexpressions,
+)
 from .functions import FUNCTIONS
 from .graph import Graph
 from .protocol import Backend, load_backend
@@ -122,7 +132,9 @@ class _Deriver:
         self.moments[name] = self.moment(right, self.scope(right))
 
     def is_weight(self, expression: Expression) -> bool:
-        """Whether nothing but parameters goes into the value."""
+        """Whether nothing but parameters goes into the value, and no axis of the data."""
+        if any(isinstance(part, Call) and part.function == "index" for part in subexpressions(expression)):
+            return False
         names = [ref.name for ref in references(expression)]
         return bool(names) and all(name in self.parameters or name in self.weights for name in names)
 
@@ -264,6 +276,8 @@ class _Deriver:
                 return 1.0
             case "onehot":
                 return 1.0 / self.count(scope, call.axes[0])
+            case "where" if is_scalar(call.arguments[1]) or is_scalar(call.arguments[2]):
+                return moments[2] if is_scalar(call.arguments[1]) else moments[1]  # the number is a mask
             case "concat" | "where" | "maximum" | "minimum":
                 return (
                     sum(moments[-2:]) / len(moments[-2:])

@@ -24,7 +24,17 @@ from .expression import (
 from .functions import FUNCTIONS
 from .sizes import evaluate, product, symbol
 
-__all__ = ["Axis", "Dim", "Scope", "componentwise", "dim_size", "result_dims", "scalar_size", "scope_of", "size_expression"]
+__all__ = [
+    "Axis",
+    "Dim",
+    "Scope",
+    "componentwise",
+    "dim_size",
+    "result_dims",
+    "scalar_size",
+    "scope_of",
+    "size_expression",
+]
 
 
 @dataclass(frozen=True)
@@ -192,9 +202,7 @@ def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mappi
 def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
     """Whether the parts of a composite are those of the dimension it reads, one by one."""
     return len(names) == len(dim) and all(
-        name == axis.name
-        or name not in bound
-        or evaluate(bound[name], bound) == evaluate(axis.size, bound)
+        name == axis.name or name not in bound or evaluate(bound[name], bound) == evaluate(axis.size, bound)
         for name, axis in zip(names, dim, strict=True)
     )
 

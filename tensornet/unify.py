@@ -26,9 +26,7 @@ class Unifier:
         self.bound = dict(bound)
         given = given or {}
         self.rigid = {name.name for size in given.values() for name in size.free_symbols}
-        self.solution: dict[str, Any] = {
-            name: size for name, size in given.items() if size != symbol(name)
-        }
+        self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
         for name, size in self.solution.items():
             if any(each.name in self.solution for each in size.free_symbols):
                 self._check_circle(name, size)
@@ -131,7 +129,9 @@ class Unifier:
         known = {name for formula in formulas.values() for name in getattr(formula, "free_symbols", ())}
         named = {*names, *formulas, *(name.name for name in known)}
         found = {name: self.bound[name] for name in named if name in self.bound}
-        return tuple(sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items()))
+        return tuple(
+            sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items())
+        )
 
 
 def _plain(size: Any) -> Any:

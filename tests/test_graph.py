@@ -288,7 +288,9 @@ def test_a_size_that_is_given_stays() -> None:
 def test_running_without_a_size_that_no_array_shows_names_it() -> None:
     graph = tn.layer("y[i,j] = x[i] * onehot[j](t[i])", inputs="x t")
     function = tn.compile(graph, backend="numpy")
-    with pytest.raises(tn.ShapeError, match=r"the size of j cannot be told(?s:.*)fix: bind it first: graph.bind\(j="):
+    with pytest.raises(
+        tn.ShapeError, match=r"the size of j cannot be told(?s:.*)fix: bind it first: graph.bind\(j="
+    ):
         function({}, np.ones(2), np.zeros(2, int))
 
 
