@@ -13,6 +13,7 @@ from typing import Any
 
 from tensornet.errors import EquationError, ShapeError
 from tensornet.graph import Graph
+from tensornet.permutation import Factorization, factorize, see_before
 
 from .attention import attention, dot_product_attention
 from .convert import from_torch, from_transformers
@@ -21,7 +22,6 @@ from .losses import cross_entropy, permutation_loss
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
-from .permutation import Factorization, factorize, see_before
 from .positions import fourier_features
 from .resize import resize_positions
 from .tcl import tcl

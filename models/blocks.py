@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensornet as tn
 
@@ -118,7 +119,7 @@ def sublayer(
     pre: bool,
     scope: str,
     dropout: float = 0.0,
-) -> tn.Tensor:
+) -> Any:
     """LayerNorm(x + SubLayer(x)) (thesis eq. 2.4.11), or x + SubLayer(LayerNorm(x)) with `pre`.
 
     Args:
@@ -143,7 +144,7 @@ def encoder_layer(
     scope: str,
     pre: bool = True,
     dropout: float = 0.0,
-) -> tn.Tensor:
+) -> Any:
     """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); with the norms after the sums if not `pre`.
 
     Args:

@@ -357,7 +357,7 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
     def layer(ours: str, theirs: str, kinds: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         parts = ("q_proj", "k_proj", "v_proj", "out_proj")
-        found = {}
+        found: dict[str, str] = {}
         for at, (attends, normed) in kinds.items():
             found |= _attention(f"{ours}.{at}attention", *(f"{theirs}.{attends}.{part}" for part in parts))
             found |= _affine(f"{ours}.{normed}", f"{theirs}.{attends}_layer_norm")

@@ -143,15 +143,17 @@ def perceiver(
     divided(dim, heads, "dim", "heads")
     modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
     array = _byte_array(modes, positions, resolution, single=bands == 1)
-    wide = dim_size(array.dims[array.outputs[0]][2])
-    width = {"inputs": wide, "queries": "D"}.get(cross_width, cross_width)  # type: ignore[call-overload]
+    wide = evaluate(dim_size(array.dims[array.outputs[0]][2]), array.bound)
+    if isinstance(cross_width, str):
+        chosen(cross_width, WIDTHS, "cross_width")
+    width: Any = {"inputs": wide, "queries": "D"}.get(str(cross_width), cross_width)
     _check_width(width, cross_heads, {"C": channels, "D": dim, "B": bands, "E": position_dim})
     ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
     cross_mlp = feed_forward("D", f"{cross_widening}*D", activation=activation)
     latent = attention("D", "h")
     cross = attention("D", "G", keys=wide, qk=width, mask="padding" if mask else None)
 
-    def forward(x: tn.Tensor, *rest: tn.Tensor) -> tn.Tensor:
+    def forward(x: tn.Tensor, *rest: tn.Tensor) -> Any:
         given = dict(zip(more, rest, strict=True))
         seen = [given["keep"]] if mask else []
         x = array(x, *([given["p"]] if positions == "given" else []), scope="inputs")
@@ -172,7 +174,7 @@ def perceiver(
         y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, activation, eps)
         return y if classes is None else projection("Q", "K", start=0.02)(y, scope="head")
 
-    decoder_width: Size = {"inputs": "D", "queries": "Q"}.get(cross_width, cross_width)  # type: ignore[call-overload]
+    decoder_width: Any = {"inputs": "D", "queries": "Q"}.get(str(cross_width), cross_width)
     indices = [f"I{number}" for number in range(1, len(modes) + 1)]
     more = {"p": f"p[b,M,n:{len(resolution or ())}]"} if positions == "given" else {}
     more |= {"keep": "keep[b,M]"} if mask else {}
@@ -182,6 +184,7 @@ def perceiver(
     sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
     sizes |= {"h": heads} if depth and repeats else {}
     sizes |= {"G": cross_heads} if cross_attends and repeats else {}
+    sizes |= {"O": outputs} if head == "query" and outputs is not None else {}
     sizes |= {"S": decoder_heads} if head in ("query", "given") else {}
     sizes |= {"Q": dim if query_dim is None else query_dim} if head in ("query", "given") else {}
     sizes |= {"K": classes} if head and classes is not None else {}
@@ -208,8 +211,9 @@ def _byte_array(
     indices = {f"i{number}": size for number, size in enumerate(modes, 1)}
     text = BYTES["learned" if positions else "grid" if modes else "array"].format(modes=",".join(indices))
     x = f"x[b,c,{','.join(indices)}]" if modes else "x[b,m,c]"
-    width = {"e": "E", "f": "E", "g": "E"} if positions else {}
-    return tn.layer(text, inputs=x, c="C", **indices, **width)
+    sizes: dict[str, Any] = {"c": "C", **indices}
+    sizes |= {"e": "E", "f": "E", "g": "E"} if positions else {}
+    return tn.layer(text, inputs=x, **sizes)
 
 
 def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
@@ -227,7 +231,7 @@ def _decode(
     query_residual: bool,
     activation: str,
     eps: float,
-) -> tn.Tensor:
+) -> Any:
     """Output queries read the latents (Perceiver IO, §3.2)."""
     ln, mlp = norm("Q", eps), feed_forward("Q", "Q", activation=activation)
     attend = attention("Q", "S", keys="D", qk=width)

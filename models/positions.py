@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
@@ -34,7 +35,7 @@ def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float
         at[n] = index(n){" + past" if past else ""}
         y[b,n,c] = x[b,n,c] + P[at[n],c]
     """
-    known = {"past": "past"} if past else {}
+    known: dict[str, Any] = {"past": "past"} if past else {}
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **known, **sizes), {"m": length, "c": dim})
 
 
@@ -65,12 +66,16 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
         y[b,n,c] = x[b,n,c] + PE[n,c]
     """
     sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
-    known = {"past": "past"} if past else {}
+    known: dict[str, Any] = {"past": "past"} if past else {}
     return hygienic(lambda **given: tn.layer(text, inputs="x", s=2, **known, **given), sizes)
 
 
 def fourier_features(
-    shape: Sequence[int] | None, channels: Size, *, bands: int = 64, resolution: Sequence[float] | None = None
+    shape: Sequence[int] | None,
+    channels: Size,
+    *,
+    bands: Size = 64,
+    resolution: Sequence[float] | None = None,
 ) -> tn.Graph:
     """Inputs with their positions: [x, p, sin(π·f_k·p_d) …, cos(π·f_k·p_d) …] at every index.
 
@@ -90,8 +95,9 @@ def fourier_features(
     Source: Jaegle et al. (2021), §3.2.
 
     Example:
-        >>> fourier_features((4, 4), 3, bands=2).dims["y"][2][0].size
-        13
+        >>> import numpy as np
+        >>> tn.compile(fourier_features((4, 4), 3, bands=2))({}, np.zeros((1, 3, 4, 4))).shape
+        (1, 16, 13)
     """
     if resolution is None and shape is None:
         raise ShapeError(

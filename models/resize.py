@@ -5,6 +5,7 @@ Interpolation is a matrix along each of the two modes: two mode products of the 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,46 @@ import tensornet as tn
 
 from .dimensions import chosen, pair
 
-__all__ = ["CONVENTIONS", "interpolation_matrix", "resize_positions"]
+__all__ = ["CONVENTIONS", "resize_positions"]
 
 CONVENTIONS = ("bilinear_aligned", "bicubic", "bicubic_aligned", "bicubic_antialiased")
 
+CENTRES = {
+    "aligned": "at_{p}[{p}] = index({p}) * {step}",
+    "centred": "at_{p}[{p}] = (index({p}) + 0.5) * {ratio} - 0.5",
+}
+"""Where the new sample p stands among the old ones: corner on corner, or spread alike."""
+
+CUBIC = (
+    "where({t} <= 1, ({a} + 2) * {t}**3 - ({a} + 3) * {t}**2 + 1,"
+    " where({t} < 2, {a} * ({t}**3 - 5 * {t}**2 + 8 * {t} - 4), 0))"
+)
+"""Keys' cubic convolution kernel at the distance t."""
+
+KERNELS = {
+    "bilinear": "{A}[{p},{i}] = maximum(0, 1 - abs(at_{p}[{p}] - index({i})))",
+    "bicubic": """
+        tap_{p}[{p},s] = floor(at_{p}[{p}]) + index(s) - 1
+        far_{p}[{p},s] = abs(at_{p}[{p}] - tap_{p}[{p},s])
+        inside_{p}[{p},s] = minimum(maximum(tap_{p}[{p},s], 0), {old} - 1)
+        share_{p}[{p},s] = {cubic}
+        {A}[{p},{i}] = sum[s](where(inside_{p}[{p},s] == index({i}), share_{p}[{p},s], 0))
+    """,
+    "antialiased": """
+        far_{p}[{p},{i}] = abs(at_{p}[{p}] - index({i})) / {stretch}
+        share_{p}[{p},{i}] = {cubic}
+        {A}[{p},{i}] = share_{p}[{p},{i}] / sum[{i}](share_{p}[{p},{i}])
+    """,
+}
+"""The share of old sample i in new sample p; samples beyond the ends are those at the ends."""
+
 RESIZED = """
-    row[i,j]    = extra + index(i) * width + index(j)
-    grid[p,q,d] = A[p,i] * B[q,j] * pos[row[i,j],d]
+    row[i,j]         = {extra} + index(i) * {width} + index(j)
+    grid[p,q,d]      = A[p,i] * B[q,j] * pos[row[i,j],d]
     patches[(p,q),d] = grid[p,q,d]
+    {joined}
 """
+"""Two mode products of the grid of vectors."""
 
 
 def resize_positions(
@@ -56,53 +88,28 @@ def resize_positions(
     """
     (height, width), (tall, wide) = pair(old, "old"), pair(new, "new")
     chosen(convention, CONVENTIONS, "convention")
-    matrices = {
-        "A": interpolation_matrix(height, tall, convention),
-        "B": interpolation_matrix(width, wide, convention),
-    }
-    text = RESIZED.replace("extra", "1" if class_token else "0").replace("width", str(width))
-    if class_token:
-        text += "    y[m,d] = concat[m](pos[0,d], patches[m,d])\n"
-    return tn.layer(text, inputs="pos[n,d]", constants=matrices)
+    lines = [
+        *_weights("A", "p", "i", height, tall, convention),
+        *_weights("B", "q", "j", width, wide, convention),
+    ]
+    joined = "y[m,d] = concat[m](pos[0,d], patches[m,d])" if class_token else "y[m,d] = patches[m,d]"
+    lines.append(textwrap.dedent(RESIZED.format(extra=int(class_token), width=width, joined=joined)))
+    sizes: dict[str, Any] = {"i": height, "j": width, "p": tall, "q": wide}
+    sizes |= {"s": 4} if _taps(convention) else {}
+    return tn.layer("\n".join(lines), inputs="pos[n,d]", **sizes)
 
 
-def interpolation_matrix(old: Any, new: Any, convention: str) -> Any:
-    """The weights with which `old` samples along a line make `new` ones: a [new, old] array.
-
-    Raises:
-        ShapeError: there is no such convention.
-
-    Example:
-        >>> interpolation_matrix(2, 3, "bilinear_aligned")
-        array([[1. , 0. ],
-               [0.5, 0.5],
-               [0. , 1. ]])
-    """
-    import numpy as np
-
-    chosen(convention, CONVENTIONS, "convention")
-    at = np.arange(new, dtype=np.float64)
-    aligned = at * ((old - 1) / (new - 1) if new > 1 else 0.0)
-    centred = (at + 0.5) * (old / new) - 0.5
-    centres = aligned if convention.endswith("_aligned") else centred
-    if convention == "bicubic_antialiased":
-        stretch = max(old / new, 1.0)
-        weights = _cubic((centres[:, None] - np.arange(old)) / stretch, -0.5)
-        return weights / weights.sum(1, keepdims=True)
-    first = np.floor(centres).astype(int)
-    weights = np.zeros((new, old))
-    for tap in range(-1, 3):  # samples beyond the ends are those at the ends
-        distance = centres - (first + tap)
-        value = np.maximum(0.0, 1 - abs(distance)) if "bilinear" in convention else _cubic(distance, -0.75)
-        np.add.at(weights, (np.arange(new), np.clip(first + tap, 0, old - 1)), value)
-    return weights
+def _taps(convention: str) -> bool:
+    return convention in ("bicubic", "bicubic_aligned")
 
 
-def _cubic(distance: Any, a: float) -> Any:
-    """Keys' cubic convolution kernel."""
-    import numpy as np
-
-    t = abs(distance)
-    near = (a + 2) * t**3 - (a + 3) * t**2 + 1
-    far = a * (t**3 - 5 * t**2 + 8 * t - 4)
-    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+def _weights(matrix: str, p: str, i: str, old: Any, new: Any, convention: str) -> list[str]:
+    """The equations of one interpolation matrix."""
+    aligned = convention.endswith("_aligned")
+    step = (old - 1) / (new - 1) if new > 1 else 0.0
+    centre = CENTRES["aligned" if aligned else "centred"].format(p=p, step=step, ratio=old / new)
+    name = "bilinear" if "bilinear" in convention else "bicubic" if _taps(convention) else "antialiased"
+    far = f"far_{p}[{p},{'s' if _taps(convention) else i}]"
+    cubic = CUBIC.format(t=far, a=-0.75 if _taps(convention) else -0.5)
+    kernel = KERNELS[name].format(A=matrix, p=p, i=i, old=old, cubic=cubic, stretch=max(old / new, 1.0))
+    return [centre, textwrap.dedent(kernel)]

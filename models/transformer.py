@@ -70,12 +70,10 @@ class _Stack:
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
         return {"mlp": mlp, "normed": norm("D", self.eps), "pre": self.pre, "dropout": self.dropout}
 
-    def last(self, x: tn.Tensor, scope: str) -> tn.Tensor:
+    def last(self, x: tn.Tensor, scope: str) -> Any:
         return norm("D", self.eps)(x, scope=scope) if self.last_norms else x
 
-    def embed(
-        self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False
-    ) -> tn.Tensor:
+    def embed(self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False) -> Any:
         x = embedding(vocabulary, "D", scale=self.scale)(tokens, scope=scope)
         if self.positions == "learned":
             x = learned_positions("L", "D", past=past)(x, scope=f"{side}_positions")
@@ -83,7 +81,7 @@ class _Stack:
             x = sinusoidal_positions("D", interleaved=self.positions == "sinusoidal", past=past)(x)
         return tn.layer(f"y[...] = dropout(x[...], {self.dropout!r})", inputs="x")(x) if self.dropout else x
 
-    def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int) -> tn.Tensor:
+    def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int) -> Any:
         attend = self.attention(mask="padding" if keep else None)
         for number in range(depth):
             x = encoder_layer(x, *keep, attend=attend, scope=f"encoder.{number}", **self.layer)
@@ -97,7 +95,7 @@ class _Stack:
         own_keep: list[tn.Tensor],
         stored: list[tuple[tn.Tensor, tn.Tensor]],
         depth: int,
-    ) -> tuple[tn.Tensor, ...]:
+    ) -> Any:
         """The decoder's output, and with stored keys and values all of them so far."""
         back = self.attention(mask=["causal", *(["padding"] if own_keep else [])], past=bool(stored))
         across = self.attention(keys="D", mask="padding" if keep else None)
@@ -106,7 +104,7 @@ class _Stack:
             scope = f"decoder.{number}"
             past = stored[number] if stored else ()
 
-            def look_back(h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past) -> tn.Tensor:
+            def look_back(h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past) -> Any:
                 found = back(h, *own_keep, *past, scope=f"{scope}.attention")
                 if not past:
                     return found
@@ -188,7 +186,7 @@ def transformer(
 
     Example:
         >>> tn.parameter_count(transformer(1000, 64, 2, 4, 128, bias=False))
-        231936
+        229888
     """
     chosen(part, PARTS, "part")
     chosen(positions, POSITIONS, "positions")
@@ -290,7 +288,7 @@ def transformer_classifier(
 
     Example:
         >>> tn.parameter_count(transformer_classifier(1000, 2, 32, 1, 2, 32))
-        38690
+        38434
     """
     chosen(pool, tuple(POOLS), "pool")
     chosen(positions, POSITIONS, "positions")
@@ -302,7 +300,7 @@ def transformer_classifier(
     line = line.format(x=masked if padding else "x[b,n,c]")
     used = padding and pool != "first"
 
-    def forward(t: tn.Tensor, *keep: tn.Tensor) -> tn.Tensor:
+    def forward(t: tn.Tensor, *keep: tn.Tensor) -> Any:
         x = stack.embed(t, "V", "embedding", "source")
         x = stack.encode(x, list(keep), depth)
         pooled = tn.layer(line, inputs=["x[b,n,c]", *(["keep[b,n]"] if used else [])])

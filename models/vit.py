@@ -113,7 +113,7 @@ def vit(
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
     ln = norm("D", eps)
 
-    def forward(x: tn.Tensor) -> tn.Tensor:
+    def forward(x: tn.Tensor) -> Any:
         z = cut(x, scope="embed")  # eq. 1
         for number in range(depth):  # eq. 2 and 3
             z = encoder_layer(z, attend=msa, mlp=mlp, normed=ln, scope=f"blocks.{number}", dropout=dropout)

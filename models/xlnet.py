@@ -110,12 +110,12 @@ class _Streams:
         return "(n + past)" if self.memory else "n"
 
     @property
-    def known(self) -> dict[str, str]:
+    def known(self) -> dict[str, Any]:
         return {"n": "n", "past": "past"} if self.memory else {"n": "n"}
 
-    def distances(self, t: tn.Tensor) -> tn.Tensor:
+    def distances(self, t: tn.Tensor) -> Any:
         text = DISTANCES.format(klen=self.klen)
-        sizes = {**self.known, "r": f"n + {self.klen}", "k": "D/2", "s": 2, "c": "D"}
+        sizes: dict[str, Any] = {**self.known, "r": f"n + {self.klen}", "k": "D/2", "s": 2, "c": "D"}
         return tn.layer(text, inputs="t[b,m]", outputs="R", **sizes)(t)
 
     def setting(self, z: tn.Tensor, given: dict[str, tn.Tensor], *, content: bool) -> list[tn.Tensor]:
@@ -136,10 +136,10 @@ class _Streams:
         return found
 
     @property
-    def _past(self) -> dict[str, str]:
+    def _past(self) -> dict[str, Any]:
         return {"past": "past"} if self.memory else {}
 
-    def _join(self, memory: tn.Graph, new: tn.Tensor, *read: tn.Tensor) -> tn.Tensor:
+    def _join(self, memory: tn.Graph, new: tn.Tensor, *read: tn.Tensor) -> Any:
         return tn.layer(JOIN, inputs="old[b,i,p] new[b,i,m]")(memory(*read), new) if self.memory else new
 
     def layer(
@@ -158,9 +158,7 @@ class _Streams:
         content = self._stream(h, made, settings[0], scope)
         return content, None if g is None else self._stream(g, made, settings[1], scope)
 
-    def _stream(
-        self, x: tn.Tensor, keys: tuple[tn.Tensor, ...], setting: list[tn.Tensor], scope: str
-    ) -> tn.Tensor:
+    def _stream(self, x: tn.Tensor, keys: tuple[tn.Tensor, ...], setting: list[tn.Tensor], scope: str) -> Any:
         score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
         weights = (
             f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
@@ -168,7 +166,7 @@ class _Streams:
         near, segment = (NEAR, SEGMENT) if self.segments else ("", "")
         inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", "kr[h,r,d]", "at[b,i,j]"]
         inputs += (["seen[b,i,j]"] if self.masked else []) + (["alike[b,i,j]"] if self.segments else [])
-        sizes = {"h": "h", "d": "D/h", "e": "D", **({"s": 2} if self.segments else {})}
+        sizes: dict[str, Any] = {"h": "h", "d": "D/h", "e": "D", **({"s": 2} if self.segments else {})}
         text = STREAM.format(near=near, segment=segment, weights=weights)
         attend = tn.layer(text, inputs=inputs, **sizes)
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)

@@ -25,7 +25,7 @@ from .expression import (
 from .graph import Graph, Leaf
 from .reading import parse_names, read_sizes
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
-from .sizes import evaluate, product, symbol
+from .sizes import evaluate, product, put_in, size_names, symbol
 from .unify import Unifier
 
 __all__ = ["Tensor", "model"]
@@ -121,6 +121,7 @@ class _Trace:
         self.leaves: dict[str, Leaf] = {}
         self.equations: list[Equation] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
+        self.opened: set[str] = set()  # the names in sizes of dimensions
 
     def input(self, declared: Declaration) -> Tensor:
         """Adds an input of the model."""
@@ -163,19 +164,16 @@ class _Trace:
             if leaf.name in self.dims:
                 raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
             self.leaves[leaf.name] = leaf
-            self.dims[leaf.name] = leaf.dims
+            self._keep(leaf.name, leaf.dims)
         return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
+
+    def _keep(self, name: str, dims: tuple[Dim, ...]) -> None:
+        self.dims[name] = dims
+        self.opened.update(size for dim in dims for axis in dim for size in size_names(axis.size))
 
     def open_names(self) -> set[str]:
         """The names of the sizes in use that have no value."""
-        names = {
-            name.name
-            for dims in self.dims.values()
-            for dim in dims
-            for axis in dim
-            for name in _open(axis.size)
-        }
-        return names - set(self.bound)
+        return self.opened - set(self.bound)
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
         """The finished graph."""
@@ -220,7 +218,7 @@ class _Trace:
         moved = Equation(names[equation.name], left, right, equation.place)
         scope = scope_of(right, self.dims, self.unifier.agree, self.bound)
         self.equations.append(moved)
-        self.dims[moved.name] = result_dims(moved, scope)
+        self._keep(moved.name, result_dims(moved, scope))
 
     def _match_inputs(
         self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
@@ -292,6 +290,7 @@ class _Private:
         for equation in graph.equations:
             names.update(occurring(equation.right))
         self.private = {name: f"{name}@" for name in names}
+        self.private_symbols = {name: symbol(private) for name, private in self.private.items()}
         self.bound = {
             self.private[name]: value for name, value in graph.bound.items() if isinstance(value, int)
         }
@@ -308,14 +307,10 @@ class _Private:
 
     def moved(self, size: Any) -> Any:
         """A size of the graph in private names, and what is solved in those of the model."""
-        privately = {
-            name: symbol(self.private[name.name]) for name in _open(size) if name.name in self.private
-        }
-        return self._solved(size.subs(privately, simultaneous=True) if privately else size)
+        return self._solved(put_in(size, self.private_symbols))
 
     def _solved(self, size: Any) -> Any:
-        known = {name: self.solution[name.name] for name in _open(size) if name.name in self.solution}
-        return size.subs(known, simultaneous=True) if known else size
+        return put_in(size, self.solution)
 
     def value(self, size: Any) -> Any:
         """A size in private names, as an integer where everything in it is known."""
@@ -414,9 +409,7 @@ class _Simultaneous(Unifier):
         super().__init__({}, solution)
 
     def resolve(self, size: Any) -> Any:
-        return size.subs(
-            {name: self.solution[name.name] for name in _open(size) if name.name in self.solution}
-        )
+        return put_in(size, self.solution)
 
 
 def _sympified(size: Any) -> Any:

@@ -125,6 +125,7 @@ class _Block:
             {name: size for name, size in given.items() if isinstance(size, int)},
             {name: size for name, size in given.items() if not isinstance(size, int)},
         )
+        self.unifier.check_circles()
         self.init = dict(init)
         self.known: dict[str, _Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]

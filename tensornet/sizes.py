@@ -12,7 +12,17 @@ from .errors import ShapeError
 if TYPE_CHECKING:
     from sympy import Expr, Symbol
 
-__all__ = ["as_size", "evaluate", "product", "show_size", "size_source", "solve_size", "symbol"]
+__all__ = [
+    "as_size",
+    "evaluate",
+    "product",
+    "put_in",
+    "show_size",
+    "size_names",
+    "size_source",
+    "solve_size",
+    "symbol",
+]
 
 
 def symbol(name: str) -> Symbol:
@@ -54,15 +64,23 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: an `int` when nothing is left open."""
     if isinstance(size, int):
         return size
-    known = tuple(
-        (name, values[name])
-        for name in _names(size)
-        if name in values and (isinstance(values[name], int) or values[name] != symbol(name))
-    )
+    result = put_in(size, values)
+    return result if isinstance(result, int) or result == size else evaluate(result, values)
+
+
+def put_in(size: Any, values: Mapping[str, Any]) -> Any:
+    """The size with names replaced by their values, once and all at the same time."""
+    if isinstance(size, int):
+        return size
+    known = tuple((name, values[name]) for name in _names(size) if name in values)
     if not known:
         return int(size) if size.is_Integer else size
-    result = _put_in(size, known)
-    return result if isinstance(result, int) else evaluate(result, values)
+    return _put_in(size, known)
+
+
+def size_names(size: Any) -> tuple[str, ...]:
+    """The names in a size, sorted; none in an integer."""
+    return () if isinstance(size, int) else _names(size)
 
 
 @functools.lru_cache(maxsize=1 << 16)

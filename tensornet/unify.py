@@ -9,7 +9,7 @@ from .equation import Equation
 from .errors import ShapeError
 from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, references, rename, transform
 from .shape import Axis, Dim, disagreement, size_expression
-from .sizes import evaluate, solve_size, symbol
+from .sizes import evaluate, put_in, size_names, solve_size, symbol
 
 __all__ = ["Unifier"]
 
@@ -25,35 +25,29 @@ class Unifier:
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
         given = given or {}
-        self.rigid = {name.name for size in given.values() for name in size.free_symbols}
+        self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
-        for name, size in self.solution.items():
-            if any(each.name in self.solution for each in size.free_symbols):
-                self._check_circle(name, size)
 
-    def _check_circle(self, name: str, size: Any) -> None:
-        """Refuses formulas that name one another's axes in a circle."""
-        reached, waiting = set[str](), {each.name for each in size.free_symbols}
-        while waiting - reached:
-            reached |= waiting
-            waiting = {
-                each.name
-                for other in reached & set(self.solution)
-                for each in self.solution[other].free_symbols
-            }
-        if name in reached:
-            raise ShapeError(
-                f"the size of '{name}' is given as {size}, which depends on '{name}' itself",
-                fix="use names in the formula that no axis of the layer has",
-            )
+    def check_circles(self) -> None:
+        """Refuses given formulas that name one another's axes in a circle."""
+        for name, size in self.solution.items():
+            reached, waiting = set[str](), set(size_names(size))
+            while waiting - reached:
+                reached |= waiting
+                known = reached & set(self.solution)
+                waiting = {each for other in known for each in size_names(self.solution[other])}
+            if name in reached:
+                raise ShapeError(
+                    f"the size of '{name}' is given as {size}, which depends on '{name}' itself",
+                    fix="use names in the formula that no axis of the layer has",
+                )
 
     def resolve(self, size: Any) -> Any:
         """The size with everything solved put in."""
         for _ in range(len(self.solution) + 1):
-            names = [name for name in getattr(size, "free_symbols", ()) if name.name in self.solution]
-            if not names:
+            if not any(name in self.solution for name in size_names(size)):
                 return size
-            size = size.subs({name: self.solution[name.name] for name in names})
+            size = put_in(size, self.solution)
         raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
     def is_open(self, size: Any) -> bool:

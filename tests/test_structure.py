@@ -19,8 +19,8 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {
-    0: ("equation", "reading", "errors", "functions", "expression", "sizes"),
-    1: ("graph", "shape", "unify", "elaboration", "composition", "protocol"),
+    0: ("equation", "reading", "errors", "functions", "expression", "sizes", "permutation"),
+    1: ("graph", "shape", "unify", "elaboration", "composition", "hygiene", "protocol"),
     2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement", "search"),
     3: ("planner", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),
     4: ("models", "backends"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet.errors import ShapeError
+from .errors import ShapeError
 
 __all__ = ["Factorization", "factorize", "see_before"]
 

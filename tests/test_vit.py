@@ -1,0 +1,190 @@
+"""The Vision Transformer (spec B): shapes, counts, patches, heads, other resolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+from tensornet.models.resize import CONVENTIONS
+
+small = st.integers(1, 4)
+
+
+def formula(
+    image: tuple[int, int],
+    patch: tuple[int, int],
+    dim: int,
+    depth: int,
+    hidden: int,
+    classes: int,
+    channels: int,
+) -> int:
+    """Counted by hand: E and its bias, class token, positions, layers, last norm, head."""
+    (height, width), (u, v) = image, patch
+    patches = height * width // (u * v)
+    layer = 4 * dim * dim + 4 * dim + 2 * dim * hidden + hidden + dim + 4 * dim
+    return (
+        (u * v * channels * dim + dim + dim + (patches + 1) * dim + depth * layer + 2 * dim)
+        + dim * classes
+        + classes
+    )
+
+
+@given(small, small, small, small, small, st.integers(0, 2), st.integers(1, 3), small, small, small)
+@settings(max_examples=25)
+def test_shapes_and_parameters(
+    rows: int,
+    columns: int,
+    u: int,
+    v: int,
+    heads: int,
+    depth: int,
+    width: int,
+    channels: int,
+    classes: int,
+    batch: int,
+) -> None:
+    image, dim, hidden = (rows * u, columns * v), heads * width, 3
+    graph = models.vit(image, (u, v), dim, depth, heads, hidden, classes, channels=channels)
+    parameters = tn.init(graph, dtype="float64")
+    number = sum(array.size for array in parameters.values())
+    assert number == formula(image, (u, v), dim, depth, hidden, classes, channels)
+    assert (
+        tn.parameter_count(graph)
+        == tn.parameter_formula(graph).subs(dict(graph.bound)).subs(dict(graph.bound))
+        == number
+    )
+    x = np.random.default_rng(0).standard_normal((batch, channels, *image))
+    assert tn.compile(graph)(parameters, x).shape == (batch, classes)
+    tokens = models.vit(image, (u, v), dim, depth, heads, hidden, channels=channels, tokens=True)
+    y = tn.compile(tokens)(parameters, x)
+    assert y.shape == (batch, rows * columns + 1, dim)
+    readout = tn.compile(models.vit(image, (u, v), dim, depth, heads, hidden, None, channels=channels))
+    np.testing.assert_allclose(readout(parameters, x), y[:, 0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "number"),
+    [
+        ("vit_b_16", {}, 86_567_656),
+        ("vit_b_16", {"classes": 10}, 85_806_346),
+        ("vit_l_16", {}, 304_326_632),
+    ],
+)
+def test_published_counts(name: str, changes: dict[str, Any], number: int) -> None:
+    graph = models.create(name, **changes)
+    assert tn.parameter_count(graph) == number
+    assert sum(row[2] for row in tn.parameter_table(graph)) == number
+
+
+def test_the_formula_of_symbolic_sizes() -> None:
+    D, F, K, P, C = sympy.symbols("D F K P C")
+    graph = models.vit(224, P, D, 12, 12, F, K, channels=C)
+    layer = 4 * D**2 + 2 * D * F + 9 * D + F
+    expected = P**2 * C * D + D + D + (224**2 / P**2 + 1) * D + 12 * layer + 2 * D + D * K + K
+    found = tn.parameter_formula(graph).subs({"H": 224, "W": 224})
+    assert sympy.expand(found - expected) == 0
+
+
+def test_equation_1_cuts_patches_row_by_row() -> None:
+    """With E the identity, an unnormed token is its patch, channel by channel, plus its position."""
+    graph = models.vit((4, 6), 2, 12, 0, 1, classes=None, channels=3, tokens=True)
+    parameters = tn.init(graph, dtype="float64")
+    parameters["embed.E"] = np.eye(12).reshape(12, 3, 2, 2)
+    x = np.random.default_rng(0).standard_normal((1, 3, 4, 6))
+    cut = x[0].reshape(3, 2, 2, 3, 2).transpose(1, 3, 0, 2, 4).reshape(6, 12)
+    tokens = np.concatenate([parameters["embed.cls"], cut]) + parameters["embed.pos"]
+    centred = tokens - tokens.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x)[0], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_head_of_fine_tuning_starts_at_exactly_zero() -> None:
+    graph = models.vit(8, 4, 8, 1, 2)
+    x = np.random.default_rng(0).standard_normal((3, 3, 8, 8))
+    assert np.all(tn.compile(graph)(tn.init(graph, dtype="float64"), x) == 0)
+    pretrained = models.vit(8, 4, 8, 1, 2, head="mlp")
+    assert np.all(tn.compile(pretrained)(tn.init(pretrained, dtype="float64"), x).std(0) > 0)
+    assert tn.parameter_count(pretrained) - tn.parameter_count(graph) == 8 * 8 + 8
+
+
+def test_a_hybrid_reads_a_feature_map_in_patches_of_one() -> None:
+    graph = models.vit((3, 5), 1, 8, 1, 2, classes=4, channels=16)
+    assert tn.init(graph)["embed.E"].shape == (8, 16, 1, 1)
+    assert tn.init(graph)["embed.pos"].shape == (16, 8)
+    x = np.random.default_rng(0).standard_normal((2, 16, 3, 5))
+    assert tn.compile(graph)(tn.init(graph, dtype="float64"), x).shape == (2, 4)
+
+
+grids = st.tuples(st.integers(1, 7), st.integers(1, 7))
+
+
+@given(grids, grids, st.sampled_from(CONVENTIONS), st.booleans())
+def test_positions_on_another_grid(
+    old: tuple[int, int], new: tuple[int, int], convention: str, cls: bool
+) -> None:
+    """Against torch, whose options are those of the implementations in the wild."""
+    positions = np.random.default_rng(0).standard_normal((old[0] * old[1] + cls, 3))
+    found = tn.compile(models.resize_positions(old, new, convention=convention, class_token=cls))(
+        {}, positions
+    )
+    grid = torch.tensor(positions[int(cls) :]).reshape(1, *old, 3).permute(0, 3, 1, 2)
+    mode, _, kind = convention.partition("_")
+    expected = torch.nn.functional.interpolate(
+        grid, size=new, mode=mode, align_corners=kind == "aligned", antialias=kind == "antialiased"
+    )
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, 3).numpy()
+    np.testing.assert_allclose(found[int(cls) :], expected, atol=1e-12)
+    if cls:
+        np.testing.assert_array_equal(found[0], positions[0])
+
+
+def test_the_default_convention_is_the_originals() -> None:
+    """The original code zooms with scipy at order 1."""
+    positions = np.random.default_rng(1).standard_normal((1 + 7 * 7, 4))
+    found = tn.compile(models.resize_positions(7, 12))({}, positions)
+    expected = scipy.ndimage.zoom(positions[1:].reshape(7, 7, 4), (12 / 7, 12 / 7, 1), order=1)
+    np.testing.assert_allclose(found[1:], expected.reshape(-1, 4), atol=1e-12)
+    others = [
+        tn.compile(models.resize_positions(7, 12, convention=c))({}, positions) for c in CONVENTIONS[1:]
+    ]
+    assert all(abs(each - found).max() > 1e-3 for each in others)
+
+
+def test_a_larger_image_keeps_the_patch() -> None:
+    before, after = models.vit(8, 4, 8, 1, 2, classes=3), models.vit(16, 4, 8, 1, 2, classes=3)
+    parameters = tn.init(before, dtype="float64")
+    resize = tn.compile(models.resize_positions(2, 4))
+    parameters["embed.pos"] = resize({}, parameters["embed.pos"])
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    assert tn.compile(after)(parameters, x).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 770}, r"dim=770 does not divide by heads=12"),
+        ({"patch": 15}, r"image height=224 does not divide by patch height=15(?s:.*)or image height=210"),
+        ({"image": (32, 20), "patch": 8}, r"image width=20 does not divide by patch width=8"),
+        ({"image": 0}, r"image=0(?s:.*)positive"),
+        ({"image": (1, 2, 3)}, r"image=\(1, 2, 3\)"),
+        ({"head": "none"}, r"head='none'(?s:.*)'linear', 'mlp'"),
+    ],
+)
+def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.vit(**changes)
+
+
+def test_an_unknown_preset() -> None:
+    with pytest.raises(tn.EquationError, match=r"no layer or model 'vit_b16'(?s:.*)did you mean 'vit_b_16'"):
+        models.create("vit_b16")
