@@ -313,6 +313,7 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "mask": None,
         "causal": config.attn_type == "uni",
         "segments": False,
+        "empty": "all",
         "head": head,
         "classes": config.num_labels,
         "logits_bias": head == "tokens",

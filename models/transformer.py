@@ -220,7 +220,8 @@ def transformer(
         return (y, *grown) if step else y
 
     inputs = _inputs(part, words, padding, layers)
-    sizes: dict[str, Any] = {"D": dim, "h": heads, "F": hidden}
+    used = (depth if part in ("both", "encoder") else 0) + (layers if part != "encoder" else 0)
+    sizes: dict[str, Any] = {"D": dim, **({"h": heads, "F": hidden} if used else {})}
     if words:
         sizes |= {"V": vocabulary} if not own or part in ("both", "encoder") else {}
         sizes |= {"W": target_vocabulary} if own and part != "encoder" else {}

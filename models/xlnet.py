@@ -96,6 +96,7 @@ class _Streams:
     causal: bool
     segments: bool
     memory: bool
+    empty: str
     activation: str
     eps: float
     dropout: float
@@ -155,14 +156,15 @@ class _Streams:
         x = h if memory is None else tn.layer(CONTEXT, inputs="m[b,p,c] h[b,n,c]")(memory, h)
         keys = tn.layer(KEYS, inputs="x[b,j,e] R[r,e]", outputs="k v kr", h="h", e="D", d="D/h")
         made = keys(x, distances, scope=f"{scope}.attention")
-        content = self._stream(h, made, settings[0], scope)
-        return content, None if g is None else self._stream(g, made, settings[1], scope)
+        content = self._stream(h, made, settings[0], scope, self.masked)
+        return content, None if g is None else self._stream(g, made, settings[1], scope, self.empty == "all")
 
-    def _stream(self, x: tn.Tensor, keys: tuple[tn.Tensor, ...], setting: list[tn.Tensor], scope: str) -> Any:
+    def _stream(self, x: tn.Tensor, keys: Any, setting: list[tn.Tensor], scope: str, sees_some: bool) -> Any:
         score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
         weights = (
             f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
         )
+        weights += "" if sees_some or not self.masked else " * seen[b,i,j]"
         near, segment = (NEAR, SEGMENT) if self.segments else ("", "")
         inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", "kr[h,r,d]", "at[b,i,j]"]
         inputs += (["seen[b,i,j]"] if self.masked else []) + (["alike[b,i,j]"] if self.segments else [])
@@ -200,6 +202,7 @@ def xlnet(
     causal: bool = False,
     segments: bool = True,
     memory: bool = False,
+    empty: str = "nothing",
     head: str | None = "tokens",
     classes: Size = 2,
     logits_bias: bool = False,
@@ -227,6 +230,8 @@ def xlnet(
         causal: whether positions see only those before them, whatever the order.
         segments: whether there are segments, which add 3·D for each layer.
         memory: whether layers also attend to memories; those count as segment 0.
+        empty: what a query stream reads that may see no key at all, as the first of an order without
+            memory: "nothing", or "all" keys alike, its own among them, as in `transformers`.
         head: "tokens" for logits by the embedding (eq. 4), "classes" for a classifier of the last
             token, or none for the stream itself.
         classes: K.
@@ -245,13 +250,15 @@ def xlnet(
         116718336
     """
     chosen(head, HEADS, "head")
+    chosen(empty, ("nothing", "all"), "empty")
     masks = () if mask is None else (mask,) if isinstance(mask, str) else tuple(mask)
     for each in masks:
         chosen(each, tuple(MASKS), "mask")
     if head == "classes" and two_streams:
         raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
     divided(dim, heads, "dim", "heads")
-    stream = _Streams(masks, causal, segments, memory, activation, eps, dropout)
+    divided(dim, 2, "dim", "a sine and a cosine")
+    stream = _Streams(masks, causal, segments, memory, empty, activation, eps, dropout)
 
     def forward(*tensors: tn.Tensor) -> Any:
         given = dict(zip(inputs, tensors, strict=True))

@@ -1,0 +1,74 @@
+"""Losses against torch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+
+cross_entropy = torch.nn.functional.cross_entropy
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.floats(0, 1), st.integers(0, 99))
+def test_cross_entropy(batch: int, classes: int, smoothing: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits, t = rng.standard_normal((batch, classes)) * 5, rng.integers(0, classes, batch)
+    expected = cross_entropy(torch.tensor(logits), torch.tensor(t), label_smoothing=smoothing).item()
+    found = tn.compile(models.cross_entropy(smoothing=smoothing))({}, logits, t)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_labels_that_do_not_count(backend: str, smoothing: float) -> None:
+    rng = np.random.default_rng(0)
+    logits, t = rng.standard_normal((3, 5, 7)), rng.integers(0, 7, (3, 5))
+    t[1, 2:] = -100
+    expected = cross_entropy(
+        torch.tensor(logits).transpose(1, 2), torch.tensor(t), label_smoothing=smoothing, ignore_index=-100
+    )
+    graph = models.cross_entropy(tokens=True, smoothing=smoothing, ignore=-100)
+    arrays: list[Any] = [logits, t] if backend == "numpy" else [torch.tensor(logits), torch.tensor(t)]
+    np.testing.assert_allclose(
+        float(tn.compile(graph, backend=backend)({}, *arrays)), expected.item(), rtol=1e-12
+    )
+    assert float(tn.compile(graph)({}, logits, np.full_like(t, -100))) == 0
+
+
+def test_permutation_loss() -> None:
+    rng = np.random.default_rng(0)
+    order = models.factorize(4, 9, predict=3)
+    logits, t = rng.standard_normal((4, 3, 7)), rng.integers(0, 7, (4, 9))
+    logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.mean(
+        [logp[b, p, t[b, z]] for b, row in enumerate(order.targets) for p, z in enumerate(row)]
+    )
+    np.testing.assert_allclose(tn.compile(models.permutation_loss())({}, logits, t, order.targets), expected)
+
+
+def test_gradient_of_the_loss() -> None:
+    rng = np.random.default_rng(0)
+    logits = torch.tensor(rng.standard_normal((4, 6)), requires_grad=True)
+    t = torch.tensor(rng.integers(0, 6, 4))
+    loss = tn.compile(models.cross_entropy(smoothing=0.2), backend="torch")({}, logits, t)
+    (found,) = torch.autograd.grad(loss, logits)
+    (expected,) = torch.autograd.grad(cross_entropy(logits, t, label_smoothing=0.2), logits)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.5])
+def test_smoothing_is_a_share(smoothing: float) -> None:
+    with pytest.raises(tn.ShapeError, match=r"smoothing=(?s:.*)from 0 to 1"):
+        models.cross_entropy(smoothing=smoothing)
+
+
+def test_orders_need_numbers() -> None:
+    with pytest.raises(tn.ShapeError, match=r"predict=0.5(?s:.*)at least 1"):
+        models.factorize(2, 5, predict=0.5)

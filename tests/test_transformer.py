@@ -1,0 +1,158 @@
+"""The Transformer (spec E5, E6): its parts, decoding step by step, the classifier of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+
+small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hidden": 6}
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.integers(1, 5),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=25)
+def test_parameters(
+    heads: int, half: int, encoder: int, decoder: int, hidden: int, pre: bool, own: bool, bias: bool
+) -> None:
+    dim = 2 * half * heads
+    graph = models.transformer(
+        7,
+        dim,
+        encoder,
+        heads,
+        hidden,
+        decoder_depth=decoder,
+        pre=pre,
+        bias=bias,
+        target_vocabulary=5 if own else None,
+        tied=not own,
+    )
+    attention = 4 * dim**2 + bias * 4 * dim
+    feed_forward = 2 * dim * hidden + hidden + dim
+    layers = encoder * (attention + feed_forward + 4 * dim) + decoder * (
+        2 * attention + feed_forward + 6 * dim
+    )
+    embeddings = 7 * dim + own * 2 * 5 * dim
+    assert tn.parameter_count(graph) == layers + embeddings + pre * 4 * dim
+    assert sum(array.size for array in tn.init(graph).values()) == tn.parameter_count(graph)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "sines_first", "learned", None])
+@pytest.mark.parametrize("pre", [False, True])
+def test_parts_and_steps_make_the_whole(positions: str | None, pre: bool) -> None:
+    settings = {
+        **small,
+        "positions": positions,
+        "pre": pre,
+        "padding": True,
+        "length": 9,
+        "target_vocabulary": 7,
+    }
+    whole, encoder, decoder, step = (
+        models.transformer(**settings, part=part) for part in ("both", "encoder", "decoder", "step")
+    )
+    parameters, rng = tn.init(whole, dtype="float64"), np.random.default_rng(0)
+    source, target = rng.integers(0, 11, (3, 5)), rng.integers(0, 7, (3, 6))
+    keep, own = np.arange(5) < np.array([[5], [3], [1]]), np.ones((3, 6))
+    expected = tn.compile(whole)(parameters, source, target, keep, own)
+    memory = tn.compile(encoder)(parameters, source, keep)
+    np.testing.assert_allclose(
+        tn.compile(decoder)(parameters, target, memory, keep, own), expected, atol=1e-12
+    )
+    f, stored, steps = tn.compile(step), [np.zeros((3, 2, 0, 4))] * 4, []
+    for n in range(6):
+        logits, *stored = f(parameters, target[:, n : n + 1], memory, keep, *stored)
+        steps.append(logits)
+    np.testing.assert_allclose(np.concatenate(steps, 1), expected, atol=1e-12)
+    assert stored[0].shape == (3, 2, 6, 4)
+
+
+def test_the_decoder_does_not_look_ahead() -> None:
+    graph = models.transformer(**small)
+    parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)
+    source, target = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 6))
+    f = tn.compile(graph)
+    other = target.copy()
+    other[:, 4:] = (other[:, 4:] + 1) % 11
+    assert np.array_equal(f(parameters, source, target)[:, :4], f(parameters, source, other)[:, :4])
+
+
+def test_padding_of_the_source_is_not_read() -> None:
+    graph = models.transformer(**small, padding=True)
+    parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)
+    source, target = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 4))
+    keep, own = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), np.ones((2, 4))
+    other = np.where(keep == 1, source, (source + 3) % 11)
+    f = tn.compile(graph)
+    np.testing.assert_array_equal(
+        f(parameters, source, target, keep, own), f(parameters, other, target, keep, own)
+    )
+    short = f(parameters, source[:1, :3], target[:1], keep[:1, :3], own[:1])
+    np.testing.assert_allclose(f(parameters, source, target, keep, own)[:1], short, atol=1e-12)
+
+
+def test_dropout_drops_in_training_only() -> None:
+    import torch
+
+    module = tn.module(models.transformer(**small, dropout=0.5), seed=0)
+    source, target = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 4, dtype=torch.long)
+    assert not torch.equal(module(source, target), module(source, target))
+    module.eval()
+    assert torch.equal(module(source, target), module(source, target))
+
+
+@pytest.mark.parametrize("pool", ["max", "mean", "first"])
+@pytest.mark.parametrize("padding", [True, False])
+def test_classifier_of_texts(pool: str, padding: bool) -> None:
+    graph = models.transformer_classifier(11, 3, 8, 2, 2, 6, pool=pool, padding=padding)
+    parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)
+    t, f = rng.integers(0, 11, (2, 7)), tn.compile(graph)
+    if not padding:
+        assert f(parameters, t).shape == (2, 3)
+        return
+    keep = np.array([[1] * 7, [1, 1, 1, 0, 0, 0, 0]])
+    y = f(parameters, t, keep)
+    assert y.shape == (2, 3)
+    np.testing.assert_array_equal(f(parameters, np.where(keep == 1, t, 0), keep), y)
+    np.testing.assert_allclose(f(parameters, t[1:, :3], keep[1:, :3]), y[1:], atol=1e-12)
+
+
+def test_classifier_parameters() -> None:
+    graph = models.transformer_classifier(100, 2, 16, 3, 4, 32)
+    layer = 4 * 16**2 + 16 + 2 * 16 * 32 + 32 + 16 + 4 * 16
+    assert tn.parameter_count(graph) == 100 * 16 + 3 * layer + 16 * 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 9, "heads": 2}, r"dim=9 does not divide by heads=2"),
+        ({"part": "all"}, r"part='all'(?s:.*)'both', 'encoder', 'decoder', 'step'"),
+        ({"positions": "rotary"}, r"positions='rotary'"),
+        ({"vocabulary": None, "target_vocabulary": 3}, r"target_vocabulary= is given without vocabulary="),
+        ({"dim": 3, "heads": 1}, r"dim=3 does not divide|a whole number"),
+    ],
+)
+def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.transformer(**{**small, **changes})
+
+
+def test_a_pool_of_another_name() -> None:
+    with pytest.raises(tn.ShapeError, match=r"pool='sum'(?s:.*)'max', 'mean', 'first'"):
+        models.transformer_classifier(pool="sum")

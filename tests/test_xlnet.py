@@ -1,0 +1,194 @@
+"""XLNet (spec D): two streams, factorization orders, partial prediction, fine-tuning, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+
+small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
+
+
+def parameters_of(graph: tn.Graph, seed: int = 0) -> dict[str, Any]:
+    """Random everywhere, biases too."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal(array.shape) * 0.5
+        for name, array in tn.init(graph, dtype="float64").items()
+    }
+
+
+@pytest.mark.parametrize(("name", "number"), [("xlnet_base", 116_718_336), ("xlnet_large", 360_268_800)])
+def test_published_counts(name: str, number: int) -> None:
+    graph = models.create(name)
+    assert tn.parameter_count(graph) == number
+    assert sum(row[2] for row in tn.parameter_table(graph)) == number
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(1, 5), st.booleans(), st.booleans()
+)
+@settings(max_examples=25)
+def test_parameters(heads: int, width: int, depth: int, hidden: int, segments: bool, two: bool) -> None:
+    """Counted by hand; both streams have one set of parameters, and only w is more."""
+    dim = 2 * heads * width
+    graph = models.xlnet(7, dim, depth, heads, hidden, segments=segments, two_streams=two)
+    layer = 5 * dim**2 + 2 * dim + segments * 3 * dim + 4 * dim + 2 * dim * hidden + hidden + dim
+    assert tn.parameter_count(graph) == 7 * dim + depth * layer + two * dim
+    assert sum(array.size for array in tn.init(graph).values()) == tn.parameter_count(graph)
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.floats(1, 12), st.integers(0, 99))
+def test_factorization_orders(batch: int, length: int, predict: float, seed: int) -> None:
+    """D3: the mask against a loop written from the definition; targets are the last of the order."""
+    found = models.factorize(batch, length, predict=predict, seed=seed)
+    for b, order in enumerate(found.order):
+        assert sorted(order) == list(range(length))
+        for t, position in enumerate(order):
+            before = set(order[:t])
+            assert {j for j in range(length) if found.see[b, position, j]} == before
+    count = max(1, round(length / predict))
+    np.testing.assert_array_equal(found.targets, found.order[:, length - count :])
+    np.testing.assert_array_equal(
+        found.order, models.factorize(batch, length, predict=predict, seed=seed).order
+    )
+
+
+def test_orders_are_uniform() -> None:
+    orders = models.factorize(6000, 3, seed=1).order
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert abs(counts / 6000 - 1 / 6).max() < 0.02
+
+
+@given(st.integers(0, 99), st.booleans(), st.booleans())
+@settings(max_examples=12)
+def test_a_query_stream_does_not_see_its_own_token(seed: int, segments: bool, memory: bool) -> None:
+    """D2, to the bit: g at z_t is blind to x_{z_t}, and to what comes later in the order."""
+    graph = models.xlnet(**small, segments=segments, memory=memory)
+    parameters, rng = parameters_of(graph), np.random.default_rng(seed)
+    order = models.factorize(1, 6, seed=seed)
+    t = rng.integers(0, 13, (1, 6))
+    z = order.order  # predict every position, in the order
+    rest = [order.see, *([rng.integers(0, 2, (1, 6))] if segments else [])]
+    rest += [rng.standard_normal((1, 3, 8)) for _ in range(2)] if memory else []
+    f = tn.compile(graph)
+
+    def logits(tokens: Any) -> Any:
+        y = f(parameters, tokens, z, *rest)
+        return y[0] if memory else y
+
+    before = logits(t)
+    for at in range(6):
+        other = t.copy()
+        other[0, z[0, at]] = (t[0, z[0, at]] + 1 + rng.integers(12)) % 13
+        changed = logits(other)
+        assert np.array_equal(changed[:, : at + 1], before[:, : at + 1])
+        if at < 5:
+            assert abs(changed[:, at + 1 :] - before[:, at + 1 :]).max() > 0
+
+
+def test_the_distribution_depends_on_the_target_position() -> None:
+    """D1: from one context, other positions are predicted otherwise; h of the context is the same."""
+    graph = models.xlnet(**small, segments=False)
+    parameters = parameters_of(graph)
+    t = np.array([[3, 1, 4, 1, 5]])
+    see = np.zeros((1, 5, 5), bool)
+    see[:, 3:, :3] = True  # both targets see positions 0, 1 and 2
+    see[:, :3, :3] = True
+    logits = tn.compile(graph)(parameters, t, np.array([[3, 4]]), see)[0]
+    assert abs(logits[0] - logits[1]).max() > 1e-3
+    alone = models.xlnet(**small, segments=False, two_streams=False, head=None)
+    h = tn.compile(alone)(parameters, t, see)
+    elsewhere = tn.compile(alone)(parameters, np.array([[3, 1, 4, 7, 8]]), see)
+    np.testing.assert_array_equal(h[:, :3], elsewhere[:, :3])
+
+
+def test_fine_tuning_drops_the_query_stream() -> None:
+    """D5: the content stream alone is the content stream of two."""
+    two = models.xlnet(**small, memory=True)
+    alone = models.xlnet(**small, memory=True, two_streams=False, head=None)
+    parameters, rng = parameters_of(two), np.random.default_rng(0)
+    order = models.factorize(2, 5)
+    t, segment = rng.integers(0, 13, (2, 5)), rng.integers(0, 2, (2, 5))
+    memories = [rng.standard_normal((2, 4, 8)) for _ in range(2)]
+    _, *inner = tn.compile(two)(parameters, t, order.targets, order.see, segment, *memories)
+    _, *same = tn.compile(alone)(parameters, t, order.see, segment, *memories)
+    for a, b in zip(inner, same, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_partial_prediction_costs_less() -> None:
+    """D4: the query stream exists for the p predicted positions only; its cost is linear in p."""
+    p, n = sympy.symbols("p n")
+    graph = models.xlnet(**small)
+    cost = sympy.Poly(tn.flop_formula(graph, n=64, p=10), p, n)
+    assert cost.degree(p) == 1
+    numbers = [tn.flop_count(graph, b=1, n=60, p=60 // k) for k in (1, 2, 6, 60)]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[0] > 1.7 * numbers[-1]
+
+
+def test_predictions_do_not_depend_on_what_else_is_predicted() -> None:
+    graph = models.xlnet(**small)
+    parameters, rng = parameters_of(graph), np.random.default_rng(0)
+    order = models.factorize(2, 6)
+    t, segment = rng.integers(0, 13, (2, 6)), np.zeros((2, 6), int)
+    f = tn.compile(graph)
+    all_of_them = f(parameters, t, order.order, order.see, segment)
+    some = f(parameters, t, order.order[:, 4:], order.see, segment)
+    np.testing.assert_allclose(some, all_of_them[:, 4:], rtol=1e-10, atol=1e-12)
+
+
+def test_memory_continues_a_text() -> None:
+    """D6: a text in two segments with memory is the causal text in one, as positions are relative."""
+    whole = models.xlnet(**small, two_streams=False, mask=None, causal=True, segments=False)
+    parts = models.xlnet(**small, two_streams=False, mask=None, causal=True, segments=False, memory=True)
+    parameters, t = parameters_of(whole), np.random.default_rng(0).integers(0, 13, (2, 9))
+    expected = tn.compile(whole)(parameters, t)
+    f = tn.compile(parts)
+    first, *memories = f(parameters, t[:, :4], *[np.zeros((2, 0, 8))] * 2)
+    second, *_ = f(parameters, t[:, 4:], *memories)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_padding_is_not_read() -> None:
+    graph = models.xlnet(**small, mask=("permutation", "padding"))
+    parameters, rng = parameters_of(graph), np.random.default_rng(0)
+    see = np.ones((1, 5, 5), bool)
+    t, segment, keep = rng.integers(0, 13, (1, 5)), np.zeros((1, 5), int), np.array([[1, 1, 1, 0, 0]])
+    z = np.array([[0, 1, 2]])
+    other = np.where(keep == 1, t, (t + 5) % 13)
+    f = tn.compile(graph)
+    np.testing.assert_array_equal(
+        f(parameters, t, z, see, keep, segment), f(parameters, other, z, see, keep, segment)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 10, "heads": 4}, r"dim=10 does not divide by heads=4"),
+        ({"dim": 7, "heads": 1}, r"dim=7 does not divide by a sine and a cosine=2"),
+        ({"mask": "perm"}, r"mask='perm'(?s:.*)'permutation', 'padding'"),
+        ({"head": "classes"}, r"head='classes' reads the content stream(?s:.*)two_streams=False"),
+        ({"head": "word"}, r"head='word'"),
+    ],
+)
+def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.xlnet(**{**small, **changes})
+
+
+def test_a_mask_of_the_wrong_shape() -> None:
+    graph = models.xlnet(**small)
+    t = np.zeros((2, 5), int)
+    with pytest.raises(tn.ShapeError, match=r"of 'see' is 4, and should be 5"):
+        tn.compile(graph)(tn.init(graph), t, t[:, :2], np.ones((2, 5, 4)), t)
