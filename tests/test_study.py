@@ -180,7 +180,7 @@ def test_what_is_printed(finished: tuple[Path, list[RunResult], str]) -> None:
 def test_the_table_fits_80_columns(finished: tuple[Path, list[RunResult], str]) -> None:
     console = Console(file=io.StringIO(), width=80)
     widest = replace(finished[1][0], name="tcl12-tucker", flops=99999, test_top1=100.0, test_top5=100.0)
-    console.print(table([widest]))
+    console.print(table(DIGITS, [widest]))
     assert f"│ tcl12-tucker │ {widest.parameters} = " in printed(console)
     assert "99,999 │ 100.0 │ 100.0 │" in printed(console)
 

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from tensornet.errors import TensornetError
 
 from .libraries import library
+from .task import Examples
 
-__all__ = ["TEST_IMAGES", "Digits", "load_digits"]
+__all__ = ["TEST_IMAGES", "load_digits"]
 
 TEST_IMAGES = 450
 """Images held out; the other 1,347 train."""
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Images as float32 tensors of shape (n, 8, 8) and labels as int64 tensors of shape (n,)."""
-
-    train_images: Any
-    train_labels: Any
-    test_images: Any
-    test_labels: Any
+ABOUT = "the 1,797 digits of scikit-learn (8×8 pixels), 450 of them, every class in proportion, held out"
 
 
-def load_digits(seed: int) -> Digits:
+def load_digits(seed: int, data: str | None = None) -> Examples:
     """The digits, split by `seed` with every class in proportion.
 
     Pixels are standardised by the mean and standard deviation of all training pixels together:
     some pixels are never inked, so one by one they have no deviation to divide by.
 
+    Args:
+        seed: decides the split.
+        data: nothing; the digits come with scikit-learn.
+
     Raises:
         BackendError: scikit-learn or PyTorch is missing.
+        TensornetError: a place of data is given.
     """
+    if data is not None:
+        raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix="leave --data out")
     torch = library("torch")
     bunch = library("sklearn.datasets").load_digits()
     split = library("sklearn.model_selection").train_test_split
@@ -39,9 +39,11 @@ def load_digits(seed: int) -> Digits:
         bunch.images, bunch.target, test_size=TEST_IMAGES, stratify=bunch.target, random_state=seed
     )
     mean, deviation = float(train.mean()), float(train.std())
-    return Digits(
-        torch.tensor((train - mean) / deviation, dtype=torch.float32),
+    return Examples(
+        (torch.tensor((train - mean) / deviation, dtype=torch.float32),),
         torch.tensor(train_labels, dtype=torch.int64),
-        torch.tensor((test - mean) / deviation, dtype=torch.float32),
+        (torch.tensor((test - mean) / deviation, dtype=torch.float32),),
         torch.tensor(test_labels, dtype=torch.int64),
+        ABOUT,
+        {},
     )

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .data import TEST_IMAGES
 from .pictures import curves_picture, pareto_front, pareto_picture
-from .rows import STUDY
 from .store import write_whole
+from .task import Task
 from .training import RunResult
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ COLUMNS = (
 """The columns of results.csv: the fields of a result, all but its history."""
 
 
-def write_outputs(folder: Path, results: Sequence[RunResult], environment: Mapping[str, Any]) -> None:
+def write_outputs(
+    folder: Path, task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]
+) -> None:
     """Writes all files of results, each whole or not at all.
 
     Raises:
@@ -49,18 +50,18 @@ def write_outputs(folder: Path, results: Sequence[RunResult], environment: Mappi
         "results.csv": _csv(results).encode(),
         "pareto.png": pareto_picture(results),
         "curves.png": curves_picture(results),
-        "report.md": _markdown(results, environment).encode(),
+        "report.md": _markdown(task, results, environment).encode(),
     }
     for name, content in contents.items():
         write_whole(folder / name, content)
 
 
-def table(results: Sequence[RunResult]) -> Table:
+def table(task: Task, results: Sequence[RunResult]) -> Table:
     """The results as a table for the terminal."""
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title="Handwritten digits: parameters and accuracy", title_justify="left")
+    shown = Table(title=task.title, title_justify="left")
     shown.add_column("name", no_wrap=True)
     shown.add_column("parameters\nby formula")
     for heading in ("\nby count", "\nFLOPs", "top-1\n(%)", "top-5\n(%)", "ms a\nstep"):
@@ -100,23 +101,23 @@ def _csv(results: Sequence[RunResult]) -> str:
     return buffer.getvalue()
 
 
-def _markdown(results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
+def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
     formulas = [
         f"- **{each.name}**: {each.parameters:,} = `{each.formula}`, {each.sizes}" for each in results
     ]
     parts = (
-        ["# Handwritten digits: parameters and accuracy"],
+        [f"# {task.title}"],
         _introduction(environment),
         _results_table(results),
         ["![Test top-1 against parameters](pareto.png)"],
         ["![Test top-1 by epoch](curves.png)"],
-        _reading(results),
+        _reading(task, results, environment["data"]["test"]),
         ["## Columns"],
-        _meanings(),
+        _meanings(task.example),
         ["## Formulas"],
         formulas,
         ["## Reproduce"],
-        _reproduction(results, environment),
+        _reproduction(task, results, environment),
     )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -124,12 +125,10 @@ def _markdown(results: Sequence[RunResult], environment: Mapping[str, Any]) -> s
 def _introduction(environment: Mapping[str, Any]) -> list[str]:
     recipe = environment["recipe"]
     return [
-        "Classifiers of the 1,797 digits of scikit-learn (8×8 pixels), dense and tensorized, trained by",
-        f"one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning",
+        f"Classifiers of {environment['data']['about']},",
+        f"trained by one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning",
         f"rate {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay",
-        f"{recipe['weight_decay']:g}.",
-        f"{TEST_IMAGES} images, every class in proportion, are held out as the test;",
-        f"the seed is {environment['seed']}.",
+        f"{recipe['weight_decay']:g}, label smoothing {recipe['smoothing']:g}; the seed is {environment['seed']}.",
     ]
 
 
@@ -151,36 +150,40 @@ def _results_table(results: Sequence[RunResult]) -> list[str]:
     return lines
 
 
-def _reading(results: Sequence[RunResult]) -> list[str]:
+def _reading(task: Task, results: Sequence[RunResult], tested: int) -> list[str]:
     """What the numbers can bear."""
     best = max(each.test_top1 for each in results) / 100.0
-    error = 100.0 * math.sqrt(best * (1.0 - best) / TEST_IMAGES)
+    error = 100.0 * math.sqrt(best * (1.0 - best) / tested)
     return [
         "Names in bold are on the Pareto front: no other row is as accurate with as few parameters. One test",
-        f"image is {100.0 / TEST_IMAGES:.2f} points, the standard error of the best accuracy {error:.1f},",
+        f"{task.example} is {100.0 / tested:.2f} points, the standard error of the best accuracy {error:.1f},",
         "and this is one seed: differences of that size between rows mean nothing. Accuracies are those",
-        "after the last epoch; no epoch is chosen by its test accuracy. The recipe itself is the better of two",
-        "that were tried over three seeds on these images, so the accuracies are a little hopeful.",
+        "after the last epoch; no epoch is chosen by its test accuracy.",
+        *([task.caution] if task.caution else []),
     ]
 
 
-def _meanings() -> list[str]:
+def _meanings(example: str) -> list[str]:
     return [
         "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
         "- **× fewer**: the parameters of the row `dense` divided by these.",
-        "- **FLOPs**: floating-point operations of the contractions for one image, forward: those of a",
-        "  mini-batch in the order planned for it, divided by its images; a multiplication and an addition are two.",
-        "- **top-1**: percent of test images whose most likely class is right.",
-        "- **top-5**: percent of test images whose five most likely classes hold the right one.",
+        f"- **FLOPs**: floating-point operations of the contractions for one {example}, forward: those of a",
+        f"  mini-batch in the order planned for it, divided by its {example}s;",
+        "  a multiplication and an addition are two.",
+        f"- **top-1**: percent of test {example}s whose most likely class is right.",
+        f"- **top-5**: percent of test {example}s whose five most likely classes hold the right one.",
         "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one",
         "  mini-batch, on one thread of the machine that ran it.",
     ]
 
 
-def _reproduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
+def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     names = [each.name for each in results]
-    rows = "" if names == list(STUDY) else f", rows={names!r}"
-    settings = f"epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows}"
+    rows = "" if names == list(task.rows) else f", rows={names!r}"
+    place = environment["data"]["place"]
+    subject = "" if task.name == "digits" else f"task={task.name!r}, "
+    subject += f"data={place!r}, " if place else ""
+    settings = f"{subject}epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows}"
     used = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
         "`pip install 'tensornet-einsum[study]'` and run the lines below. All columns but the time come out",

@@ -10,30 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from tensornet.errors import TensornetError
 
-from .data import Digits, load_digits
 from .libraries import check_libraries, versions
 from .report import table, write_outputs
-from .rows import STUDY, build_graph
+from .rows import DIGITS
 from .store import RunStore
-from .training import RECIPE, Recipe, RunResult, train
+from .task import Examples, Task
+from .text import TEXT
+from .training import Recipe, RunResult, train
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-__all__ = ["run_study"]
+__all__ = ["TASKS", "run_study"]
+
+TASKS = {task.name: task for task in (DIGITS, TEXT)}
+"""What can be studied, by name."""
 
 
 def run_study(
     folder: Path,
     *,
+    task: str = "digits",
+    data: str | None = None,
     epochs: int | None = None,
     seed: int = 0,
     rows: Sequence[str] | None = None,
     fresh: bool = False,
     console: Console | None = None,
 ) -> list[RunResult]:
-    """Trains the classifiers of `STUDY` on the digits and writes the results into a folder.
+    """Trains the classifiers of a task on its examples and writes the results into a folder.
 
     A run that the folder holds already, with the same settings, is kept. Writes `results.json`,
     `results.csv`, `report.md`, `pareto.png`, `curves.png` and `runs/<name>.json`. They show every
@@ -41,14 +47,16 @@ def run_study(
 
     Args:
         folder: made if it is not there.
-        epochs: passes over the training images; those of the recipe (60) if not given.
+        task: "digits" or "text".
+        data: where the examples come from, as the task takes it.
+        epochs: passes over the training examples; those of the task's recipe if not given.
         seed: for the split, the initial values and the mini-batches.
-        rows: names in `STUDY`, all if not given.
+        rows: names among the rows of the task, all if not given.
         fresh: whether runs in the folder are done anew.
         console: where progress is shown; standard output if not given.
 
     Returns:
-        The results of these rows, in their order in `STUDY`.
+        The results of these rows, in their order in the task.
 
     Raises:
         BackendError: PyTorch, scikit-learn or matplotlib is missing.
@@ -57,33 +65,39 @@ def run_study(
     """
     from rich.console import Console
 
-    names = _chosen(rows)
-    study = _Study(Path(folder), _recipe(epochs), _checked_seed(seed), console or Console())
+    if task not in TASKS:
+        raise TensornetError(f"there is no study '{task}'", fix=f"choose of {', '.join(TASKS)}")
+    subject = TASKS[task]
+    names, recipe = _chosen(subject, rows), _recipe(subject, epochs)
+    seed = _checked_seed(seed)
     check_libraries()
+    RunStore(Path(folder)).prepare()
+    examples = subject.load(seed, data)
+    study = _Study(Path(folder), subject, examples, data, recipe, seed, console or Console())
     results = study.run(names, fresh)
     known = study.with_others(results)
-    write_outputs(study.folder, known, study.environment())
-    study.console.print(table(known))
+    write_outputs(study.folder, subject, known, study.environment())
+    study.console.print(table(subject, known))
     study.console.print(f"results in {study.folder}", markup=False, highlight=False, soft_wrap=True)
     return results
 
 
-def _chosen(rows: Sequence[str] | None) -> list[str]:
-    wanted = list(STUDY) if rows is None else [rows] if isinstance(rows, str) else list(rows)
+def _chosen(task: Task, rows: Sequence[str] | None) -> list[str]:
+    wanted = list(task.rows) if rows is None else [rows] if isinstance(rows, str) else list(rows)
     for name in wanted:
-        if name not in STUDY:
-            raise TensornetError(f"the study has no row '{name}'", fix=f"choose of {', '.join(STUDY)}")
+        if name not in task.rows:
+            raise TensornetError(f"the study has no row '{name}'", fix=f"choose of {', '.join(task.rows)}")
     if not wanted:
-        raise TensornetError("no row is chosen", fix=f"choose of {', '.join(STUDY)}")
-    return [name for name in STUDY if name in wanted]
+        raise TensornetError("no row is chosen", fix=f"choose of {', '.join(task.rows)}")
+    return [name for name in task.rows if name in wanted]
 
 
-def _recipe(epochs: int | None) -> Recipe:
+def _recipe(task: Task, epochs: int | None) -> Recipe:
     if epochs is None:
-        return RECIPE
+        return task.recipe
     if epochs < 1:
         raise TensornetError(f"epochs is {epochs}", fix="give 1 or more")
-    return replace(RECIPE, epochs=epochs)
+    return replace(task.recipe, epochs=epochs)
 
 
 def _checked_seed(seed: int) -> int:
@@ -94,20 +108,29 @@ def _checked_seed(seed: int) -> int:
 
 @dataclass(frozen=True)
 class _Study:
-    """A folder, the recipe and the seed: what all rows share."""
+    """A folder, the task, its examples, the recipe and the seed: what all rows share."""
 
     folder: Path
+    task: Task
+    examples: Examples
+    data: str | None
     recipe: Recipe
     seed: int
     console: Console
 
     def environment(self) -> dict[str, Any]:
         """What the numbers depend on beside the row: seed, recipe, versions."""
-        return {"seed": self.seed, "recipe": asdict(self.recipe), "versions": versions()}
+        counts = {"train": len(self.examples.train_labels), "test": len(self.examples.test_labels)}
+        return {
+            "seed": self.seed,
+            "recipe": asdict(self.recipe),
+            "data": {"place": self.data, "about": self.examples.about, **counts},
+            "versions": versions(),
+        }
 
     def settings(self, name: str) -> dict[str, Any]:
         """All that the numbers of a row depend on."""
-        return {"name": name, "row": asdict(STUDY[name]), **self.environment()}
+        return {"name": name, "row": asdict(self.task.rows[name]), **self.environment()}
 
     def run(self, names: Sequence[str], fresh: bool) -> list[RunResult]:
         """The results of these rows, found in the folder or trained now."""
@@ -128,32 +151,31 @@ class _Study:
         return [done[name] for name in names]
 
     def with_others(self, results: Sequence[RunResult]) -> list[RunResult]:
-        """These results and those of the other rows that the folder holds, in the order of `STUDY`."""
+        """These results and those of the other rows that the folder holds, in the order of the task."""
         store, known = RunStore(self.folder), {result.name: result for result in results}
-        found = [known.get(name) or store.load(name, self.settings(name)) for name in STUDY]
+        found = [known.get(name) or store.load(name, self.settings(name)) for name in self.task.rows]
         return [result for result in found if result is not None]
 
     def _train(self, names: Sequence[str], done: dict[str, RunResult], store: RunStore) -> None:
         """Trains these rows; each is kept, on disk and in `done`, as soon as it is finished."""
         if not names:
             return
-        digits = load_digits(self.seed)
         with _progress(self.console, len(names), self.recipe.epochs) as progress:
             for name in names:
-                result = self._train_one(name, digits, progress)
+                result = self._train_one(name, progress)
                 store.save(result, self.settings(name))
                 done[name] = result
                 if not self.console.is_terminal:
                     self._say(_line(result))
 
-    def _train_one(self, name: str, digits: Digits, progress: _Bars) -> RunResult:
+    def _train_one(self, name: str, progress: _Bars) -> RunResult:
         progress.begin(name)
-        row = STUDY[name]
+        row = self.task.rows[name]
         result = train(
             name,
             row.about,
-            build_graph(row),
-            digits,
+            self.task.build(row, self.examples),
+            self.examples,
             recipe=self.recipe,
             seed=self.seed,
             on_epoch=progress.epoch,

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
+from tensornet.executable import sizes_from_shapes
 
-from .data import Digits
 from .libraries import library
+
+if TYPE_CHECKING:
+    from .task import Examples
 
 __all__ = ["RECIPE", "Epoch", "Recipe", "RunResult", "train"]
 
@@ -30,6 +33,7 @@ class Recipe:
         learning_rate: the largest, reached after the warm-up.
         weight_decay: that of AdamW, on all parameters.
         warmup: the share of all steps in which the learning rate rises.
+        smoothing: ε of label smoothing.
     """
 
     epochs: int = 60
@@ -37,6 +41,7 @@ class Recipe:
     learning_rate: float = 0.01
     weight_decay: float = 0.1
     warmup: float = 0.05
+    smoothing: float = 0.0
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate at a step, from 0, of `steps`."""
@@ -47,7 +52,7 @@ class Recipe:
 
 
 RECIPE = Recipe()
-"""What every row is trained by, unless the number of epochs is changed."""
+"""What every row of the digits is trained by, unless the number of epochs is changed."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,9 @@ class RunResult:
         sizes: those sizes, as "i=8, j=8".
         parameters: the formula evaluated.
         counted: the elements of `module.parameters()`.
-        flops: FLOPs of the contractions for one image, forward.
+        flops: FLOPs of the contractions for one example, forward.
         history: one entry an epoch.
-        test_top1: percent of test images whose most likely class is right, after the last epoch.
+        test_top1: percent of test examples whose most likely class is right, after the last epoch.
         test_top5: percent whose five most likely classes hold the right one.
         step_ms: median milliseconds of a training step (forward, backward, update).
     """
@@ -95,13 +100,13 @@ def train(
     name: str,
     about: str,
     graph: tn.Graph,
-    digits: Digits,
+    examples: Examples,
     *,
     recipe: Recipe = RECIPE,
     seed: int = 0,
     on_epoch: Callable[[], None] = lambda: None,
 ) -> RunResult:
-    """Trains the classifier that `graph` describes, x[b,i,j] → y[b,o].
+    """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
     The same seed gives the same numbers (all but the time), whatever ran before.
 
@@ -109,13 +114,13 @@ def train(
         name: that of the row; with the seed it decides the order of the mini-batches.
         about: what the classifier is.
         graph: the classifier.
-        digits: what it learns and is tested on.
+        examples: what it learns and is tested on.
         recipe: how it is trained.
         seed: for initial values and mini-batches.
         on_epoch: called after each epoch.
     """
     with _reproducible():
-        run = _Run(name, graph, digits, recipe, seed)
+        run = _Run(name, graph, examples, recipe, seed)
         history: list[Epoch] = []
         for number in range(recipe.epochs):
             history.append(run.epoch(number))
@@ -126,10 +131,10 @@ def train(
         name=name,
         about=about,
         formula=str(formula),
-        sizes=", ".join(f"{size}={graph.bound[size]}" for size in sizes),
+        sizes=", ".join(f"{size}={graph.bound[size]}" for size in sizes if size in graph.bound),
         parameters=int(tn.parameter_count(graph)),
         counted=sum(parameter.numel() for parameter in run.module.parameters()),
-        flops=round(tn.flop_count(graph, b=recipe.batch) / recipe.batch),
+        flops=round(tn.flop_count(graph, naive=False, **run.sizes) / recipe.batch),
         history=tuple(history),
         test_top1=history[-1].test_top1,
         test_top5=history[-1].test_top5,
@@ -137,12 +142,19 @@ def train(
     )
 
 
-class _Run:
-    """A module, its optimizer and its order of images, during training."""
+EVALUATED = 2048
+"""Examples that are classified at once."""
 
-    def __init__(self, name: str, graph: tn.Graph, digits: Digits, recipe: Recipe, seed: int) -> None:
+
+class _Run:
+    """A module, its optimizer and its order of examples, during training."""
+
+    def __init__(self, name: str, graph: tn.Graph, examples: Examples, recipe: Recipe, seed: int) -> None:
         self.torch = library("torch")
-        self.digits, self.recipe = digits, recipe
+        self.examples, self.recipe = examples, recipe
+        self.torch.manual_seed(_seed_of(seed, name))  # dropout draws from it
+        shapes = [(recipe.batch, *each.shape[1:]) for each in examples.train_inputs]
+        self.sizes = sizes_from_shapes(graph, graph.inputs, shapes)
         self.module = tn.module(graph, seed=seed)
         self.optimizer = self.torch.optim.AdamW(
             self.module.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
@@ -152,33 +164,40 @@ class _Run:
 
     def epoch(self, number: int) -> Epoch:
         """One pass over the training images, then accuracies on all of both parts."""
-        count = len(self.digits.train_labels)
+        count = len(self.examples.train_labels)
         batches = self.torch.randperm(count, generator=self.order).split(self.recipe.batch)
         loss = 0.0
         for step, chosen in enumerate(batches, number * len(batches)):
             rate = self.recipe.rate(step, self.recipe.epochs * len(batches))
             loss += self._step(chosen, rate) * len(chosen) / count
-        (train_top1,) = self._accuracy(self.digits.train_images, self.digits.train_labels, (1,))
-        test_top1, test_top5 = self._accuracy(self.digits.test_images, self.digits.test_labels, (1, 5))
+        (train_top1,) = self._accuracy(self.examples.train_inputs, self.examples.train_labels, (1,))
+        test_top1, test_top5 = self._accuracy(self.examples.test_inputs, self.examples.test_labels, (1, 5))
         return Epoch(loss, train_top1, test_top1, test_top5)
 
     def _step(self, chosen: Any, rate: float) -> float:
-        """One update on the chosen images; returns their mean loss."""
-        images, labels = self.digits.train_images[chosen], self.digits.train_labels[chosen]
+        """One update on the chosen examples; returns their mean loss."""
+        inputs = [each[chosen] for each in self.examples.train_inputs]
+        labels = self.examples.train_labels[chosen]
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         start = time.perf_counter()
-        loss = self.torch.nn.functional.cross_entropy(self.module(images), labels)
+        loss = self.torch.nn.functional.cross_entropy(
+            self.module(*inputs), labels, label_smoothing=self.recipe.smoothing
+        )
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.seconds.append(time.perf_counter() - start)
         return float(loss.item())
 
-    def _accuracy(self, images: Any, labels: Any, depths: tuple[int, ...]) -> tuple[float, ...]:
-        """For each depth k, the percent of images whose k most likely classes hold the right one."""
+    def _accuracy(self, inputs: tuple[Any, ...], labels: Any, depths: tuple[int, ...]) -> tuple[float, ...]:
+        """For each depth k, the percent of examples whose k most likely classes hold the right one."""
+        self.module.eval()
         with self.torch.no_grad():
-            likely = self.module(images).topk(max(depths), dim=1).indices
+            parts = zip(*[each.split(EVALUATED) for each in inputs], strict=True)
+            logits = self.torch.cat([self.module(*part) for part in parts])
+        self.module.train()
+        likely = logits.topk(min(max(depths), logits.shape[1]), dim=1).indices
         right = likely == labels[:, None]
         return tuple(100.0 * int(right[:, :depth].any(dim=1).sum()) / len(labels) for depth in depths)
 
@@ -203,7 +222,8 @@ def _reproducible() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     os.environ["TENSORNET_CALIBRATE"] = "0"
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_num_threads(threads)

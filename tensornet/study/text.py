@@ -1,0 +1,168 @@
+"""Texts: sentiment of movie reviews, from Hugging Face `datasets` or a folder of text files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensornet as tn
+from tensornet.errors import TensornetError
+
+from .libraries import library
+from .task import Examples, Task
+from .training import Recipe
+
+__all__ = ["TEXT", "TextRow", "load_texts"]
+
+DEFAULT = "stanfordnlp/imdb"
+WORDS = 20_000
+"""The most frequent words that get a vector each."""
+
+LENGTH = 256
+"""Words of a text that are read; the rest is cut."""
+
+PADDING, UNKNOWN = 0, 1
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """The settings of one `models.transformer_classifier`.
+
+    Attributes:
+        about: what it is, in a few words.
+        dim: the width.
+        depth: the number of layers.
+        heads: of the attention.
+        pool: what is made of the positions.
+    """
+
+    about: str
+    dim: int
+    depth: int
+    heads: int
+    pool: str
+
+
+ROWS: dict[str, TextRow] = {
+    "words": TextRow("mean of word vectors of 64, no attention", 64, 0, 1, "mean"),
+    "transformer": TextRow("one layer of 64, 4 heads, mean over words", 64, 1, 4, "mean"),
+    "transformer-max": TextRow("one layer of 64, 4 heads, largest over words", 64, 1, 4, "max"),
+    "transformer-2": TextRow("two layers of 128, 4 heads, mean over words", 128, 2, 4, "mean"),
+}
+"""The first row is the control: what the words alone tell, whatever their order."""
+
+
+def load_texts(seed: int, data: str | None) -> Examples:
+    """Texts with a label, as tokens and which of them are there.
+
+    Args:
+        seed: not used; the data set has a test part of its own.
+        data: a data set of the Hugging Face hub with columns `text` and `label`
+            (stanfordnlp/imdb if not given), or a folder with `train/<class>/*.txt` and
+            `test/<class>/*.txt`.
+
+    Raises:
+        BackendError: a library is missing.
+        TensornetError: the data cannot be read; it says what was expected where.
+    """
+    name = data or DEFAULT
+    train, test = _from_folder(Path(name)) if Path(name).is_dir() else _from_hub(name)
+    reader = library("sklearn.feature_extraction.text").CountVectorizer(max_features=WORDS)
+    try:
+        reader.fit(train[0])
+    except ValueError:
+        raise TensornetError(f"the training texts of {name} hold no words", fix="give texts") from None
+    known = {word: number for number, word in enumerate(sorted(reader.vocabulary_), UNKNOWN + 1)}
+    read = reader.build_analyzer()
+    torch, parts = library("torch"), []
+    longest = min(LENGTH, max((len(read(text)) for text in train[0]), default=1))
+    digest = hashlib.sha256()
+    for texts, labels in (train, test):
+        tokens = torch.full((len(texts), max(1, longest)), PADDING)
+        for number, text in enumerate(texts):
+            found = [known.get(word, UNKNOWN) for word in read(text)[:longest]] or [UNKNOWN]
+            tokens[number, : len(found)] = torch.tensor(found)
+        digest.update(tokens.numpy().tobytes())
+        parts.append(((tokens, tokens != PADDING), torch.tensor(labels, dtype=torch.int64)))
+    classes = len({*train[1], *test[1]})
+    about = (
+        f"{len(train[0]):,} texts of {name} for training and {len(test[0]):,} for the test, in {classes} classes,"
+        f" {len(known):,} words, {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
+    )
+    sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}
+    return Examples(parts[0][0], parts[0][1], parts[1][0], parts[1][1], about, sizes)
+
+
+Part = tuple[Sequence[str], Sequence[int]]
+
+
+def _from_folder(folder: Path) -> tuple[Part, Part]:
+    """`train/<class>/*.txt` and `test/<class>/*.txt`; classes without test texts are left out."""
+    expected = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
+    classes: list[str] = []
+    parts: list[Part] = []
+    for name in ("test", "train"):
+        inner = folder / name
+        if not inner.is_dir():
+            raise TensornetError(f"there is no folder {inner}", fix=expected)
+        classes = classes or sorted(path.name for path in inner.iterdir() if path.is_dir())
+        texts, labels = [], []
+        for label, each in enumerate(classes):
+            files = sorted((inner / each).glob("*.txt")) if (inner / each).is_dir() else []
+            if not files:
+                raise TensornetError(f"there are no texts in {inner / each}", fix=expected)
+            texts += [_text(file) for file in files]
+            labels += [label] * len(files)
+        if len(classes) < 2:
+            raise TensornetError(f"{inner} has {len(classes)} class folder(s)", fix=expected)
+        parts.append((texts, labels))
+    return parts[1], parts[0]
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TensornetError(f"cannot read {file}: {error}", fix="save it as text in UTF-8") from None
+
+
+def _from_hub(name: str) -> tuple[Part, Part]:
+    """The parts `train` and `test` of a data set of the hub."""
+    datasets = library("datasets")
+    try:
+        found = datasets.load_dataset(name)
+        return tuple((list(found[part]["text"]), list(found[part]["label"])) for part in ("train", "test"))  # type: ignore[return-value]
+    except Exception as error:  # whatever the hub, the network or the columns raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TensornetError(
+            f"the data set '{name}' cannot be loaded: {reason}",
+            fix="without a network give --data FOLDER, with train/<class>/*.txt and test/<class>/*.txt in it",
+        ) from None
+
+
+def _build(row: TextRow, examples: Examples) -> tn.Graph:
+    return tn.models.transformer_classifier(
+        examples.sizes["vocabulary"],
+        examples.sizes["classes"],
+        row.dim,
+        row.depth,
+        row.heads,
+        2 * row.dim,
+        pool=row.pool,
+        positions="sinusoidal" if row.depth else None,
+        pre=True,
+        dropout=0.1,
+    )
+
+
+TEXT = Task(
+    name="text",
+    title="Sentiment of texts: parameters and accuracy",
+    example="text",
+    rows=ROWS,
+    recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),
+    load=load_texts,
+    build=_build,
+)

@@ -1,0 +1,143 @@
+"""The study of texts, end to end on a small folder of text files."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tensornet.errors import TensornetError
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+import torch
+
+from tensornet.study import run_study
+from tensornet.study.text import PADDING, load_texts
+
+GOOD = ["wonderful", "moving", "superb", "delightful", "brilliant"]
+BAD = ["dull", "tedious", "awful", "clumsy", "boring"]
+FILLER = ["the", "a", "film", "story", "actor", "scene", "it", "was", "with", "and", "of", "plot", "music"]
+
+
+def write_reviews(folder: Path, count: int, seed: int) -> None:
+    """Reviews whose class a few words tell."""
+    draw = random.Random(seed)
+    for label, words in (("neg", BAD), ("pos", GOOD)):
+        (folder / label).mkdir(parents=True)
+        for number in range(count):
+            text = draw.choices(FILLER, k=draw.randint(4, 15)) + draw.choices(words, k=2)
+            draw.shuffle(text)
+            (folder / label / f"{number}.txt").write_text(" ".join(text) + ".", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reviews")
+    write_reviews(folder / "train", 60, 0)
+    write_reviews(folder / "test", 25, 1)
+    (folder / "train" / "unsup").mkdir()  # as the folder of the reviews has it
+    (folder / "train" / "unsup" / "0.txt").write_text("no label")
+    return folder
+
+
+def study(folder: Path, reviews: Path, **changes: Any) -> Any:
+    console = Console(file=io.StringIO(), width=100)
+    settings = {"task": "text", "data": str(reviews), "rows": ["transformer"], "epochs": 40, **changes}
+    return run_study(folder, console=console, **settings), console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_texts_become_tokens(reviews: Path) -> None:
+    examples = load_texts(0, str(reviews))
+    tokens, there = examples.train_inputs
+    assert tokens.shape == there.shape == (120, 17)
+    assert torch.equal(there, tokens != PADDING)
+    assert examples.sizes == {"vocabulary": 22 + 2, "classes": 2}  # of 23 words "a" is too short
+    assert examples.train_labels.tolist() == [0] * 60 + [1] * 60
+    assert "120 texts" in examples.about
+
+
+def test_a_transformer_learns_the_sentiment(tmp_path: Path, reviews: Path) -> None:
+    (result,), printed = study(tmp_path, reviews)
+    assert result.test_top1 == 100.0
+    assert result.parameters == result.counted
+    assert "Sentiment of texts" in printed
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert document["environment"]["data"]["test"] == 50
+    report = (tmp_path / "report.md").read_text()
+    assert f"task='text', data={str(reviews)!r}" in report
+    (again,), printed = study(tmp_path, reviews)
+    assert "kept, finished before: transformer" in printed
+    assert again == result
+    (elsewhere,), _ = study(tmp_path / "other", reviews)
+    assert elsewhere.history == result.history
+
+
+def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
+    study(tmp_path, reviews, rows=["words"], epochs=1)
+    other = tmp_path / "reviews"
+    write_reviews(other / "train", 8, 5)
+    write_reviews(other / "test", 4, 6)
+    _, printed = study(tmp_path, other, rows=["words"], epochs=1)
+    assert "kept" not in printed
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda f: None, r"there is no folder .*test(?s:.*)train/<class>/\*.txt"),
+        (lambda f: (f / "test" / "pos").mkdir(parents=True), r"there are no texts in .*test.pos"),
+        (lambda f: write_reviews(f / "test", 2, 0), r"there is no folder .*train"),
+    ],
+)
+def test_a_folder_that_is_not_as_expected(tmp_path: Path, broken: Any, message: str) -> None:
+    broken(tmp_path)
+    with pytest.raises(TensornetError, match=message):
+        load_texts(0, str(tmp_path))
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_reviews(tmp_path / part, 2, 0)
+    (tmp_path / "train" / "pos" / "0.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TensornetError, match=r"cannot read .*0.txt(?s:.*)UTF-8"):
+        load_texts(0, str(tmp_path))
+
+
+def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By columns `text` and `label`; here without a network."""
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_dict({"text": ["good film", "bad film"], "label": [1, 0]})
+    asked = []
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda name: asked.append(name) or datasets.DatasetDict(train=part, test=part),
+    )
+    examples = load_texts(0, None)
+    assert asked == ["stanfordnlp/imdb"]
+    assert examples.train_labels.tolist() == [1, 0]
+
+
+def test_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(name: str) -> Any:
+        raise ConnectionError(f"Couldn't reach '{name}' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(TensornetError, match=r"'stanfordnlp/imdb' cannot be loaded(?s:.*)--data FOLDER"):
+        load_texts(0, None)
+
+
+def test_an_unknown_study(tmp_path: Path) -> None:
+    with pytest.raises(TensornetError, match=r"there is no study 'sound'(?s:.*)digits, text"):
+        run_study(tmp_path, task="sound")
+    with pytest.raises(TensornetError, match=r"the digits come with scikit-learn, not from here"):
+        run_study(tmp_path, data="here")
