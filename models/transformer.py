@@ -262,7 +262,7 @@ def transformer_classifier(
     pre: bool = False,
     positions: str | None = "sinusoidal",
     length: Size = 512,
-    scale: bool = False,
+    scale: bool = True,
     activation: str = "relu",
     bias: bool = False,
     out_bias: bool = True,

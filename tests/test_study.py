@@ -28,7 +28,7 @@ from tensornet.study import run as study_run
 from tensornet.study.libraries import library
 from tensornet.study.pictures import pareto_front
 from tensornet.study.report import table
-from tensornet.study.rows import build_graph
+from tensornet.study.rows import DIGITS, build_graph
 from tensornet.study.training import RECIPE
 
 ROWS = ("dense-6", "tcl4-cp")
