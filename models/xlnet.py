@@ -30,7 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Yang et al. (2019), appendix A.4."""
 
-QUERY = "g[b,p,c] = w[c] + 0 * z[b,p]"
+QUERY = "g[b,p,c] = w[c] + 0 * index(b) * index(p)"
 """g⁽⁰⁾ = w, one vector for all positions to predict."""
 
 PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
@@ -264,7 +264,7 @@ def xlnet(
         given = dict(zip(inputs, tensors, strict=True))
         t, z = given["t"], given.get("z")
         h = embedding("V", "D")(t, scope="embedding")  # h⁽⁰⁾ = e(x)
-        g = None if z is None else tn.layer(QUERY, inputs="z", init={"w": 0.02}, c="D")(z)  # g⁽⁰⁾ = w
+        g = None if z is None else tn.layer(QUERY, inputs="z[b,p]", init={"w": 0.02}, c="D")(z)  # g⁽⁰⁾ = w
         places = tn.layer(PLACES, inputs="t[b,i]")(t)
         settings = [stream.setting(places, given, content=True)]
         settings += [stream.setting(z, given, content=False)] if z is not None else []
