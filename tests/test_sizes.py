@@ -1,0 +1,127 @@
+"""Sizes as formulas: of axes that no tensor sizes, through composition, and under a caller's symbols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.hygiene import hygienic
+from tensornet.models.attention import attention
+
+
+def patches(size: Any) -> tn.Graph:
+    return tn.layer("y[b,p,d] = x[b,(p,u)] * E[d,u]", inputs="x[b,(p,u)]", u=size, d=3)
+
+
+def test_a_size_may_be_text() -> None:
+    graph = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i="D", o="2*D + 1")
+    assert tn.parameter_formula(graph) == sympy.sympify("D*(2*D + 1)")
+    assert tn.parameter_count(graph, D=3) == 21
+    with pytest.raises(tn.EquationError, match="syntax error"):
+        tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="2*")
+
+
+def test_sizes_that_go_in_a_circle() -> None:
+    with pytest.raises(
+        tn.ShapeError, match=r"the size of 'i' is given as i \+ o, which depends on 'i' itself"
+    ):
+        tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="i + o", o="i")
+
+
+def test_a_model_takes_the_sizes_of_its_layers() -> None:
+    layer = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i="D", o="2*D")
+    graph = tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", D=8)
+    assert tn.parameter_formula(graph) == sympy.sympify("2*D**2")
+    assert tn.parameter_count(graph) == 128
+    with pytest.raises(
+        tn.ShapeError, match=r"'E', which no input and no layer of the model uses(?s:.*)D, b, c"
+    ):
+        tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", E=8)
+
+
+@pytest.mark.parametrize("side", [16, None])
+def test_one_tensor_cut_in_two_ways(side: int | None) -> None:
+    """Composites of one axis, with parts of other sizes; the number of parts is a formula of it."""
+
+    def both(x: tn.Tensor) -> Any:
+        return patches(4)(x, scope="a"), patches(8)(x, scope="b")
+
+    graph = tn.model(both, inputs="x[b,H]", **({"H": side} if side else {}))
+    assert dict(graph.sizes)["p"] == sympy.Symbol("H") / 4
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph
+    x, parameters = np.random.default_rng(0).standard_normal((2, 16)), tn.init(graph, dtype="float64")
+    coarse, fine = tn.compile(graph)(parameters, x)
+    np.testing.assert_allclose(coarse, x.reshape(2, 4, 4) @ parameters["a.E"].T)
+    np.testing.assert_allclose(fine, x.reshape(2, 2, 8) @ parameters["b.E"].T)
+
+
+def test_a_formula_that_is_no_whole_number() -> None:
+    graph = tn.model(lambda x: patches("P")(x, scope="a"), inputs="x[b,H]")
+    assert graph.bind(H=12, P=4).bound["p"] == sympy.Symbol("H") / sympy.Symbol("P")
+    with pytest.raises(tn.ShapeError, match=r"the size of 'p' is H/P = 13/4(?s:.*)whole number"):
+        graph.bind(H=13, P=4)
+
+
+def test_leading_axes_of_one_size_under_other_names() -> None:
+    add = tn.layer("z[...] = x[...] + y[...]", inputs="x y")
+    graph = tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=4, b=2, c=2)
+    assert tn.compile(graph)({}, np.ones((2, 4)), np.ones((2, 4))).sum() == 16
+    with pytest.raises(tn.ShapeError, match=r"'\.\.\.' stands for"):
+        tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=5)
+
+
+@given(st.integers(2, 5), st.integers(1, 4))
+def test_positions_that_index_stay_whole(rows: int, columns: int) -> None:
+    """An equation that indexes a tensor is computed in integers, whatever the working type."""
+    graph = tn.layer(
+        """
+        at[i,j] = W * (index(i) + 1) - 1 - index(j)
+        y[i,j]  = x[at[i,j]] + 0.5 * at[i,j]
+        """,
+        inputs="x[n]",
+        i=rows,
+        j=columns,
+        W=columns,
+    )
+    x = np.random.default_rng(0).standard_normal(rows * columns)
+    at = columns * (np.arange(rows)[:, None] + 1) - 1 - np.arange(columns)
+    np.testing.assert_allclose(tn.compile(graph)({}, x), x[at] + 0.5 * at)
+
+
+NAMES = [*"bcdefghijnosuvxDFH", "past"]
+
+
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique=True),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_a_callers_symbols_are_not_the_layers_axes(names: list[str], heads: int, width: int) -> None:
+    """Attention has axes b, c, d, …; a width called by one of these names stays the caller's."""
+    dim, keys, out = (sympy.Symbol(name) for name in names)
+    graph = attention(dim, heads, keys=keys, out=out)
+    formula = tn.parameter_formula(graph).subs(dict(graph.bound)).subs(dict(graph.bound))
+    assert sympy.expand(formula - (dim**2 + 2 * dim * keys + dim * out + 3 * dim + out)) == 0
+    sizes = dict(zip(names, (heads * width, 5, 7), strict=True))
+    bound = graph.bind(**sizes)
+    assert tn.layer(str(graph)) == graph
+    rng = np.random.default_rng(0)
+    parameters = tn.init(bound, dtype="float64")
+    x, z = rng.standard_normal((2, 3, heads * width)), rng.standard_normal((2, 4, 5))
+    plain = attention(heads * width, heads, keys=5, out=7)
+    np.testing.assert_allclose(tn.compile(bound)(parameters, x, z), tn.compile(plain)(parameters, x, z))
+
+
+def test_hygiene_leaves_integers_alone() -> None:
+    layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=2, o=3)
+    assert (
+        hygienic(lambda **sizes: tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", **sizes), {"i": 2, "o": 3})
+        == layer
+    )
