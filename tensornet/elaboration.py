@@ -315,10 +315,14 @@ class _Block:
             own = set(expression.summed)
         parts: list[Expression] = []
         transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
-        for part in parts:
+        joined = isinstance(expression, Call) and expression.function == "concat"
+        for number, part in enumerate(parts, 1):
             inner = scope
             if own:
-                found = self._scope(part).sizes
+                found = dict(self._scope(part).sizes)
+                if joined and number > 1:  # each operand is as long as it likes
+                    for axis in own:
+                        found.setdefault(axis, symbol(fresh(f"{axis}_{number}", self.axes)))
                 sizes = {n: s for n, s in scope.sizes.items() if n not in own}
                 inner = Scope(sizes | {n: found[n] for n in own if n in found}, scope.assumed)
             yield from self._placed(part, inner)

@@ -133,6 +133,7 @@ def test_a_model_is_one_graph_to_torch_compile(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_compiles_to_machine_code(name: str) -> None:
     _compiled_step(name, "inductor")

@@ -125,3 +125,9 @@ def test_hygiene_leaves_integers_alone() -> None:
         hygienic(lambda **sizes: tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", **sizes), {"i": 2, "o": 3})
         == layer
     )
+
+
+def test_joined_tensors_are_each_as_long_as_they_like() -> None:
+    graph = tn.layer("y[b,j] = concat[j](m[b,j], 2 * h[b,j])", inputs="m h")
+    m, h = np.ones((2, 3)), np.ones((2, 5))
+    np.testing.assert_array_equal(tn.compile(graph)({}, m, h), np.concatenate([m, 2 * h], 1))
