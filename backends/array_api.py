@@ -60,6 +60,7 @@ templates: Mapping[str, str] = {
     "softmax": "softmax({0}, {axis})",
     "log_softmax": "log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
+    "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
     "var": "xp.var({0}, axis={axes})",
@@ -108,9 +109,13 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         total = xp.where(some, total, xp.full_like(total, -math.inf))
         return xp.squeeze(total, axis=axes)
 
-    def normalize(x: Any, axis: int, eps: float) -> Any:
+    def normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
         centred = x - xp.mean(x, axis=axis, keepdims=True)
-        return centred / xp.sqrt(xp.mean(xp.square(centred), axis=axis, keepdims=True) + eps)
+        normed = centred / xp.sqrt(xp.mean(xp.square(centred), axis=axis, keepdims=True) + eps)
+        if gain is None:
+            return normed
+        shape = (-1,) + (1,) * (x.ndim - axis - 1)
+        return normed * xp.reshape(gain, shape) + xp.reshape(bias, shape)
 
     def as_arrays(a: Any, b: Any) -> tuple[Any, Any]:
         """Both as arrays: a number takes the type of the other, or a floating one beside integers."""

@@ -59,6 +59,7 @@ templates: Mapping[str, str] = {
     "softmax": "torch.softmax({0}, {axis})",
     "log_softmax": "torch.log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
+    "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "torch.sum({0}, {axes})",
     "mean": "torch.mean({0}, {axes})",
     "var": "torch.var({0}, {axes}, correction=0)",
@@ -77,13 +78,20 @@ def _library() -> Any:
     return torch
 
 
-def _normalize(x: Any, axis: int, eps: float) -> Any:
-    """(x − mean) / √(variance + eps) along one axis, by the fused kernel where the axis is the last."""
+def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
+    """(x − mean) / √(variance + eps) along one axis, by the fused kernel where the axis is the last.
+
+    A gain and a bias, one number for each position along the axis, may follow.
+    """
     torch = _library()
     if axis in (-1, x.ndim - 1):
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
+        if gain is None or gain.dtype == x.dtype == bias.dtype:
+            return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps) * gain + bias
     variance, mean = torch.var_mean(x, axis, correction=0, keepdim=True)
-    return (x - mean) * torch.rsqrt(variance + eps)
+    normed = (x - mean) * torch.rsqrt(variance + eps)
+    shape = (-1,) + (1,) * (x.ndim - axis - 1)
+    return normed if gain is None else normed * gain.reshape(shape) + bias.reshape(shape)
 
 
 def _floating(arrays: Any, otherwise: Any) -> Any:

@@ -280,7 +280,7 @@ class _Writer(Speller):
         return self.op("permute", text, axes=tuple_source([str(have.index(axis)) for axis in want]))
 
     def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
-        (ref,) = call.arguments
+        ref, *affine = call.arguments
         assert isinstance(ref, Ref)
         own = [axis for axis in call.axes if axis in ref.index]
         if tuple(call.axes) in ref.index:
@@ -293,6 +293,9 @@ class _Writer(Speller):
         details = {name: self.scalar(values[0]) for name, values in call.options}
         for name, default in FUNCTIONS[call.function].options:
             details.setdefault(name, repr(default))
+        if affine:
+            others = [self.atomic(each) for each in affine if isinstance(each, Ref)]
+            return self.op("normalize_affine", text, *others, axis=str(at[0]), **details)
         if call.function == "hardmax":
             return self._hardmax(text, at[0], len(left), self.sizes_of(call.axes))
         implementations = dict(FUNCTIONS[call.function].implementations)

@@ -399,7 +399,28 @@ class _Lowering:
                 return self.emit(left, right, [value], {call.axes[0]: scope[call.axes[0]]})
         return self.move(call, scope)
 
+    def _normed(self, call: Call, scope: Scope) -> Value | None:
+        """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
+        match call:
+            case Call(
+                "add", (Contraction(factors, ()), Ref() as bias) | (Ref() as bias, Contraction(factors, ()))
+            ) if len(factors) == 2:
+                gain = next((each for each in factors if isinstance(each, Ref)), None)
+                norm = next((each for each in factors if isinstance(each, Call)), None)
+            case _:
+                return None
+        if gain is None or norm is None or norm.function != "normalize" or len(norm.axes) != 1:
+            return None
+        if gain.index != norm.axes or bias.index != norm.axes:
+            return None
+        value = self.numeric(self.lower(norm.arguments[0], self.inner(norm.arguments[0], scope), None))
+        affine = [self.numeric(self.read(each, scope)) for each in (gain, bias)]
+        return self._apply(norm, value, norm.axes, False, scope, affine)
+
     def pointwise(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
+        normed = self._normed(call, scope)
+        if normed is not None:
+            return normed
         arguments: list[Expression] = []
         values: list[Value] = []
         for position, argument in enumerate(call.arguments):
@@ -449,15 +470,23 @@ class _Lowering:
             value = self.reorder(value, (*rest, axes))
         return self._apply(replace(call, axes=axes), value, axes, reduces, scope)
 
-    def _apply(self, call: Call, value: Value, axes: tuple[str, ...], reduces: bool, scope: Scope) -> Value:
+    def _apply(
+        self,
+        call: Call,
+        value: Value,
+        axes: tuple[str, ...],
+        reduces: bool,
+        scope: Scope,
+        more: Sequence[Value] = (),
+    ) -> Value:
         index = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
         whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
         left: tuple[Entry, ...] = index if whole else value.layout
         if reduces:
             left = tuple(entry for entry in left if entry not in axes and entry != axes)
         options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
-        right = replace(call, arguments=(value.ref,), options=options)
-        return self.emit(left, right, [value], value.sizes)
+        right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
+        return self.emit(left, right, [value, *more], value.sizes)
 
     def position(self, axis: str, scope: Scope, whole: bool) -> Value:
         """Positions as integers where they are compared or gathered with, else in the working type."""

@@ -252,3 +252,33 @@ def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
         name: np.random.default_rng(0).standard_normal(s) for name, s in [("x", (6, 4)), ("w", 4), ("v", 3)]
     }
     np.testing.assert_allclose(reference.run(simplify(graph), arrays)["y"], reference.run(graph, arrays)["y"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("y[b,c] = g[c] * normalize[c](x[b,c]) + u[c]", (5, 4)),
+        ("y[c,b] = u[c] + normalize[c](x[c,b], eps=1e-3) * g[c]", (4, 5)),
+        ("y[b,(c,d)] = g[c] * normalize[c](x[b,(c,d)]) + u[c]", (5, 12)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_norm_with_gain_and_bias_is_one_step(text: str, shape: tuple[int, ...], backend: str) -> None:
+    graph = tn.layer(text, inputs="x", c=4, **({"d": 3} if "d" in text else {}))
+    assert ["normalize" in str(step.equation) for step in tn.plan(graph, backend=backend).steps][-1:] == [
+        True
+    ]
+    rng = np.random.default_rng(0)
+    x, parameters = rng.standard_normal(shape), {"g": rng.standard_normal(4), "u": rng.standard_normal(4)}
+    at = 0 if shape == (4, 5) else 1
+    z = x.reshape(5, 4, 3) if len(shape) == 2 and shape[1] == 12 else x
+    eps = 1e-3 if "1e-3" in text else 1e-5
+    centred = z - z.mean(at, keepdims=True)
+    along = [1] * z.ndim
+    along[at] = 4
+    g, u = (parameters[name].reshape(along) for name in "gu")
+    expected = (g * centred / np.sqrt((centred**2).mean(at, keepdims=True) + eps) + u).reshape(shape)
+    run = tn.compile(graph, backend=backend)
+    arrays = tn.to_backend({**parameters, "x": x}, backend)
+    found = run({"g": arrays["g"], "u": arrays["u"]}, arrays["x"])
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-10, atol=1e-12)
