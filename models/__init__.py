@@ -17,6 +17,7 @@ from tensornet.permutation import Factorization, factorize, see_before
 
 from .attention import attention, dot_product_attention
 from .convert import from_torch, from_transformers
+from .convolution import convolutional_stem
 from .linear import linear
 from .losses import cross_entropy, permutation_loss
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
@@ -36,6 +37,7 @@ from .xlnet import xlnet
 __all__ = [
     "attention",
     "Factorization",
+    "convolutional_stem",
     "create",
     "cross_entropy",
     "dot_product_attention",
@@ -63,6 +65,7 @@ __all__ = [
 
 _LAYERS = (
     attention,
+    convolutional_stem,
     cross_entropy,
     dot_product_attention,
     fourier_features,

@@ -23,8 +23,8 @@ from .xlnet import xlnet
 __all__ = ["from_torch", "from_transformers"]
 
 Parameters = dict[str, Any]
-Names = dict[str, str]
-"""Our names to theirs."""
+Names = dict[str, Any]
+"""Our names to theirs, or to what is computed of their tensors."""
 
 Converter = Callable[[Any, dict[str, Any]], "tuple[tn.Graph, Names]"]
 
@@ -48,7 +48,7 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     | ViTModel | pixel_values[b, C, H, W] | last_hidden_state |
     | ViTForImageClassification | the same | logits |
     | PerceiverModel without preprocessors | inputs[b, M, C] | last_hidden_state |
-    | PerceiverForImageClassificationFourier, …Learned | inputs[b, C, H, W] | logits |
+    | PerceiverForImageClassificationFourier, …Learned, …ConvProcessing | inputs[b, C, H, W] | logits |
     | XLNetModel | input_ids[b, n] | last_hidden_state |
     | XLNetLMHeadModel, XLNetForSequenceClassification | the same | logits |
     | MarianMTModel | input_ids[b, m], decoder_input_ids[b, n] | logits |
@@ -124,7 +124,10 @@ def _converted(
 def _parameter(graph: tn.Graph, leaf: Any, names: Names, state: Mapping[str, Any]) -> Any:
     """The tensor that one of our parameters is there; `key|n` is the n-th third of stacked projections."""
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", leaf.name)
-    key, _, third = names[re.sub(r"(?<=\.)\d+(?=\.)", "#", leaf.name)].partition("|")
+    theirs = names[re.sub(r"(?<=\.)\d+(?=\.)", "#", leaf.name)]
+    if callable(theirs):
+        return theirs(state)
+    key, _, third = theirs.partition("|")
     for number in numbers[len(numbers) - key.count("#") :]:
         key = key.replace("#", number, 1)
     shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
@@ -143,8 +146,8 @@ def _parameter(graph: tn.Graph, leaf: Any, names: Names, state: Mapping[str, Any
     return found.reshape(shape)
 
 
-def _under(prefix: str, names: Names) -> dict[str, str]:
-    return {ours: prefix + theirs for ours, theirs in names.items()}
+def _under(prefix: str, names: Names) -> Names:
+    return {ours: theirs if callable(theirs) else prefix + theirs for ours, theirs in names.items()}
 
 
 def _affine(ours: str, theirs: str, weight: str = "gain") -> dict[str, str]:
@@ -258,8 +261,12 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     else:
         side = config.image_size
         settings |= {"shape": (side, side), "head": "query"}
-        learned = kind.endswith("Learned")
-        settings |= {"positions": "learned"} if learned else {"resolution": (224, 224)}
+        if kind.endswith("Learned"):
+            settings |= {"positions": "learned"}
+        elif kind.endswith("ConvProcessing"):
+            settings |= {"resolution": (56, 56), "stem": 64}
+        else:
+            settings |= {"resolution": (224, 224)}
     names = {
         "latents": "embeddings.latents",
         **_perceiver_layer("cross.#", "encoder.cross_attention"),
@@ -271,8 +278,21 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "inputs.P": "input_preprocessor.position_embeddings.position_embeddings",
         "inputs.V": "input_preprocessor.positions_projection.weight",
         "inputs.shift": "input_preprocessor.positions_projection.bias",
+        "stem.F": "input_preprocessor.convnet.conv.weight",
+        "stem.gain": lambda state: _batch_norm(state)[0],
+        "stem.bias": lambda state: _batch_norm(state)[1],
     }
     return perceiver(**{**settings, **changes}), names if inner is model else _under("perceiver.", names)
+
+
+def _batch_norm(state: Mapping[str, Any], eps: float = 1e-5) -> tuple[Any, Any]:
+    """Gain and bias of a batch normalisation with its statistics fixed."""
+    gain, bias, mean, variance = (
+        state[f"perceiver.input_preprocessor.convnet.batchnorm.{name}"]
+        for name in ("weight", "bias", "running_mean", "running_var")
+    )
+    scale = gain * (variance + eps) ** -0.5
+    return scale, bias - mean * scale
 
 
 def _perceiver_layer(ours: str, theirs: str) -> dict[str, str]:
@@ -438,6 +458,7 @@ _TRANSFORMERS: dict[str, Converter] = {
     "PerceiverModel": _perceiver,
     "PerceiverForImageClassificationFourier": _perceiver,
     "PerceiverForImageClassificationLearned": _perceiver,
+    "PerceiverForImageClassificationConvProcessing": _perceiver,
     "XLNetModel": _xlnet,
     "XLNetLMHeadModel": _xlnet,
     "XLNetForSequenceClassification": _xlnet,

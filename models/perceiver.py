@@ -17,7 +17,8 @@ from tensornet.sizes import evaluate, symbol
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
-from .dimensions import Size, chosen, divided, hygienic
+from .convolution import convolutional_stem
+from .dimensions import Size, chosen, divided, hygienic, pair
 from .positions import fourier_features
 
 __all__ = ["PRESETS", "perceiver"]
@@ -28,6 +29,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "perceiver_imagenet": {**_TOWER, "cross_attends": 8, "share_cross": "rest"},
     "perceiver_imagenet_shared": {**_TOWER, "cross_attends": 8, "share_cross": "all"},
     "perceiver_io_imagenet": {**_TOWER, "cross_attends": 1, "head": "query"},
+    "perceiver_io_imagenet_conv": {
+        **_TOWER,
+        "cross_attends": 1,
+        "head": "query",
+        "stem": 64,
+        "resolution": (56, 56),
+    },
     "perceiver_io_imagenet_learned": {**_TOWER, "cross_attends": 1, "head": "query", "positions": "learned"},
 }
 """The ImageNet models of both papers: 224 × 224 pixels, 64 Fourier bands or learned positions."""
@@ -82,6 +90,7 @@ def perceiver(
     bands: int = 64,
     resolution: Sequence[float] | None = None,
     position_dim: int = 256,
+    stem: Size | None = None,
     mask: bool = False,
     head: str | None = "mean",
     outputs: Size | None = None,
@@ -118,6 +127,8 @@ def perceiver(
             positions that the caller passes; or none.
         bands, resolution: as in `fourier_features`.
         position_dim: the width of learned positions, and of the projections of both.
+        stem: T, the channels of a convolution that an image goes through first, see
+            `convolutional_stem`; there is none if not given.
         mask: whether an input says which inputs are there.
         head: the "mean" of the latents; trained "query" vectors (Perceiver IO); "given" ones; none.
         outputs: O, the number of trained queries; one, and no axis for it, if not given.
@@ -142,12 +153,16 @@ def perceiver(
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
     modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
-    array = _byte_array(modes, positions, resolution, single=bands == 1)
+    cut = None if stem is None else convolutional_stem(*pair(modes, "shape"), "C", "T")  # type: ignore[arg-type]
+    read_modes = (
+        modes if cut is None else tuple(evaluate(dim_size(dim), cut.bound) for dim in cut.dims["y"][2:])
+    )
+    array = _byte_array(read_modes, positions, resolution, "C" if stem is None else "T", single=bands == 1)
     wide = evaluate(dim_size(array.dims[array.outputs[0]][2]), array.bound)
     if isinstance(cross_width, str):
         chosen(cross_width, WIDTHS, "cross_width")
     width: Any = {"inputs": wide, "queries": "D"}.get(str(cross_width), cross_width)
-    _check_width(width, cross_heads, {"C": channels, "D": dim, "B": bands, "E": position_dim})
+    _check_width(width, cross_heads, {"C": channels, "T": stem, "D": dim, "B": bands, "E": position_dim})
     ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
     cross_mlp = feed_forward("D", f"{cross_widening}*D", activation=activation)
     latent = attention("D", "h")
@@ -156,6 +171,7 @@ def perceiver(
     def forward(x: tn.Tensor, *rest: tn.Tensor) -> Any:
         given = dict(zip(more, rest, strict=True))
         seen = [given["keep"]] if mask else []
+        x = x if cut is None else cut(x, scope="stem")
         x = array(x, *([given["p"]] if positions == "given" else []), scope="inputs")
         z = tn.layer(LATENTS, inputs="x[b,m,c]", n="N", d="D")(x)
         for run in range(repeats):
@@ -180,6 +196,7 @@ def perceiver(
     more |= {"keep": "keep[b,M]"} if mask else {}
     more |= {"q": "q[b,O,Q]"} if head == "given" else {}
     sizes = {"C": channels, "N": latents, "D": dim, **dict(zip(indices, modes, strict=True))}
+    sizes |= {} if stem is None else {"T": stem}
     sizes |= {"E": position_dim} if positions == "learned" else {}
     sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
     sizes |= {"h": heads} if depth and repeats else {}
@@ -196,6 +213,7 @@ def _byte_array(
     modes: tuple[int, ...],
     positions: str | None,
     resolution: Sequence[float] | None,
+    channels: str,
     *,
     single: bool,
 ) -> tn.Graph:
@@ -203,7 +221,7 @@ def _byte_array(
     chosen(positions, POSITIONS, "positions")
     if positions == "given" or (positions == "fourier" and modes):
         grid = None if positions == "given" else modes
-        return fourier_features(grid, "C", bands=1 if single else "B", resolution=resolution)
+        return fourier_features(grid, channels, bands=1 if single else "B", resolution=resolution)
     if positions is not None and not modes:
         raise tn.ShapeError(
             f"positions={positions!r} needs a shape", fix="give shape=, or positions='given' or None"
@@ -211,7 +229,7 @@ def _byte_array(
     indices = {f"i{number}": size for number, size in enumerate(modes, 1)}
     text = BYTES["learned" if positions else "grid" if modes else "array"].format(modes=",".join(indices))
     x = f"x[b,c,{','.join(indices)}]" if modes else "x[b,m,c]"
-    sizes: dict[str, Any] = {"c": "C", **indices}
+    sizes: dict[str, Any] = {"c": channels, **indices}
     sizes |= {"e": "E", "f": "E", "g": "E"} if positions else {}
     return tn.layer(text, inputs=x, **sizes)
 

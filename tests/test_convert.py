@@ -118,7 +118,7 @@ def test_perceiver_reads_an_array(dtype: torch.dtype, shape: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["Fourier", "Learned"])
+@pytest.mark.parametrize("kind", ["Fourier", "Learned", "ConvProcessing"])
 def test_perceiver_classifies_images(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.perceiver import modeling_perceiver as reference
 
@@ -129,10 +129,13 @@ def test_perceiver_classifies_images(dtype: torch.dtype, kind: str, monkeypatch:
 
     monkeypatch.setattr(reference, "build_linear_positions", exact)
     before = torch.get_default_dtype()
-    model = randomized(
-        getattr(transformers, f"PerceiverForImageClassification{kind}")(perceiver_config()), dtype
-    )
-    x = torch.randn(2, 3, 9, 9, dtype=dtype)
+    config = perceiver_config(image_size=22 if kind == "ConvProcessing" else 9)
+    model = randomized(getattr(transformers, f"PerceiverForImageClassification{kind}")(config), dtype)
+    if kind == "ConvProcessing":
+        norm = model.perceiver.input_preprocessor.convnet.batchnorm
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 3, config.image_size, config.image_size, dtype=dtype)
     torch.set_default_dtype(dtype)  # frequencies, too
     try:
         expected = model(inputs=x).logits

@@ -24,6 +24,7 @@ small: dict[str, Any] = {"latents": 4, "dim": 8, "depth": 2, "heads": 2, "classe
         ("perceiver_imagenet_shared", 42_135_859),
         ("perceiver_io_imagenet", 48_440_627),
         ("perceiver_io_imagenet_learned", 62_255_848),
+        ("perceiver_io_imagenet_conv", 48_646_522),
     ],
 )
 def test_published_counts(name: str, number: int) -> None:
@@ -163,3 +164,20 @@ def test_given_queries_decode_as_many_outputs() -> None:
 def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tn.ShapeError, match=message):
         models.perceiver(**changes)
+
+
+@pytest.mark.parametrize(("height", "width"), [(5, 6), (9, 12), (22, 17)])
+def test_the_stem_is_a_convolution(height: int, width: int) -> None:
+    import torch
+
+    graph = models.convolutional_stem(height, width, 3, 4)
+    rng = np.random.default_rng(0)
+    x, f = rng.standard_normal((2, 3, height, width)), rng.standard_normal((4, 3, 7, 7))
+    gain, bias = rng.standard_normal((2, 4))
+    expected = torch.nn.functional.conv2d(torch.tensor(x), torch.tensor(f), stride=2, padding=3)
+    expected = torch.relu(expected * torch.tensor(gain)[:, None, None] + torch.tensor(bias)[:, None, None])
+    expected = torch.nn.functional.max_pool2d(expected, 3, 2)
+    found = tn.compile(graph)({"F": f, "gain": gain, "bias": bias}, x)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-11)
+    with pytest.raises(tn.ShapeError, match=r"axis 'H' of 'x' is 30, and should be"):
+        tn.compile(graph)({"F": f, "gain": gain, "bias": bias}, np.zeros((1, 3, 30, width)))
