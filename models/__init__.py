@@ -16,6 +16,7 @@ from tensornet.graph import Graph
 from tensornet.permutation import Factorization, factorize, see_before
 
 from .attention import attention, dot_product_attention
+from .classifier import transformer_classifier
 from .convert import from_torch, from_transformers
 from .convolution import convolutional_stem
 from .linear import linear
@@ -27,7 +28,7 @@ from .positions import fourier_features
 from .resize import resize_positions
 from .tcl import tcl
 from .transformer import PRESETS as TRANSFORMERS
-from .transformer import transformer, transformer_classifier
+from .transformer import transformer
 from .trl import trl
 from .vit import PRESETS as VITS
 from .vit import vit

@@ -1,4 +1,4 @@
-"""The Transformer: encoder, decoder, both, decoding step by step, and a classifier of texts.
+"""The Transformer: encoder, decoder, both, and decoding step by step.
 
     Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V                        (thesis 2.3.3; `attention.py`)
     y = LayerNorm(x + SubLayer(x))                                   (2.4.11), or before it, `pre`
@@ -17,11 +17,11 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import attention
-from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer
+from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer
 from .dimensions import Size, chosen, divided, hygienic
 from .positions import learned_positions, sinusoidal_positions
 
-__all__ = ["PARTS", "PRESETS", "transformer", "transformer_classifier"]
+__all__ = ["PARTS", "POSITIONS", "PRESETS", "Stack", "transformer"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "transformer_base": {"vocabulary": 37000, "dim": 512, "depth": 6, "heads": 8, "hidden": 2048},
@@ -32,22 +32,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
 """The output layer; its matrix may be that of the embedding."""
 
-POOLS = {
-    "max": ("y[b,c] = max[n]({x})", "where(keep[b,n] != 0, x[b,n,c], -1e30)"),
-    "mean": ("y[b,c] = mean[n](x[b,n,c])", ""),
-    "first": ("y[b,c] = x[b,0,c]", ""),
-}
-MASKED_MEAN = """
-    there[b,n] = where(keep[b,n] != 0, 1, 0)
-    y[b,c] = x[b,n,c] * there[b,n] / maximum(sum[n](there[b,n]), 1)
-"""
-
 PARTS = ("both", "encoder", "decoder", "step")
 POSITIONS = ("sinusoidal", "sines_first", "learned", None)
 
 
 @dataclass(frozen=True)
-class _Stack:
+class Stack:
     """The settings that encoder and decoder share, and what they do to symbolic tensors."""
 
     pre: bool
@@ -195,7 +185,7 @@ def transformer(
     if own and not words:
         raise ShapeError("target_vocabulary= is given without vocabulary=", fix="give both, or neither")
     last_norms, out_bias = pre if last_norms is None else last_norms, bias if out_bias is None else out_bias
-    stack = _Stack(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    stack = Stack(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout)
     layers, step = depth if decoder_depth is None else decoder_depth, part == "step"
     source = ("V", "source" if own else "shared")
     target = ("W", "target") if own else ("V", "shared")
@@ -247,68 +237,3 @@ def _inputs(part: str, words: bool, padding: bool, layers: int) -> dict[str, str
         stored = [f"{what}{number}" for number in range(layers) for what in ("keys", "values")]
         found |= {name: f"{name}[b,h,past,d:D/h]" for name in stored}
     return found
-
-
-def transformer_classifier(
-    vocabulary: Size = 30000,
-    classes: Size = 2,
-    dim: Size = 128,
-    depth: int = 2,
-    heads: Size = 4,
-    hidden: Size = 256,
-    *,
-    pool: str = "max",
-    padding: bool = True,
-    pre: bool = False,
-    positions: str | None = "sinusoidal",
-    length: Size = 512,
-    scale: bool = True,
-    activation: str = "relu",
-    bias: bool = False,
-    out_bias: bool = True,
-    eps: float = 1e-6,
-    dropout: float = 0.0,
-) -> tn.Graph:
-    """A Transformer encoder that classifies texts.
-
-    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output
-    logits[b, K].
-
-    Args:
-        vocabulary: the number of tokens.
-        classes: K.
-        dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
-            dropout: as in `transformer`.
-        pool: what is made of the positions: their "max", their "mean", or the "first".
-        padding: whether the caller says which tokens are there.
-
-    Raises:
-        ShapeError: the heads do not divide the width, or a choice is unknown.
-
-    Source: attention lecture, `TransformerClassifier`.
-
-    Example:
-        >>> tn.parameter_count(transformer_classifier(1000, 2, 32, 1, 2, 32))
-        38434
-    """
-    chosen(pool, tuple(POOLS), "pool")
-    chosen(positions, POSITIONS, "positions")
-    divided(dim, heads, "dim", "heads")
-    stack = _Stack(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout)
-    line, masked = POOLS[pool]
-    if pool == "mean" and padding:
-        line = MASKED_MEAN
-    line = line.format(x=masked if padding else "x[b,n,c]")
-    used = padding and pool != "first"
-
-    def forward(t: tn.Tensor, *keep: tn.Tensor) -> Any:
-        x = stack.embed(t, "V", "embedding", "source")
-        x = stack.encode(x, list(keep), depth)
-        pooled = tn.layer(line, inputs=["x[b,n,c]", *(["keep[b,n]"] if used else [])])
-        y = pooled(x, *(keep if used else ()))
-        return projection("D", "K")(y, scope="head")
-
-    sizes = {"V": vocabulary, "K": classes, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
-    sizes |= {"L": length} if positions == "learned" else {}
-    inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
-    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)

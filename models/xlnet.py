@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import HIDDEN
-from .blocks import embedding, feed_forward, norm, projection, sublayer
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection
 from .dimensions import Size, chosen, divided, hygienic
 
 __all__ = ["PRESETS", "xlnet"]
@@ -172,20 +172,15 @@ class _Streams:
         text = STREAM.format(near=near, segment=segment, weights=weights)
         attend = tn.layer(text, inputs=inputs, **sizes)
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
-        x = sublayer(
+        return encoder_layer(
             x,
-            lambda q: attend(q, *keys, *setting, scope=f"{scope}.attention"),
-            norm("D", self.eps),
+            *keys,
+            *setting,
+            attend=attend,
+            mlp=mlp,
+            normed=norm("D", self.eps),
+            scope=scope,
             pre=False,
-            scope=f"{scope}.norm1",
-            dropout=self.dropout,
-        )
-        return sublayer(
-            x,
-            lambda q: mlp(q, scope=f"{scope}.mlp"),
-            norm("D", self.eps),
-            pre=False,
-            scope=f"{scope}.norm2",
             dropout=self.dropout,
         )
 

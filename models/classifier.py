@@ -1,0 +1,88 @@
+"""A Transformer encoder that classifies texts (attention lecture, `TransformerClassifier`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensornet as tn
+
+from .blocks import projection
+from .dimensions import Size, chosen, divided, hygienic
+from .transformer import POSITIONS, Stack
+
+__all__ = ["transformer_classifier"]
+
+POOLS = {
+    "max": ("y[b,c] = max[n]({x})", "where(keep[b,n] != 0, x[b,n,c], -1e30)"),
+    "mean": ("y[b,c] = mean[n](x[b,n,c])", ""),
+    "first": ("y[b,c] = x[b,0,c]", ""),
+}
+MASKED_MEAN = """
+    there[b,n] = where(keep[b,n] != 0, 1, 0)
+    y[b,c] = x[b,n,c] * there[b,n] / maximum(sum[n](there[b,n]), 1)
+"""
+
+
+def transformer_classifier(
+    vocabulary: Size = 30000,
+    classes: Size = 2,
+    dim: Size = 128,
+    depth: int = 2,
+    heads: Size = 4,
+    hidden: Size = 256,
+    *,
+    pool: str = "max",
+    padding: bool = True,
+    pre: bool = False,
+    positions: str | None = "sinusoidal",
+    length: Size = 512,
+    scale: bool = True,
+    activation: str = "relu",
+    bias: bool = False,
+    out_bias: bool = True,
+    eps: float = 1e-6,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """A Transformer encoder that classifies texts.
+
+    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output
+    logits[b, K].
+
+    Args:
+        vocabulary: the number of tokens.
+        classes: K.
+        dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
+            dropout: as in `transformer`.
+        pool: what is made of the positions: their "max", their "mean", or the "first".
+        padding: whether the caller says which tokens are there.
+
+    Raises:
+        ShapeError: the heads do not divide the width, or a choice is unknown.
+
+    Source: attention lecture, `TransformerClassifier`.
+
+    Example:
+        >>> tn.parameter_count(transformer_classifier(1000, 2, 32, 1, 2, 32))
+        38434
+    """
+    chosen(pool, tuple(POOLS), "pool")
+    chosen(positions, POSITIONS, "positions")
+    divided(dim, heads, "dim", "heads")
+    stack = Stack(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    line, masked = POOLS[pool]
+    if pool == "mean" and padding:
+        line = MASKED_MEAN
+    line = line.format(x=masked if padding else "x[b,n,c]")
+    used = padding and pool != "first"
+
+    def forward(t: tn.Tensor, *keep: tn.Tensor) -> Any:
+        x = stack.embed(t, "V", "embedding", "source")
+        x = stack.encode(x, list(keep), depth)
+        pooled = tn.layer(line, inputs=["x[b,n,c]", *(["keep[b,n]"] if used else [])])
+        y = pooled(x, *(keep if used else ()))
+        return projection("D", "K")(y, scope="head")
+
+    sizes = {"V": vocabulary, "K": classes, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
+    sizes |= {"L": length} if positions == "learned" else {}
+    inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
+    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)
