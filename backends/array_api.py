@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensornet.errors import no_positions, outside
+
 __all__ = ["ArrayBackend", "of", "templates"]
 
 templates: Mapping[str, str] = {
@@ -22,6 +24,7 @@ templates: Mapping[str, str] = {
     "matmul": "xp.matmul({0}, {1})",
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
+    "within": "within({0}, {size}, {name})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "concat": "xp.concat([{0}], axis={axis})",
     "roll": "xp.roll({0}, {shifts}, axis={axes})",
@@ -30,6 +33,8 @@ templates: Mapping[str, str] = {
     "arange_alone": "xp.arange({0})",
     "argmax": "xp.argmax({0}, axis={axis}, keepdims=True)",
     "cast": "xp.astype({0}, {dtype})",
+    "widen": "xp.astype({0}, xp.result_type({dtype}, xp.float32))",
+    "finite": "finite({0}, {1})",
     "dtype": "xp.{0}",
     "scalar": "xp.asarray({0}, dtype={dtype})",
     "reciprocal": "1 / {0}",
@@ -116,6 +121,21 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
             return normed
         shape = (-1,) + (1,) * (x.ndim - axis - 1)
         return normed * xp.reshape(gain, shape) + xp.reshape(bias, shape)
+
+    def finite(value: float, like: Any) -> float:
+        if not xp.isdtype(like.dtype, "real floating"):
+            return value
+        info = xp.finfo(like.dtype)
+        return max(float(info.min), min(float(info.max), value))
+
+    def within(index: Any, size: int, name: str) -> Any:
+        if not xp.isdtype(index.dtype, "integral"):
+            raise no_positions(name, str(index.dtype))
+        if 0 not in index.shape:
+            low, high = int(xp.min(index)), int(xp.max(index))
+            if low < 0 or high >= size:
+                raise outside(name, low if low < 0 else high, size)
+        return index
 
     def as_arrays(a: Any, b: Any) -> tuple[Any, Any]:
         """Both as arrays: a number takes the type of the other, or a floating one beside integers."""

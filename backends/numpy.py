@@ -26,6 +26,7 @@ templates: Mapping[str, str] = {
     "arange_alone": "np.arange({0})",
     "argmax": "np.argmax({0}, axis={axis}, keepdims=True)",
     "cast": "{0}.astype({dtype})",
+    "widen": "{0}.astype(np.promote_types({dtype}, np.float32))",
     "dtype": "np.{0}",
     "scalar": "np.asarray({0}, dtype={dtype})",
     "softplus": "np.logaddexp({0}, 0)",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tensornet.errors import BackendError
+from tensornet.errors import BackendError, no_positions, outside
 
 __all__ = ["TorchBackend", "backend"]
 
@@ -33,6 +33,7 @@ templates: Mapping[str, str] = {
     "matmul": "torch.matmul({0}, {1})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",
+    "within": "within({0}, {size}, {name})",
     "take": "torch.index_select({0}, {axis}, {1})",
     "concat": "torch.cat([{0}], dim={axis})",
     "roll": "torch.roll({0}, {shifts}, {axes})",
@@ -41,6 +42,8 @@ templates: Mapping[str, str] = {
     "arange_alone": "torch.arange({0})",
     "argmax": "torch.argmax({0}, dim={axis}, keepdim=True)",
     "cast": "{0}.to({dtype})",
+    "widen": "{0}.to(torch.promote_types({dtype}, torch.float32))",
+    "finite": "finite({0}, {1})",
     "dtype": "torch.{0}",
     "scalar": "number({0}, {dtype}, {like})",
     "reciprocal": "1 / {0}",
@@ -94,6 +97,32 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
     return normed if gain is None else normed * gain.reshape(shape) + bias.reshape(shape)
 
 
+def _finite(value: float, like: Any) -> float:
+    """A finite number, or the nearest that the type of another tensor has."""
+    if not like.is_floating_point():
+        return value
+    info = _library().finfo(like.dtype)
+    return float(max(info.min, min(info.max, value)))
+
+
+def _within(index: Any, size: int, name: str) -> Any:
+    """Positions, once they are seen to be whole numbers from 0 below `size`.
+
+    On an accelerator, and while tracing, they are not looked at: a wrong one becomes one that no
+    dimension has, so that taking it fails there instead of reading a neighbour.
+    """
+    torch = _library()
+    if index.is_floating_point() or index.dtype == torch.bool:
+        raise no_positions(name, str(index.dtype))
+    if torch.compiler.is_compiling() or index.device.type != "cpu":
+        return torch.where((index >= 0) & (index < size), index, 2**40)
+    if index.numel():
+        low, high = (int(each) for each in torch.aminmax(index))
+        if low < 0 or high >= size:
+            raise outside(name, low if low < 0 else high, size)
+    return index
+
+
 def _floating(arrays: Any, otherwise: Any) -> Any:
     """The element type of the first floating or complex tensor."""
     return next((a.dtype for a in arrays if a.is_floating_point() or a.is_complex()), otherwise)
@@ -108,10 +137,18 @@ def _binary(function: Any, a: Any, b: Any) -> Any:
     """An elementwise function of two tensors, where one may be a number."""
     torch = _library()
     if not isinstance(a, torch.Tensor):
-        a = torch.as_tensor(a, dtype=torch.result_type(b, a), device=b.device)
+        a = _like(a, b)
     if not isinstance(b, torch.Tensor):
-        b = torch.as_tensor(b, dtype=torch.result_type(a, b), device=a.device)
+        b = _like(b, a)
     return function(a, b)
+
+
+def _like(number: Any, other: Any) -> Any:
+    """A number as a tensor that gives way to another in type: 0.5 beside integers is floating."""
+    torch = _library()
+    whole = isinstance(number, int) or other.is_floating_point() or other.is_complex()
+    dtype = other.dtype if whole else torch.get_default_dtype()
+    return torch.full((), number, dtype=dtype, device=other.device)
 
 
 class TorchBackend:
@@ -126,6 +163,8 @@ class TorchBackend:
             "torch": _library(),
             "math": math,
             "normalize": _normalize,
+            "within": _within,
+            "finite": _finite,
             "binary": _binary,
             "floating": _floating,
             "number": _number,

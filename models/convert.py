@@ -58,7 +58,8 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
         **changes: settings of our model that the configuration does not fix, such as
             `two_streams=True, mask="permutation", segments=True, memory=True` for XLNet, whose
             masks are nonzero where something may be seen, or `mask=True` for the Perceiver and
-            `padding=True` for Marian.
+            `padding=True` for Marian. With causal attention (`attn_type="uni"`) our query stream never
+            sees its own token; theirs does unless a permutation mask forbids it.
 
     Returns:
         The graph, and name to parameter: the model's own tensors, detached and in the shapes of the
@@ -185,7 +186,10 @@ def _mlp(ours: str, first: str, second: str) -> dict[str, str]:
 
 
 def _activation(name: Any) -> str:
-    name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__).lower()
+    if not isinstance(name, str):
+        exact = getattr(name, "approximate", "none") == "none"
+        name = getattr(name, "__name__", type(name).__name__).lower()
+        name = name if exact else "gelu_pytorch_tanh"
     if name not in _ACTIVATIONS:
         raise ShapeError(
             f"the activation {name!r} is not supported", fix=f"there is {', '.join(_ACTIVATIONS)}"
@@ -242,6 +246,7 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     _refuse(kind == "PerceiverModel" and inner.decoder is not None, "a decoder of its own")
     _refuse(bool(config.qk_channels or config.v_channels), "qk_channels or v_channels")
     _refuse(not config.use_query_residual, "use_query_residual=False")
+    _refuse(config.num_blocks < 1, "num_blocks=0")
     settings = {
         "latents": config.num_latents,
         "dim": config.d_latents,
@@ -322,7 +327,10 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         tied = model.lm_loss.weight is model.transformer.word_embedding.weight
         _refuse(not tied, "an output matrix of its own (tie_word_embeddings=False)")
     if head == "classes":
-        _refuse(config.summary_type != "last" or config.summary_activation != "tanh", "this kind of summary")
+        usual = config.summary_type == "last" and config.summary_activation == "tanh"
+        _refuse(
+            not (usual and config.summary_use_proj), "a summary that is not tanh of a projection of the last"
+        )
     settings = {
         "vocabulary": config.vocab_size,
         "dim": config.d_model,
@@ -360,10 +368,11 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     config = model.config
     _refuse(config.encoder_attention_heads != config.decoder_attention_heads, "other heads in the decoder")
     _refuse(config.encoder_ffn_dim != config.decoder_ffn_dim, "another width in the decoder")
-    shared = config.share_encoder_decoder_embeddings
+    sides = (model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight)
+    shared = sides[0] is sides[1]
     settings = {
         "vocabulary": config.vocab_size,
-        "target_vocabulary": None if shared else config.decoder_vocab_size,
+        "target_vocabulary": None if shared else len(sides[1]),
         "dim": config.d_model,
         "depth": config.encoder_layers,
         "decoder_depth": config.decoder_layers,
@@ -371,7 +380,7 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "hidden": config.encoder_ffn_dim,
         "positions": "sines_first",
         "logits_bias": True,
-        "tied": config.tie_word_embeddings,
+        "tied": model.lm_head.weight is sides[1],
         "scale": config.scale_embedding,
         "activation": _activation(config.activation_function),
     }
@@ -387,7 +396,7 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         return found | _mlp(f"{within}.mlp", f"{theirs}.fc1", f"{theirs}.fc2")
 
     names = {
-        "shared.E": "model.shared.weight",
+        "shared.E": "model.decoder.embed_tokens.weight",
         "source.E": "model.encoder.embed_tokens.weight",
         "target.E": "model.decoder.embed_tokens.weight",
         "head.E": "lm_head.weight",
@@ -420,12 +429,27 @@ def _multihead(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _torch_transformer(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
-    layers = module.encoder.layers
-    _refuse(not layers or module.encoder.norm is None or module.decoder.norm is None, "a custom encoder")
+    layers = [*module.encoder.layers, *module.decoder.layers]
+    _refuse(not module.encoder.layers, "an encoder without layers")
+    kinds = {
+        (
+            layer.self_attn.num_heads,
+            _activation(layer.activation),
+            layer.norm_first,
+            layer.linear1.out_features,
+            *(norm.eps for name, norm in layer.named_children() if name.startswith("norm")),
+        )[:5]
+        for layer in layers
+    }
+    ends = [getattr(part.norm, "eps", None) for part in (module.encoder, module.decoder)]
+    _refuse(
+        len(kinds) > 1, f"layers that differ (heads, activation, norm_first, width, eps: {sorted(kinds)})"
+    )
+    _refuse(any(eps != layers[0].norm1.eps for eps in ends), f"last norms of another eps ({ends})")
     settings = {
         "dim": module.d_model,
-        "heads": module.nhead,
-        "depth": len(layers),
+        "heads": layers[0].self_attn.num_heads,
+        "depth": len(module.encoder.layers),
         "decoder_depth": len(module.decoder.layers),
         "hidden": layers[0].linear1.out_features,
         "pre": layers[0].norm_first,

@@ -10,7 +10,7 @@ __all__ = ["cross_entropy", "permutation_loss"]
 NEGATIVE_LOG_LIKELIHOOD = """
     logp[{axes},v] = log_softmax[v](logits[{axes},v])
     {label}
-    nll[{axes}]    = -{kept} * logp[{axes},at[{axes}]] - {smoothed} * mean[v](logp[{axes},v])
+    nll[{axes}]    = {terms}
     {counted}
 """
 
@@ -19,7 +19,7 @@ LABELS = {
     "some": (
         "at[{axes}] = where(t[{axes}] == {ignore}, 0, t[{axes}])",
         "there[{axes}] = where(t[{axes}] == {ignore}, 0, 1)\n"
-        "    loss = sum[{axes}](nll[{axes}] * there[{axes}]) / maximum(sum[{axes}](there[{axes}]), 1)",
+        "    loss = sum[{axes}](where(t[{axes}] == {ignore}, 0, nll[{axes}])) / maximum(sum[{axes}](there[{axes}]), 1)",
     ),
     "permutation": ("at[b,p] = t[b,z[b,p]]", "loss = mean[b,p](nll[b,p])"),
 }
@@ -76,7 +76,8 @@ def _loss(kind: str, axes: str, smoothing: float, inputs: list[str], ignore: int
     if not 0 <= smoothing <= 1:
         raise ShapeError(f"smoothing={smoothing!r}", fix="give a share from 0 to 1")
     label, counted = (text.format(axes=axes, ignore=ignore) for text in LABELS[kind])
-    text = NEGATIVE_LOG_LIKELIHOOD.format(
-        axes=axes, label=label, counted=counted, kept=repr(1.0 - smoothing), smoothed=repr(float(smoothing))
-    )
+    kept, smoothed = 1.0 - float(smoothing), float(smoothing)
+    terms = [f"-{kept!r} * logp[{axes},at[{axes}]]"] if kept else []
+    terms += [f"-{smoothed!r} * mean[v](logp[{axes},v])"] if smoothed else []
+    text = NEGATIVE_LOG_LIKELIHOOD.format(axes=axes, label=label, counted=counted, terms=" + ".join(terms))
     return tn.layer(text, inputs=inputs)

@@ -96,7 +96,8 @@ def resize_positions(
     lines.append(textwrap.dedent(RESIZED.format(extra=int(class_token), width=width, joined=joined)))
     sizes: dict[str, Any] = {"i": height, "j": width, "p": tall, "q": wide}
     sizes |= {"s": 4} if _taps(convention) else {}
-    return tn.layer("\n".join(lines), inputs="pos[n,d]", **sizes)
+    count = f"{height}*{width} + {int(class_token)}"
+    return tn.layer("\n".join(lines), inputs=f"pos[n:{count},d]", **sizes)
 
 
 def _taps(convention: str) -> bool:

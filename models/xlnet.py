@@ -37,8 +37,8 @@ PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
 """The content stream stands at every position."""
 
 DISTANCES = """
-    angle[r,k] = ({klen} - index(r)) / 10000 ** (2 * index(k) / c)
-    R[r,(s,k)] = where(index(s) == 0, sin(angle[r,k]), cos(angle[r,k]))
+    angle[r,k] = widen({klen} - index(r)) / 10000 ** (2 * widen(index(k)) / c)
+    R[r,(s,k)] = cast(where(index(s) == 0, sin(angle[r,k]), cos(angle[r,k])))
 """
 """R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n."""
 

@@ -6,6 +6,7 @@ arguments, so one function serves every batch size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -262,7 +263,9 @@ class _Writer(Speller):
         for n, entry in enumerate(entries):
             stride = product(sizes[n + 1 :])
             if isinstance(entry, Ref):
-                term = self.aligned(entry, axes)
+                term = self.op(
+                    "within", self.aligned(entry, axes), size=self.size(sizes[n]), name=repr(entry.name)
+                )
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
@@ -391,6 +394,12 @@ class _Writer(Speller):
                 return self.op("dropout", self.render(argument, left), self.render(rate, left))
             case Call("cast", (argument,)):
                 return self.working(self.render(argument, left))
+            case Call("widen", (argument,)):
+                return self.op("widen", self.render(argument, left), dtype=self.working_dtype())
+            case Call("where", (condition, Ref() as a, b)) if _is_large(b):
+                value = self.render(a, left)
+                number = self.op("finite", self.scalar(b), value)
+                return self.call("where", [self.render(condition, left), value, number])
             case Call("where", (condition, a, b)) if is_scalar(a) and is_scalar(b):
                 number = self.op("scalar", self.scalar(a), dtype=self.working_dtype(), like=self.first())
                 return self.call("where", [self.render(condition, left), number, self.scalar(b)])
@@ -438,6 +447,12 @@ class _Writer(Speller):
             ]
             text = self.op("reshape", text, shape=tuple_source(parts))
         return text
+
+
+def _is_large(expression: Expression) -> bool:
+    """Whether a number is finite, and beyond what a half-precision type holds."""
+    value = scalar_value(expression) if is_scalar(expression) else None
+    return isinstance(value, float) and math.isfinite(value) and abs(value) > 65504
 
 
 def _is_plain(ref: Ref) -> bool:

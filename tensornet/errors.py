@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BackendError", "EquationError", "Place", "ShapeError", "TensornetError"]
+__all__ = [
+    "BackendError",
+    "EquationError",
+    "Place",
+    "ShapeError",
+    "TensornetError",
+    "no_positions",
+    "outside",
+]
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,19 @@ class EquationError(TensornetError, ValueError):
 
 class ShapeError(TensornetError, ValueError):
     """Sizes disagree, or one is missing."""
+
+
+def outside(name: str, position: int, size: int) -> ShapeError:
+    """The error for a position that no dimension has."""
+    return ShapeError(
+        f"'{name}' holds the position {position}, where there are {size}",
+        fix=f"give whole numbers from 0 to {size - 1}" if size else "there is nothing to choose from",
+    )
+
+
+def no_positions(name: str, dtype: str) -> ShapeError:
+    """The error for an index that is no array of whole numbers."""
+    return ShapeError(f"'{name}' indexes, and holds {dtype}", fix="give whole numbers, such as int64")
 
 
 class BackendError(TensornetError, RuntimeError):

@@ -384,7 +384,7 @@ class _Lowering:
     def call(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
         function = FUNCTIONS[call.function]
         if function.kind == "pointwise":
-            return self.pointwise(call, scope, whole or call.function in _COMPARISONS, wanted)
+            return self.pointwise(call, scope, whole or call.function in (*_COMPARISONS, "widen"), wanted)
         if function.kind in ("axis", "reduction"):
             return self.over_axes(call, scope, function.kind == "reduction", wanted)
         match call.function:

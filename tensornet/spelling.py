@@ -29,7 +29,7 @@ __all__ = ["FUNCTION_NAME", "Speller", "identifier", "tuple_source"]
 FUNCTION_NAME = "forward"
 
 _RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
-_RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary"}
+_RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary", "within", "finite"}
 
 
 class Speller:

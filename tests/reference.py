@@ -25,7 +25,7 @@ _UNARY = {
     "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
     "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
     "gelu_tanh": lambda a: a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
-    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float),
+    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float),
 }  # fmt: skip
 _BINARY = {
     "power": np.power, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
