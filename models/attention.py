@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import tensornet as tn
 from tensornet.errors import ShapeError
 
-from .dimensions import Size, chosen, divided, hygienic
+from .dimensions import Size, chosen, divided, hygienic, real
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "dot_product_attention"]
 
@@ -42,7 +42,7 @@ def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         ShapeError: one has another name.
     """
-    names = () if mask is None else (mask,) if isinstance(mask, str) else tuple(mask)
+    names = () if mask is None else (mask,) if isinstance(mask, str) else tuple(dict.fromkeys(mask))
     for name in names:
         chosen(name, tuple(MASKS), "mask")
     return names
@@ -53,6 +53,8 @@ def weight_lines(
 ) -> list[str]:
     """The equations from q and k to the weights a, whatever q and k are made of."""
     chosen(weights, tuple(WEIGHTS), "weights")
+    beta = None if beta is None else real(beta, "beta", 0)
+    dropout = real(dropout, "dropout", 0, 1)
     scaled = "q[b,h,i,d] * k[b,h,j,d]"
     scaled = f"{scaled} / sqrt(d)" if beta is None else f"{beta!r} * {scaled}"
     conditions = [MASKS[name].format(past=" + past" if past else "") for name in masks_of(mask)]

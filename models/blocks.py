@@ -11,7 +11,7 @@ from typing import Any
 
 import tensornet as tn
 
-from .dimensions import Size, chosen, hygienic
+from .dimensions import Size, chosen, hygienic, real
 
 __all__ = [
     "ACTIVATIONS",
@@ -43,6 +43,7 @@ def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
         >>> tn.parameter_formula(norm("D"))
         2*D
     """
+    eps = real(eps, "eps", 0)
     line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r}) + bias[c]"
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim})
 
@@ -90,6 +91,7 @@ def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: 
         8*D**2 + 5*D
     """
     chosen(activation, ACTIVATIONS, "activation")
+    dropout = real(dropout, "dropout", 0, 1)
     inner = f"{activation}(x[...,c] * W1[f,c] + b1[f])"
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
     line = f"y[...,o] = {inner} * W2[o,f] + b2[o]"
@@ -107,6 +109,7 @@ def residual(dropout: float = 0.0) -> tn.Graph:
         >>> print(residual().equations[0])
         z[...] = x[...] + y[...]
     """
+    dropout = real(dropout, "dropout", 0, 1)
     added = f"dropout(y[...], {dropout!r})" if dropout else "y[...]"
     return tn.layer(f"z[...] = x[...] + {added}", inputs="x y")
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensornet as tn
 
 from .blocks import projection
-from .dimensions import Size, chosen, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, real
 from .transformer import POSITIONS, Stack
 
 __all__ = ["transformer_classifier"]
@@ -68,6 +68,8 @@ def transformer_classifier(
     chosen(pool, tuple(POOLS), "pool")
     chosen(positions, POSITIONS, "positions")
     divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    dropout = real(dropout, "dropout", 0, 1)
     stack = Stack(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout)
     line, masked = POOLS[pool]
     if pool == "mean" and padding:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tensornet.errors import ShapeError
 from tensornet.hygiene import hygienic
+from tensornet.reading import read_sizes
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-__all__ = ["Size", "chosen", "divided", "hygienic", "pair", "positive"]
+__all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real"]
 
 Size: TypeAlias = "int | str | Expr"
 """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
@@ -31,10 +33,14 @@ def divided(total: Size, parts: Size, what: str, into: str) -> Size:
 
     Example:
         >>> divided(768, 12, "dim", "heads"), divided("D", "h", "dim", "heads")
-        (64, '(D)/(h)')
+        (64, D/h)
     """
     if not (isinstance(total, int) and isinstance(parts, int)):
-        return f"({total})/({parts})"
+        import sympy
+
+        above, below = (read_sizes({what: size})[what] for size in (total, parts))
+        quotient = sympy.sympify(above) / below
+        return int(quotient) if quotient.is_Integer else quotient
     if parts < 1 or total % parts:
         near = [each for each in range(1, total + 1) if total % each == 0]
         near.sort(key=lambda each: (abs(each - parts), each))
@@ -45,6 +51,33 @@ def divided(total: Size, parts: Size, what: str, into: str) -> Size:
             fix=f"choose {into} of {fits}, …, or {what}={down}",
         )
     return total // parts
+
+
+def count(number: object, what: str, least: int = 0) -> int:
+    """A number of layers and the like.
+
+    Raises:
+        ShapeError: it is no integer, or less than `least`.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise ShapeError(f"{what}={number!r}", fix=f"give an integer of at least {least}")
+    return number
+
+
+def real(number: object, what: str, low: float, high: float = math.inf) -> float:
+    """A number from `low` to below `high`, as a float.
+
+    Raises:
+        ShapeError: it is something else.
+    """
+    try:
+        found = float(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = math.nan
+    if not low <= found < high:
+        above = f" below {high:g}" if high < math.inf else ""
+        raise ShapeError(f"{what}={number!r}", fix=f"give a number from {low:g}{above}")
+    return found
 
 
 def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:

@@ -75,6 +75,7 @@ def permutation_loss(*, smoothing: float = 0.0) -> tn.Graph:
 def _loss(kind: str, axes: str, smoothing: float, inputs: list[str], ignore: int | None) -> tn.Graph:
     if not 0 <= smoothing <= 1:
         raise ShapeError(f"smoothing={smoothing!r}", fix="give a share from 0 to 1")
+    smoothing = float(smoothing)
     label, counted = (text.format(axes=axes, ignore=ignore) for text in LABELS[kind])
     kept, smoothed = 1.0 - float(smoothing), float(smoothing)
     terms = [f"-{kept!r} * logp[{axes},at[{axes}]]"] if kept else []

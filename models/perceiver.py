@@ -18,7 +18,7 @@ from tensornet.sizes import evaluate, symbol
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
 from .convolution import convolutional_stem
-from .dimensions import Size, chosen, divided, hygienic, pair
+from .dimensions import Size, chosen, count, divided, hygienic, pair, positive
 from .positions import fourier_features
 
 __all__ = ["PRESETS", "perceiver"]
@@ -152,7 +152,15 @@ def perceiver(
     chosen(share_cross, SHARING, "share_cross")
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
+    for number, what in ((depth, "depth"), (repeats, "repeats"), (cross_attends, "cross_attends")):
+        count(number, what)
+    if outputs is not None and head != "query":
+        raise tn.ShapeError(f"outputs={outputs} with head={head!r}", fix="give head='query', or no outputs")
     modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    if not all(positive(size) for size in modes):
+        raise tn.ShapeError(
+            f"shape={shape!r}", fix="give positive integers; M may be open where there is no shape"
+        )
     cut = None if stem is None else convolutional_stem(*pair(modes, "shape"), "C", "T")  # type: ignore[arg-type]
     read_modes = (
         modes if cut is None else tuple(evaluate(dim_size(dim), cut.bound) for dim in cut.dims["y"][2:])

@@ -18,7 +18,7 @@ from tensornet.errors import ShapeError
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer
-from .dimensions import Size, chosen, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, real
 from .positions import learned_positions, sinusoidal_positions
 
 __all__ = ["PARTS", "POSITIONS", "PRESETS", "Stack", "transformer"]
@@ -181,6 +181,9 @@ def transformer(
     chosen(part, PARTS, "part")
     chosen(positions, POSITIONS, "positions")
     divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    count(depth if decoder_depth is None else decoder_depth, "decoder_depth")
+    dropout = real(dropout, "dropout", 0, 1)
     words, own = vocabulary is not None, target_vocabulary is not None
     if own and not words:
         raise ShapeError("target_vocabulary= is given without vocabulary=", fix="give both, or neither")

@@ -15,7 +15,7 @@ import tensornet as tn
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
-from .dimensions import Size, chosen, divided, hygienic, pair
+from .dimensions import Size, chosen, count, divided, hygienic, pair
 
 __all__ = ["PRESETS", "vit"]
 
@@ -103,6 +103,7 @@ def vit(
     hidden = f"4*({dim})" if hidden is None else hidden
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
     divided(height, u, "image height", "patch height")
     divided(width, v, "image width", "patch width")
     cut = tn.layer(

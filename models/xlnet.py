@@ -20,7 +20,7 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
-from .dimensions import Size, chosen, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, real
 
 __all__ = ["PRESETS", "xlnet"]
 
@@ -246,13 +246,15 @@ def xlnet(
     """
     chosen(head, HEADS, "head")
     chosen(empty, ("nothing", "all"), "empty")
-    masks = () if mask is None else (mask,) if isinstance(mask, str) else tuple(mask)
+    masks = () if mask is None else (mask,) if isinstance(mask, str) else tuple(dict.fromkeys(mask))
     for each in masks:
         chosen(each, tuple(MASKS), "mask")
     if head == "classes" and two_streams:
         raise ShapeError("head='classes' reads the content stream", fix="give two_streams=False")
     divided(dim, heads, "dim", "heads")
     divided(dim, 2, "dim", "a sine and a cosine")
+    count(depth, "depth")
+    dropout = real(dropout, "dropout", 0, 1)
     stream = _Streams(masks, causal, segments, memory, empty, activation, eps, dropout)
 
     def forward(*tensors: tn.Tensor) -> Any:

@@ -46,9 +46,11 @@ def factorize(batch: int, length: int, *, predict: float = 1.0, seed: int = 0) -
     """
     import numpy as np
 
-    if batch < 1 or length < 1 or predict < 1:
+    whole = all(isinstance(each, int) and each > 0 for each in (batch, length))
+    if not whole or not 1 <= predict < float("inf"):
         raise ShapeError(
-            f"batch={batch}, length={length}, predict={predict}", fix="give numbers of at least 1"
+            f"batch={batch}, length={length}, predict={predict}",
+            fix="give integers, and numbers of at least 1",
         )
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(length), (batch, 1)), axis=1)
     cut = length - max(1, round(length / predict))
@@ -66,5 +68,11 @@ def see_before(order: Any) -> Any:
     """
     import numpy as np
 
-    rank = np.argsort(np.asarray(order), axis=1)
+    order = np.asarray(order)
+    if order.ndim != 2 or not (np.sort(order, axis=1) == np.arange(order.shape[1])).all():
+        raise ShapeError(
+            f"an order of shape {order.shape} does not hold every position once",
+            fix="give z[b, t], a permutation of 0 … T−1 in each row",
+        )
+    rank = np.argsort(order, axis=1)
     return rank[:, None, :] < rank[:, :, None]

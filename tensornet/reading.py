@@ -37,7 +37,7 @@ from .expression import (
     transform,
 )
 from .functions import FUNCTIONS
-from .sizes import as_size, symbol
+from .sizes import as_size, plain, symbol
 
 __all__ = ["parse_block", "parse_names", "parse_size", "read_sizes"]
 
@@ -91,7 +91,7 @@ def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
         ShapeError: a size is neither of these.
     """
     return {
-        name: as_size(parse_size(value) if isinstance(value, str) else value, name)
+        name: plain(as_size(parse_size(value) if isinstance(value, str) else value, name))
         for name, value in sizes.items()
     }
 

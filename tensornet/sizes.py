@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_size",
     "evaluate",
+    "plain",
     "product",
     "put_in",
     "show_size",
@@ -53,6 +54,14 @@ def as_size(value: Any, name: str) -> int | Expr:
         fix = f"give {name}= a positive integer or a sympy expression"
         raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
     return size
+
+
+def plain(size: int | Expr) -> int | Expr:
+    """The size in plain symbols, known by their names alone, whatever is assumed of a caller's."""
+    if isinstance(size, int):
+        return size
+    moved = {name: symbol(name.name) for name in size.free_symbols if name != symbol(name.name)}
+    return size.subs(moved, simultaneous=True) if moved else size
 
 
 def product(sizes: Iterable[Any]) -> Any:
