@@ -26,6 +26,8 @@ from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
 from .positions import fourier_features
 from .resize import resize_positions
+from .swin import PRESETS as SWINS
+from .swin import swin, window_attention
 from .tcl import tcl
 from .transformer import PRESETS as TRANSFORMERS
 from .transformer import transformer
@@ -55,12 +57,14 @@ __all__ = [
     "resize_positions",
     "see_before",
     "settings",
+    "swin",
     "tcl",
     "transformer",
     "transformer_classifier",
     "trl",
     "tucker_to_tensor",
     "vit",
+    "window_attention",
     "xlnet",
 ]
 
@@ -78,9 +82,11 @@ _LAYERS = (
     tcl,
     trl,
     tucker_to_tensor,
+    window_attention,
 )
 _MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
     (perceiver, PERCEIVERS),
+    (swin, SWINS),
     (transformer, TRANSFORMERS),
     (transformer_classifier, {}),
     (vit, VITS),

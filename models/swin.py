@@ -1,0 +1,297 @@
+"""The Swin Transformer: attention within windows, shifted from layer to layer (Liu et al. 2021).
+
+    ẑˡ   = W-MSA(LN(zˡ⁻¹)) + zˡ⁻¹,    zˡ   = MLP(LN(ẑˡ)) + ẑˡ
+    ẑˡ⁺¹ = SW-MSA(LN(zˡ)) + zˡ,       zˡ⁺¹ = MLP(LN(ẑˡ⁺¹)) + ẑˡ⁺¹             (eq. 3)
+    Attention(Q, K, V) = softmax(Q·Kᵀ/√d + B)·V,  B by relative position       (eq. 4)
+    merging: the 2 × 2 neighbours, 4·C channels, to 2·C                        (thesis 2.10.19)
+
+The image stays a grid x[b, y, x, c] throughout; a window is a composite of its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from .attention import HIDDEN, WEIGHTS
+from .blocks import feed_forward, norm, projection, residual
+from .dimensions import Size, chosen, count, divided, hygienic, positive, real
+
+__all__ = ["PRESETS", "Parts", "padded", "stages", "swin", "window_attention"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "swin_t": {"dim": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)},
+    "swin_s": {"dim": 96, "depths": (2, 2, 18, 2), "heads": (3, 6, 12, 24)},
+    "swin_b": {"dim": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)},
+    "swin_l": {"dim": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)},
+}
+"""Liu et al. (2021), §3.3: windows of 7 × 7, patches of 4 × 4."""
+
+PATCHES = "z[b,m,n,d] = x[b,c,(m,u),(n,v)] * E[d,c,u,v] + bias[d]"
+
+WINDOWS = """
+    B[t,h]: parameter(std=0.02)
+    q[b,m,n,h,i,p,d] = x[b,(m,i),(n,p),c] * Wq[(h,d),c] + bq[(h,d)]
+    k[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),e] * Wk[(h,d),e] + bk[(h,d)]
+    v[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),g] * Wv[(h,d),g] + bv[(h,d)]
+    at[i,p,j,r]      = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1
+    s[b,m,n,h,i,p,j,r] = q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d] / sqrt(d) + B[at[i,p,j,r],h]
+    {bands}
+    a[b,m,n,h,i,p,j,r] = {weights}
+    y[b,(m,i),(n,p),o] = a[b,m,n,h,i,p,j,r] * v[b,m,n,h,j,r,d] * Wo[o,(h,d)] + bo[o]
+"""
+"""Eq. 4 in the windows (m,n): queries at (i,p), keys at (j,r)."""
+
+BANDS = """
+    row[m,i]  = w * index(m) + index(i)
+    side[n,p] = w * index(n) + index(p)
+    band[m,i] = where(row[m,i] < {height} - w, 0, where(row[m,i] < {height} - {shift}, 1, 2))
+    strip[n,p] = where(side[n,p] < {width} - w, 0, where(side[n,p] < {width} - {shift}, 1, 2))
+"""
+"""After the shift the last windows hold what was apart: each part is a band and a strip of its own."""
+
+NEIGHBOURS = "(band[m,i] == band[m,j]) & (strip[n,p] == strip[n,r])"
+
+GROWN = "z[b,y,x,c] = pad(g[b,y,x,c], y=(0,{below}), x=(0,{beside}))"
+SHIFTED = "z[b,y,x,c] = roll(g[b,y,x,c], y={by}, x={by})"
+CUT = "row[m] = index(m)\ncolumn[n] = index(n)\nz[b,m,n,c] = g[b,row[m],column[n],c]"
+MERGED = "z[b,m,n,(v,u,c)] = x[b,(m,u),(n,v),c]"
+IMAGE = "z[b,c,y,x] = pad(g[b,c,y,x], y=(0,{below}), x=(0,{beside}))"
+SKIPPED = "kept[b] = dropout(1 + 0 * index(b), {rate})\nz[b,m,n,c] = x[b,m,n,c] + kept[b] * y[b,m,n,c]"
+MEAN = "y[b,c] = mean[m,n](x[b,m,n,c])"
+
+
+def window_attention(
+    dim: Size,
+    heads: Size,
+    window: int,
+    *,
+    grid: tuple[int, int] | None = None,
+    shift: int = 0,
+    weights: str = "soft",
+    bias: bool = True,
+) -> tn.Graph:
+    """Multi-head attention within windows of w × w, with a bias for each relative position.
+
+    Input and output x[b, m·w, n·w, c], a grid of whole windows. Parameters: 4·D² + 4·D, and
+    (2w − 1)²·h for B.
+
+    Args:
+        dim: D.
+        heads: h; they divide D.
+        window: w.
+        grid: height and width of the grid, where it has been shifted.
+        shift: by how much; what was apart before does not see one another.
+        weights: "soft", or "signed" (thesis eq. 3.0.15), or "hard".
+        bias: whether queries, keys and values have biases.
+
+    Raises:
+        ShapeError: the heads do not divide the width, or the window the grid.
+
+    Source: Liu et al. (2021), eq. 4 and §3.2.
+
+    Example:
+        >>> tn.parameter_count(window_attention(96, 3, 7))
+        37755
+    """
+    chosen(weights, tuple(WEIGHTS), "weights")
+    each = divided(dim, heads, "dim", "heads")
+    score = "s[b,m,n,h,i,p,j,r]"
+    shown = f"abs({score})" if weights == "signed" else score
+    bands = ""
+    if shift:
+        if grid is None:
+            raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
+        for size in grid:
+            divided(size, window, "grid", "window")
+        bands = BANDS.format(height=grid[0], width=grid[1], shift=shift)
+        shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
+    weighted = WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown)
+    text = WINDOWS.format(
+        bands="\n    ".join(line.strip() for line in bands.strip().splitlines()), weights=weighted
+    )
+    if not bias:
+        for name in ("bq", "bk", "bv"):
+            text = text.replace(f" + {name}[(h,d)]", "")
+    fixed: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r", "w"), window)
+    fixed |= {"t": (2 * window - 1) ** 2, "c": dim, "e": dim, "g": dim, "o": dim, "h": heads, "d": each}
+    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
+
+
+def swin(
+    image: int | Sequence[int] = 224,
+    patch: int = 4,
+    dim: Size = 96,
+    depths: Sequence[int] = (2, 2, 6, 2),
+    heads: Sequence[Size] = (3, 6, 12, 24),
+    classes: Size | None = 1000,
+    *,
+    window: int = 7,
+    ratio: int = 4,
+    channels: Size = 3,
+    tokens: bool = False,
+    weights: str = "soft",
+    activation: str = "gelu",
+    qkv_bias: bool = True,
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+) -> tn.Graph:
+    """A Swin Transformer over images of any size.
+
+    Input x[b, C, H, W], output logits[b, K]. Images are padded to whole patches, grids to whole
+    windows and to even sides before merging, with zeros; a grid no larger than a window is one
+    window, and is not shifted.
+
+    Args:
+        image: H and W, or one number for both.
+        patch: P, the side of a patch.
+        dim: D of the first stage; each merging doubles it.
+        depths: the number of layers of each stage.
+        heads: of each stage.
+        classes: K; without it the output is the mean of the last grid, [b, 8·D].
+        window: w, the side of a window, in patches.
+        ratio: the MLPs are this many times as wide inside.
+        channels: C.
+        tokens: whether the output is the last grid as tokens [b, m·n, 8·D].
+        weights: "soft", "signed" or "hard".
+        activation: of the MLPs.
+        qkv_bias: whether queries, keys and values have biases.
+        eps: of the norms.
+        dropout: the share of values dropped in the MLPs in training.
+        stochastic_depth: the share of examples whose last layer is skipped in training; the share
+            rises from 0 at the first layer.
+
+    Raises:
+        ShapeError: heads do not divide widths, or the stages disagree.
+
+    Source: Liu et al. (2021), "Swin Transformer"; thesis chapter 2.10.
+
+    Example:
+        >>> tn.parameter_count(swin()), tn.parameter_count(swin(classes=10))
+        (28288354, 27527044)
+    """
+    height, width = (image, image) if isinstance(image, int) else tuple(image)
+    if not all(positive(size) for size in (height, width, patch, window)):
+        raise ShapeError(f"image={image!r}, patch={patch!r}, window={window!r}", fix="give positive integers")
+    if len(depths) != len(heads) or not depths:
+        raise ShapeError(
+            f"depths={tuple(depths)} and heads={tuple(heads)}", fix="give one of each for a stage"
+        )
+    for number, each in enumerate(heads):
+        count(depths[number], "depths")
+        if isinstance(dim, int):
+            divided(dim * 2**number, each, f"dim of stage {number + 1}", "heads")
+    rate = real(stochastic_depth, "stochastic_depth", 0, 1)
+
+    def wide(stage: int) -> str:
+        return f"{2**stage}*D"
+
+    parts = Parts(
+        norm=lambda stage: norm(wide(stage), eps),
+        attend=lambda stage, grid, side, shift: window_attention(
+            wide(stage), f"h{stage}", side, grid=grid, shift=shift, weights=weights, bias=qkv_bias
+        ),
+        mlp=lambda stage: feed_forward(
+            wide(stage), f"{ratio * 2**stage}*D", activation=activation, dropout=dropout
+        ),
+        merge=lambda stage: projection(f"{4 * 2**stage}*D", wide(stage + 1), bias=False),
+        merge_norm=lambda stage: norm(f"{4 * 2**stage}*D", eps),
+    )
+    last = len(depths) - 1
+    grid = (-(-height // patch), -(-width // patch))
+
+    def forward(x: tn.Tensor) -> Any:
+        x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
+        x = tn.layer(PATCHES, inputs="x", d="D", u="P", v="P")(x, scope="patches")
+        x = norm("D", eps)(x, scope="patches.norm")
+        x = stages(x, grid, depths, window, parts, rate)
+        x = norm(wide(last), eps)(x, scope="norm")
+        if tokens:
+            return tn.layer("y[b,(m,n),c] = x[b,m,n,c]", inputs="x")(x)
+        y = tn.layer(MEAN, inputs="x")(x)
+        return y if classes is None else projection(wide(last), "K", start=0.02)(y, scope="head")
+
+    sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch, "D": dim}
+    sizes |= {f"h{number}": each for number, each in enumerate(heads) if depths[number]}
+    sizes |= {} if classes is None or tokens else {"K": classes}
+    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The layers of a hierarchy, by stage; channels are one axis, or a composite of several."""
+
+    norm: Callable[[int], tn.Graph]
+    attend: Callable[[int, tuple[int, int], int, int], tn.Graph]
+    mlp: Callable[[int], tn.Graph]
+    merge: Callable[[int], tn.Graph]
+    merge_norm: Callable[[int], tn.Graph]
+
+
+def stages(
+    x: tn.Tensor, grid: tuple[int, int], depths: Sequence[int], window: int, parts: Parts, rate: float
+) -> Any:
+    """All stages over a grid x[b, y, x, c]: layers, every second one shifted, and merging between stages."""
+    number, total = 0, sum(depths)
+    for stage, layers in enumerate(depths):
+        for place in range(layers):
+            dropped = rate * number / max(total - 1, 1)
+            number += 1
+            x = _layer(
+                x, grid, window, place % 2 == 1, stage, parts, dropped, f"stages.{stage}.blocks.{place}"
+            )
+        if stage + 1 < len(depths):
+            scope = f"stages.{stage}.merge"
+            x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)
+            grid = (-(-grid[0] // 2), -(-grid[1] // 2))
+            x = tn.layer(MERGED, inputs="x", u=2, v=2)(x)
+            x = parts.merge(stage)(parts.merge_norm(stage)(x, scope=f"{scope}.norm"), scope=scope)
+    return x
+
+
+def _layer(
+    x: tn.Tensor,
+    grid: tuple[int, int],
+    window: int,
+    shifted: bool,
+    stage: int,
+    parts: Parts,
+    dropped: float,
+    scope: str,
+) -> Any:
+    """Eq. 3: attention in windows of the padded, shifted grid, then the MLP, each added to its input."""
+    side = min(window, *grid)
+    shift = window // 2 if shifted and min(grid) > window else 0
+    below, beside = -grid[0] % side, -grid[1] % side
+    whole = (grid[0] + below, grid[1] + beside)
+    h = padded(parts.norm(stage)(x, scope=f"{scope}.norm1"), GROWN, below, beside)
+    h = _rolled(h, -shift)
+    h = parts.attend(stage, whole, side, shift)(h, scope=f"{scope}.attention")
+    h = _rolled(h, shift)
+    h = tn.layer(CUT, inputs="g[b,y,x,c]", m=grid[0], n=grid[1])(h) if whole != grid else h
+    x = _added(x, h, dropped)
+    h = parts.mlp(stage)(parts.norm(stage)(x, scope=f"{scope}.norm2"), scope=f"{scope}.mlp")
+    return _added(x, h, dropped)
+
+
+def padded(x: tn.Tensor, line: str, below: int, beside: int) -> Any:
+    """The grid, or image, with rows of zeros below and columns beside."""
+    if not below and not beside:
+        return x
+    return tn.layer(line.format(below=below, beside=beside), inputs="g")(x)
+
+
+def _rolled(x: tn.Tensor, by: int) -> Any:
+    return tn.layer(SHIFTED.format(by=by), inputs="g")(x) if by else x
+
+
+def _added(x: tn.Tensor, y: tn.Tensor, dropped: float) -> Any:
+    """x + y; with stochastic depth y is left out for a share of the examples (Huang et al. 2016)."""
+    if not dropped:
+        return residual()(x, y)
+    return tn.layer(SKIPPED.format(rate=repr(dropped)), inputs="x y")(x, y)
