@@ -10,6 +10,7 @@ from tensornet.errors import ShapeError
 
 from .attention import attention
 from .perceiver import perceiver
+from .swin import swin
 from .transformer import transformer
 from .vit import vit
 from .xlnet import xlnet
@@ -123,6 +124,44 @@ def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     }
     names = {**_under("vit.", names), **_affine("head", "classifier", "W")} if classifies else names
     return vit(**{**settings, **changes}), names
+
+
+def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+    config, classifies = model.config, type(model).__name__ == "SwinForImageClassification"
+    _refuse(bool(config.use_absolute_embeddings), "use_absolute_embeddings")
+    settings = {
+        "image": config.image_size,
+        "patch": config.patch_size,
+        "dim": config.embed_dim,
+        "depths": config.depths,
+        "heads": config.num_heads,
+        "window": config.window_size,
+        "ratio": config.mlp_ratio,
+        "channels": config.num_channels,
+        "classes": config.num_labels if classifies else None,
+        "tokens": not classifies,
+        "activation": _activation(config.hidden_act),
+        "qkv_bias": config.qkv_bias,
+        "eps": config.layer_norm_eps,
+    }
+    ours, theirs = "stages.#.blocks.#", "encoder.layers.#.blocks.#."
+    names = {
+        "patches.E": "embeddings.patch_embeddings.projection.weight",
+        "patches.bias": "embeddings.patch_embeddings.projection.bias",
+        **_affine("patches.norm", "embeddings.norm"),
+        **_affine(f"{ours}.norm1", f"{theirs}layernorm_before"),
+        **_affine(f"{ours}.norm2", f"{theirs}layernorm_after"),
+        **_attention(
+            f"{ours}.attention", *(f"{theirs}attention.{part}_proj" for part in ("q", "k", "v", "o"))
+        ),
+        f"{ours}.attention.B": f"{theirs}attention.relative_position_bias.relative_position_bias_table",
+        **_mlp(f"{ours}.mlp", f"{theirs}mlp.fc1", f"{theirs}mlp.fc2"),
+        **_affine("stages.#.merge.norm", "encoder.layers.#.downsample.norm"),
+        "stages.#.merge.W": "encoder.layers.#.downsample.reduction.weight",
+        **_affine("norm", "layernorm"),
+    }
+    names = {**_under("swin.", names), **_affine("head", "classifier", "W")} if classifies else names
+    return swin(**{**settings, **changes}), names
 
 
 def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
@@ -365,6 +404,8 @@ def _torch_transformer(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, 
 TRANSFORMERS: dict[str, Converter] = {
     "ViTModel": _vit,
     "ViTForImageClassification": _vit,
+    "SwinModel": _swin,
+    "SwinForImageClassification": _swin,
     "PerceiverModel": _perceiver,
     "PerceiverForImageClassificationFourier": _perceiver,
     "PerceiverForImageClassificationLearned": _perceiver,

@@ -6,6 +6,7 @@ parameters is found under the name it has there (`#` stands for the number of a 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,7 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     |---|---|---|
     | ViTModel | pixel_values[b, C, H, W] | last_hidden_state |
     | ViTForImageClassification | the same | logits |
+    | SwinModel, SwinForImageClassification | pixel_values[b, C, H, W] | last_hidden_state, logits |
     | PerceiverModel without preprocessors | inputs[b, M, C] | last_hidden_state |
     | PerceiverForImageClassificationFourier, …Learned, …ConvProcessing | inputs[b, C, H, W] | logits |
     | XLNetModel | input_ids[b, n] | last_hidden_state |
@@ -125,4 +127,9 @@ def _parameter(graph: tn.Graph, leaf: Any, names: Names, state: Mapping[str, Any
     if third:
         size = found.shape[0] // 3
         found = found[int(third) * size : (int(third) + 1) * size]
+    if found.numel() != math.prod(shape):
+        raise ShapeError(
+            f"'{key}' is {tuple(found.shape)}, where '{leaf.name}' should be {shape}",
+            fix="convert a model whose sizes fit its inputs, such as a window no larger than the grid",
+        )
     return found.reshape(shape)

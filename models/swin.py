@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import tensornet as tn
@@ -131,7 +132,7 @@ def swin(
     classes: Size | None = 1000,
     *,
     window: int = 7,
-    ratio: int = 4,
+    ratio: float = 4,
     channels: Size = 3,
     tokens: bool = False,
     weights: str = "soft",
@@ -186,6 +187,7 @@ def swin(
         count(depths[number], "depths")
         if isinstance(dim, int):
             divided(dim * 2**number, each, f"dim of stage {number + 1}", "heads")
+    share = Fraction(real(ratio, "ratio", 0)).limit_denominator(1000)
     rate = real(stochastic_depth, "stochastic_depth", 0, 1)
 
     def wide(stage: int) -> str:
@@ -197,7 +199,7 @@ def swin(
             wide(stage), f"h{stage}", side, grid=grid, shift=shift, weights=weights, bias=qkv_bias
         ),
         mlp=lambda stage: feed_forward(
-            wide(stage), f"{ratio * 2**stage}*D", activation=activation, dropout=dropout
+            wide(stage), f"{share * 2**stage}*D", activation=activation, dropout=dropout
         ),
         merge=lambda stage: projection(f"{4 * 2**stage}*D", wide(stage + 1), bias=False),
         merge_norm=lambda stage: norm(f"{4 * 2**stage}*D", eps),
