@@ -29,6 +29,8 @@ from .resize import resize_positions
 from .swin import PRESETS as SWINS
 from .swin import swin, window_attention
 from .tcl import tcl
+from .tensor_swin import PRESETS as TENSOR_SWINS
+from .tensor_swin import tensor_swin, tensor_window_attention
 from .transformer import PRESETS as TRANSFORMERS
 from .transformer import transformer
 from .trl import trl
@@ -59,6 +61,8 @@ __all__ = [
     "settings",
     "swin",
     "tcl",
+    "tensor_swin",
+    "tensor_window_attention",
     "transformer",
     "transformer_classifier",
     "trl",
@@ -80,6 +84,7 @@ _LAYERS = (
     permutation_loss,
     resize_positions,
     tcl,
+    tensor_window_attention,
     trl,
     tucker_to_tensor,
     window_attention,
@@ -87,6 +92,7 @@ _LAYERS = (
 _MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
     (perceiver, PERCEIVERS),
     (swin, SWINS),
+    (tensor_swin, TENSOR_SWINS),
     (transformer, TRANSFORMERS),
     (transformer_classifier, {}),
     (vit, VITS),

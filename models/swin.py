@@ -75,6 +75,7 @@ def window_attention(
     shift: int = 0,
     weights: str = "soft",
     bias: bool = True,
+    projected: bool = True,
 ) -> tn.Graph:
     """Multi-head attention within windows of w × w, with a bias for each relative position.
 
@@ -89,6 +90,7 @@ def window_attention(
         shift: by how much; what was apart before does not see one another.
         weights: "soft", or "signed" (thesis eq. 3.0.15), or "hard".
         bias: whether queries, keys and values have biases.
+        projected: whether the heads are joined by Wo, or only laid side by side.
 
     Raises:
         ShapeError: the heads do not divide the width, or the window the grid.
@@ -118,8 +120,11 @@ def window_attention(
     if not bias:
         for name in ("bq", "bk", "bv"):
             text = text.replace(f" + {name}[(h,d)]", "")
+    if not projected:
+        text = text.replace("(n,p),o]", "(n,p),(h,d)]").replace(" * Wo[o,(h,d)] + bo[o]", "")
     fixed: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r", "w"), window)
-    fixed |= {"t": (2 * window - 1) ** 2, "c": dim, "e": dim, "g": dim, "o": dim, "h": heads, "d": each}
+    fixed |= {"t": (2 * window - 1) ** 2, "c": dim, "e": dim, "g": dim, "h": heads, "d": each}
+    fixed |= {"o": dim} if projected else {}
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
 
 

@@ -172,6 +172,7 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
     splits: dict[str, tuple[str, ...]] = {}
     outer = occurring(reader.right) | set(axes_of_index(reader.left))
     taken = outer | occurring(producer.right)
+    sized = set(graph.bound)  # a new axis of such a name would have that size
     for made, read in zip(producer.left, ref.index, strict=True):
         match made, read:
             case str(), str():
@@ -185,7 +186,7 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
             case tuple(), str():
                 parts = []
                 for axis in made:
-                    parts.append(fresh(axis, taken))
+                    parts.append(fresh(axis, taken | sized))
                     taken.add(parts[-1])
                     names[axis] = parts[-1]
                 divided = split(reader, read, tuple(parts))
@@ -195,7 +196,7 @@ def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = F
             case _:
                 return None
     own = outer | (taken - occurring(producer.right))
-    body = _moved(producer, names, splits, own, taken, _sized_by_name(graph, producer))
+    body = _moved(producer, names, splits, own, taken | sized, _sized_by_name(graph, producer))
     if body is None:
         return None
     renewed = _factor_named(reader.right, producer.name)

@@ -1,0 +1,328 @@
+"""The tensorized Swin Transformer: channels are three modes, and layers contract them (thesis, chapter 3).
+
+    X_emb = X_patch ×₀ V⁽⁰⁾ ×₁ V⁽¹⁾ ×₂ V⁽²⁾                              embedding          (3.0.9)
+    Q, K, V = X ×₂ V⁽¹⁾ ×₃ V⁽²⁾ ×₄ V⁽³⁾                                  each of its own    (3.0.10–3.0.12)
+    A = Σ_{x,y,z} Q·K / √(d₁d₂d₃), signed: sign(A)·softmax(|A|)          in windows         (3.0.13–3.0.18)
+    2·R₁′·R₂′·C′ = 4·R₁·R₂·C                                             merging            (3.0.19)
+    X̄ = mean over space,  Y = ⟨X̄, W⟩₃ + b                               head               (3.0.20–3.0.21)
+
+Everything else is Swin's (`swin.py`): the grid, the windows, the shifts, the residuals. Each part may
+be dense instead, so that an ablation between the two is a list of settings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from .attention import HIDDEN, WEIGHTS
+from .blocks import ACTIVATIONS, feed_forward, norm, projection
+from .dimensions import chosen, count, divided, positive, real
+from .ranks import Rank
+from .swin import BANDS, IMAGE, MEAN, NEIGHBOURS, PATCHES, Parts, padded, stages, window_attention
+from .trl import trl
+
+__all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
+
+Modes = tuple[int, int, int]
+
+PARTS = ("patches", "qkv", "output", "mlp", "merge", "head")
+"""What can be tensorized."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tensor_swin_t": {},
+    "tensor_swin_28": {
+        "image": 28,
+        "patch": 2,
+        "channels": 1,
+        "classes": 10,
+        "modes": ((4, 4, 4), (4, 4, 8)),
+        "depths": (2, 2),
+        "heads": ((2, 2, 1), (2, 2, 2)),
+    },
+    "tensor_swin_32": {
+        "image": 32,
+        "patch": 2,
+        "classes": 10,
+        "modes": ((4, 4, 4), (4, 4, 8), (4, 8, 8)),
+        "depths": (2, 2, 2),
+        "heads": ((2, 2, 1), (2, 2, 2), (2, 2, 4)),
+        "window": 4,
+    },
+}
+"""The widths, depths and heads of Swin-T; and small ones for images of 28 × 28 and 32 × 32."""
+
+EMBEDDING = """
+    z[b,m,n,(d1,d2,d3)] = x[b,c,(m,u),(n,v)] * V0[d1,u] * V1[d2,v] * V2[d3,c] + bias[(d1,d2,d3)]
+"""
+"""Eq. 3.0.9: the modes of a patch are its rows, its columns and its channels."""
+
+ATTENTION = """
+    {bias}
+    q[b,m,n,h1,h2,h3,i,p,d1,d2,d3] = x[b,(m,i),(n,p),(e1,e2,e3)] * Q1[(h1,d1),e1] * Q2[(h2,d2),e2] * Q3[(h3,d3),e3]
+    k[b,m,n,h1,h2,h3,j,r,d1,d2,d3] = x[b,(m,j),(n,r),(e1,e2,e3)] * K1[(h1,d1),e1] * K2[(h2,d2),e2] * K3[(h3,d3),e3]
+    v[b,m,n,h1,h2,h3,j,r,d1,d2,d3] = x[b,(m,j),(n,r),(e1,e2,e3)] * V1[(h1,d1),e1] * V2[(h2,d2),e2] * V3[(h3,d3),e3]
+    s[b,m,n,h1,h2,h3,i,p,j,r]      = q * k / sqrt(d1*d2*d3){placed}
+    {bands}
+    a[b,m,n,h1,h2,h3,i,p,j,r]      = {weights}
+    y[b,(m,i),(n,p),(h1,d1,h2,d2,h3,d3)] = a * v
+"""
+"""Eq. 3.0.10–3.0.18 in the windows (m,n): queries at (i,p), keys at (j,r), heads in three dimensions."""
+
+PLACES = """
+    B[t,h1,h2,h3]: parameter(std=0.02)
+    at[i,p,j,r] = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1
+"""
+"""Swin's bias for relative positions."""
+
+CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U3[o3,e3]"
+"""A tensor contraction layer over channels that are three modes in one axis (eq. 3.0.2)."""
+
+
+def tensor_window_attention(
+    modes: Modes,
+    heads: Modes,
+    window: int,
+    *,
+    grid: tuple[int, int] | None = None,
+    shift: int = 0,
+    weights: str = "signed",
+    position_bias: bool = True,
+) -> tn.Graph:
+    """Attention in windows of w × w, its heads in three dimensions: Dₖ = hₖ·dₖ for each mode.
+
+    Input x[b, m·w, n·w, D1·D2·D3], output of the same shape, before the output projection.
+    Parameters: 3·(D1² + D2² + D3²), and (2w − 1)²·h1·h2·h3 for the position bias.
+
+    Args:
+        modes: D1, D2, D3.
+        heads: h1, h2, h3; each divides its mode.
+        window: w.
+        grid: height and width of the grid, where it has been shifted.
+        shift: by how much.
+        weights: "signed" (3.0.15), "soft" or "hard".
+        position_bias: whether scores have a bias for each relative position, as Swin's have.
+
+    Raises:
+        ShapeError: heads do not divide modes, or the window the grid.
+
+    Source: thesis eq. 3.0.10–3.0.18.
+
+    Example:
+        >>> tn.parameter_formula(tensor_window_attention((4, 4, 6), (1, 1, 3), 7, position_bias=False))
+        3*d1*e1*h1 + 3*d2*e2*h2 + 3*d3*e3*h3
+    """
+    chosen(weights, tuple(WEIGHTS), "weights")
+    sizes: dict[str, Any] = dict.fromkeys(("i", "j", "p", "r"), window)
+    for number, (mode, parts) in enumerate(zip(modes, heads, strict=True), 1):
+        divided(mode, parts, f"mode {number}", "heads")
+        sizes |= {f"e{number}": mode, f"h{number}": parts, f"d{number}": mode // parts}
+    score = "s[b,m,n,h1,h2,h3,i,p,j,r]"
+    shown, bands = f"abs({score})" if weights == "signed" else score, ""
+    if shift:
+        if grid is None:
+            raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
+        for size in grid:
+            divided(size, window, "grid", "window")
+        bands = BANDS.format(height=grid[0], width=grid[1], shift=shift)
+        shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
+    if shift or position_bias:
+        sizes["w"] = window
+    if position_bias:
+        sizes["t"] = (2 * window - 1) ** 2
+    text = ATTENTION.format(
+        bias=_joined(PLACES if position_bias else ""),
+        placed=" + B[at[i,p,j,r],h1,h2,h3]" if position_bias else "",
+        bands=_joined(bands),
+        weights=WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown),
+    )
+    return tn.layer(text, inputs="x", **sizes)
+
+
+def _joined(lines: str) -> str:
+    return "\n    ".join(line.strip() for line in lines.strip().splitlines())
+
+
+def contraction(old: Modes, new: Modes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
+    """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3): Σ Oₖ·Eₖ parameters, ∏ Oₖ for b."""
+    left, right = CONTRACTION.split(" = ")
+    right = f"{right} + bias[(o1,o2,o3)]" if bias else right
+    right = f"{activation}({right})" if activation else right
+    sizes: dict[str, Any] = {f"e{n}": size for n, size in enumerate(old, 1)} | {
+        f"o{n}": size for n, size in enumerate(new, 1)
+    }
+    return tn.layer(f"{left} = {right}", inputs="x", **sizes)
+
+
+def tensor_swin(
+    image: int | Sequence[int] = 224,
+    patch: int = 4,
+    modes: Sequence[Modes] = ((4, 4, 6), (4, 8, 6), (8, 8, 6), (8, 8, 12)),
+    depths: Sequence[int] = (2, 2, 6, 2),
+    heads: Sequence[Modes] = ((1, 1, 3), (1, 2, 3), (2, 2, 3), (2, 2, 6)),
+    classes: int = 1000,
+    *,
+    tensorized: Sequence[str] | str = PARTS,
+    window: int = 7,
+    ratios: Modes = (2, 2, 1),
+    channels: int = 3,
+    head_rank: Rank = "same",
+    weights: str = "signed",
+    position_bias: bool = True,
+    activation: str = "gelu",
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+) -> tn.Graph:
+    """A Swin Transformer whose parts are tensor contraction and regression layers.
+
+    Input x[b, C, H, W], output logits[b, K].
+
+    Args:
+        image: H and W, or one number for both.
+        patch: P.
+        modes: D1, D2, D3 of each stage; their product doubles from stage to stage (3.0.19).
+        depths: the number of layers of each stage.
+        heads: h1, h2, h3 of each stage.
+        classes: K.
+        tensorized: which of "patches", "qkv", "output", "mlp", "merge", "head" are tensorized; the
+            others are dense, and with none it is `swin`.
+        window: w.
+        ratios: by how much the MLP widens each mode.
+        channels: C.
+        head_rank: the rank of the Tucker regression layer of the head.
+        weights: "signed", "soft" or "hard".
+        position_bias: whether scores have Swin's position bias; dense attention always has.
+        activation: of the MLPs.
+        eps: of the norms.
+        dropout: the share of values dropped in dense MLPs in training.
+        stochastic_depth: as in `swin`.
+
+    Raises:
+        ShapeError: the stages disagree, 3.0.19 does not hold, or heads do not divide modes.
+
+    Source: thesis chapter 3, eq. 3.0.9–3.0.21.
+
+    Example:
+        >>> tn.parameter_count(tensor_swin(classes=10)) <= 1_368_626
+        True
+    """
+    height, width = (image, image) if isinstance(image, int) else tuple(image)
+    modes, heads = [tuple(each) for each in modes], [tuple(each) for each in heads]  # type: ignore[misc]
+    parts = (tensorized,) if isinstance(tensorized, str) else tuple(tensorized)
+    _check(modes, depths, heads, parts, (height, width, patch, window))
+    wide = [prod(each) for each in modes]
+    grid = (-(-height // patch), -(-width // patch))
+    soft = weights
+
+    def attend(stage: int, whole: tuple[int, int], side: int, shift: int) -> tn.Graph:
+        if "qkv" not in parts and "output" not in parts:
+            return window_attention(
+                wide[stage], prod(heads[stage]), side, grid=whole, shift=shift, weights=soft
+            )
+        if "qkv" in parts:
+            core = tensor_window_attention(
+                modes[stage],
+                heads[stage],
+                side,
+                grid=whole,
+                shift=shift,
+                weights=soft,
+                position_bias=position_bias,
+            )
+        else:
+            core = window_attention(
+                wide[stage], prod(heads[stage]), side, grid=whole, shift=shift, weights=soft, projected=False
+            )
+        out = (
+            contraction(modes[stage], modes[stage])
+            if "output" in parts
+            else projection(wide[stage], wide[stage])
+        )
+        return chain(core, out, second="output")
+
+    def mlp(stage: int) -> tn.Graph:
+        hidden: Modes = tuple(r * d for r, d in zip(ratios, modes[stage], strict=True))  # type: ignore[assignment]
+        if "mlp" not in parts:
+            return feed_forward(wide[stage], prod(hidden), activation=activation, dropout=dropout)
+        first = contraction(modes[stage], hidden, activation=activation)
+        return chain(first, contraction(hidden, modes[stage]), first="first", second="second")
+
+    def merge(stage: int) -> tn.Graph:
+        if "merge" not in parts:
+            return projection(4 * wide[stage], wide[stage + 1], bias=False)
+        r1, r2, c = modes[stage]
+        layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
+        return chain(layer, contraction((r1, r2, 4 * c), modes[stage + 1], bias=False))
+
+    chosen(activation, ACTIVATIONS, "activation")
+    layers = Parts(
+        norm=lambda stage: norm(wide[stage], eps),
+        attend=attend,
+        mlp=mlp,
+        merge=merge,
+        merge_norm=lambda stage: norm(4 * wide[stage], eps),
+    )
+    first, last = modes[0], len(modes) - 1
+    modes_of: dict[str, Any] = {"d1": first[0], "d2": first[1], "d3": first[2]}
+
+    def forward(x: tn.Tensor) -> Any:
+        x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
+        cut: dict[str, Any] = {"u": patch, "v": patch}
+        if "patches" in parts:
+            x = tn.layer(EMBEDDING, inputs="x", c=channels, **modes_of, **cut)(x, scope="patches")
+        else:
+            x = tn.layer(PATCHES, inputs="x", d=wide[0], c=channels, **cut)(x, scope="patches")
+        x = norm(wide[0], eps)(x, scope="patches.norm")
+        x = stages(x, grid, depths, window, layers, real(stochastic_depth, "stochastic_depth", 0, 1))
+        x = norm(wide[last], eps)(x, scope="norm")
+        y = tn.layer(MEAN, inputs="x")(x)  # eq. 3.0.20
+        if "head" not in parts:
+            return projection(wide[last], classes, start=0.02)(y, scope="head")
+        split: dict[str, Any] = {f"i{number}": size for number, size in enumerate(modes[last], 1)}
+        y = tn.layer("y[b,i1,i2,i3] = x[b,(i1,i2,i3)]", inputs="x", **split)(y)
+        return trl(modes[last], classes, rank=head_rank)(y, scope="head")  # eq. 3.0.21
+
+    return tn.model(forward, inputs="x[b,C,H,W]", C=channels, H=height, W=width)
+
+
+def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") -> tn.Graph:
+    """Two layers over x[b, y, z, c], one after the other, as one."""
+
+    def both(x: tn.Tensor) -> Any:
+        return two(one(x, scope=first), scope=second)
+
+    return tn.model(both, inputs="x[b,y,z,c]")
+
+
+def _check(
+    modes: Sequence[Modes], depths: Sequence[int], heads: Sequence[Modes], parts: Sequence[str], sizes: Any
+) -> None:
+    """Refuses stages that do not fit one another."""
+    for part in parts:
+        chosen(part, PARTS, "tensorized")
+    if not all(positive(size) for size in sizes):
+        raise ShapeError(f"image, patch, window = {sizes}", fix="give positive integers")
+    if not modes or not len(modes) == len(depths) == len(heads):
+        raise ShapeError(
+            f"{len(modes)} stage(s) of modes, {len(depths)} of depths, {len(heads)} of heads",
+            fix="give one of each for a stage",
+        )
+    for stage, (each, own) in enumerate(zip(modes, heads, strict=True), 1):
+        if len(each) != 3 or len(own) != 3 or not all(positive(size) for size in (*each, *own)):
+            raise ShapeError(f"stage {stage} has modes {each} and heads {own}", fix="give three of each")
+        count(depths[stage - 1], "depths")
+        for number, (mode, parts_of) in enumerate(zip(each, own, strict=True), 1):
+            divided(mode, parts_of, f"mode {number} of stage {stage}", "heads")
+    for stage, (before, after) in enumerate(itertools.pairwise(modes), 1):
+        if 2 * prod(after) != 4 * prod(before):
+            raise ShapeError(
+                f"merging after stage {stage}: 2·R₁′·R₂′·C′ = {2 * prod(after)} for {after},"
+                f" and 4·R₁·R₂·C = {4 * prod(before)} for {before} (eq. 3.0.19)",
+                fix=f"choose modes of stage {stage + 1} whose product is {2 * prod(before)}",
+            )

@@ -1,0 +1,182 @@
+"""The tensorized Swin Transformer (spec A5–A10): each equation, each switch, and Swin when all are off."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+from tensornet.models.tensor_swin import EMBEDDING, PARTS, contraction, tensor_window_attention
+
+small: dict[str, Any] = {
+    "image": 16,
+    "patch": 2,
+    "modes": ((2, 2, 2), (2, 2, 4)),
+    "depths": (2, 2),
+    "heads": ((1, 2, 1), (2, 1, 2)),
+    "classes": 3,
+    "window": 4,
+}
+modes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+
+
+def parameters_of(graph: tn.Graph, seed: int = 1) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {name: 0.5 * rng.standard_normal(a.shape) for name, a in tn.init(graph, dtype="float64").items()}
+
+
+def test_counts_of_the_presets() -> None:
+    assert tn.parameter_count(models.create("tensor_swin_t", classes=10)) <= 1_368_626
+    for name in ("tensor_swin_t", "tensor_swin_28", "tensor_swin_32"):
+        graph = models.create(name)
+        assert tn.parameter_count(graph) == sum(array.size for array in tn.init(graph).values())
+
+
+@given(modes, modes, st.booleans())
+@settings(max_examples=25)
+def test_parameters_of_a_contraction(
+    old: tuple[int, int, int], new: tuple[int, int, int], bias: bool
+) -> None:
+    """Eq. 3.0.3: Σ Iₖ·Rₖ."""
+    graph = contraction(old, new, bias=bias)
+    assert tn.parameter_count(graph) == sum(a * b for a, b in zip(old, new, strict=True)) + bias * prod(new)
+
+
+def test_identity_factors_are_the_plain_patch_cut() -> None:
+    """A5."""
+    graph = tn.layer(EMBEDDING, inputs="x", u=2, v=2, d1=2, d2=2, d3=3)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 6))
+    eyes = {"V0": np.eye(2), "V1": np.eye(2), "V2": np.eye(3), "bias": np.zeros(12)}
+    cut = x.reshape(2, 3, 2, 2, 3, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 2, 3, 12)
+    np.testing.assert_allclose(tn.compile(graph)(eyes, x), cut)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["soft", "signed"]), st.integers(0, 1))
+@settings(max_examples=12)
+def test_one_mode_is_ordinary_window_attention(heads: int, width: int, weights: str, shift: int) -> None:
+    """A6: with h₂ = h₃ = 1 and D₂ = D₃ = 1."""
+    dim, grid = heads * width, (4, 6)
+    tensor = tensor_window_attention((dim, 1, 1), (heads, 1, 1), 2, grid=grid, shift=shift, weights=weights)
+    dense = models.window_attention(
+        dim, heads, 2, grid=grid, shift=shift, weights=weights, bias=False, projected=False
+    )
+    parameters = parameters_of(dense)
+    ours = {f"{name}{n}": np.ones((1, 1)) for name in "QKV" for n in (2, 3)}
+    ours |= {f"{name.upper()}1": parameters[f"W{name}"] for name in "qkv"}
+    ours |= {"B": parameters["B"].reshape(9, heads, 1, 1)}
+    x = np.random.default_rng(0).standard_normal((2, *grid, dim))
+    np.testing.assert_allclose(
+        tn.compile(tensor)(ours, x), tn.compile(dense)(parameters, x), rtol=1e-9, atol=1e-11
+    )
+
+
+def test_tensor_attention_against_its_definition() -> None:
+    """Eq. 3.0.10–3.0.16 in one window, by einsum, signed."""
+    graph = tensor_window_attention((2, 4, 3), (2, 2, 1), 2, position_bias=False)
+    p = parameters_of(graph)
+    x = np.random.default_rng(0).standard_normal((1, 2, 2, 24))
+    tokens = x.reshape(4, 2, 4, 3)
+    q, k, v = (
+        np.einsum("nabc,xa,yb,zc->nxyz", tokens, *(p[f"{name}{n}"] for n in (1, 2, 3))).reshape(
+            4, 2, 1, 2, 2, 1, 3
+        )
+        for name in "QKV"
+    )
+    scores = np.einsum("iaxbycz,jaxbycz->abcij", q, k) / np.sqrt(1 * 2 * 3)
+    power = np.exp(abs(scores) - abs(scores).max(-1, keepdims=True))
+    signed = np.sign(scores) * power / power.sum(-1, keepdims=True)
+    expected = np.einsum("abcij,jaxbycz->iaxbycz", signed, v).reshape(1, 2, 2, 24)
+    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_worked_example_of_signed_attention() -> None:
+    """A7: Q = [1,2,−1], K₁ = [1,0,−1], K₂ = [−1,1,1]."""
+    graph = models.dot_product_attention(weights="signed", beta=1.0)
+    q = np.array([1.0, 2.0, -1.0]).reshape(1, 1, 1, 3)
+    k = np.array([[1.0, 0.0, -1.0], [-1.0, 1.0, 1.0]]).reshape(1, 1, 2, 3)
+    found = tn.compile(graph)({}, q, k, np.eye(2).reshape(1, 1, 2, 2)).ravel()
+    np.testing.assert_allclose(found, [1 / (1 + np.exp(-2)), 0], atol=1e-12)
+
+
+def test_all_dense_is_swin() -> None:
+    graph = models.tensor_swin(**small, tensorized=(), weights="soft", ratios=(2, 2, 1))
+    swin = models.swin(16, 2, 8, (2, 2), (2, 4), 3, window=4)
+    assert tn.parameter_count(graph) == tn.parameter_count(swin)
+    parameters = parameters_of(swin)
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("tensorized", [*[(part,) for part in PARTS], PARTS, ("qkv", "output", "mlp")])
+def test_every_part_by_a_switch(tensorized: tuple[str, ...]) -> None:
+    graph = models.tensor_swin(**small, tensorized=tensorized)
+    parameters = parameters_of(graph)
+    assert tn.parameter_count(graph) == sum(array.size for array in parameters.values())
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    expected = tn.compile(graph)(parameters, x)
+    assert expected.shape == (2, 3)
+    found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.tensor(x))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_head_reads_the_mean_over_space() -> None:
+    """3.0.20–3.0.21: the head of a model without layers is a regression on the mean."""
+    graph = models.tensor_swin(8, 2, ((2, 2, 3),), (0,), ((1, 1, 1),), 4, head_rank=(1, 2, 2, 3))
+    p = parameters_of(graph)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8))
+    cut = x.reshape(2, 3, 4, 2, 4, 2).transpose(0, 2, 4, 3, 5, 1)
+    z = np.einsum("bmnuvc,xu,yv,zc->bmnxyz", cut, *(p[f"patches.V{n}"] for n in range(3))).reshape(
+        2, 4, 4, 12
+    )
+    z = z + p["patches.bias"]
+    for scope in ("patches.norm", "norm"):
+        centred = z - z.mean(-1, keepdims=True)
+        z = (
+            p[f"{scope}.gain"] * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+            + p[f"{scope}.bias"]
+        )
+    mean = z.mean((1, 2)).reshape(2, 2, 2, 3)
+    factors = [p["head.G"], *(p[f"head.U{n}"] for n in (1, 2, 3)), p["head.V"]]
+    expected = np.einsum("bijk,pqrs,ip,jq,kr,os->bo", mean, *factors) + p["head.bias"]
+    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9)
+
+
+def test_one_graph_to_torch_compile_and_it_learns() -> None:
+    torch.manual_seed(0)
+    module = tn.module(models.tensor_swin(**small), seed=0)
+    x, labels = torch.randn(6, 3, 16, 16), torch.randint(0, 3, (6,))
+    torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
+    losses = []
+    for _ in range(30):
+        loss = torch.nn.functional.cross_entropy(module(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"modes": ((2, 2, 2), (2, 2, 2))},
+            r"2·R₁′·R₂′·C′ = 16 for \(2, 2, 2\), and 4·R₁·R₂·C = 32(?s:.*)3.0.19(?s:.*)product is 16",
+        ),
+        ({"heads": ((3, 1, 1), (1, 1, 1))}, r"mode 1 of stage 1=2 does not divide by heads=3"),
+        ({"depths": (2,)}, r"2 stage\(s\) of modes, 1 of depths, 2 of heads"),
+        ({"tensorized": ("qkv", "norms")}, r"tensorized='norms'(?s:.*)'patches', 'qkv'"),
+        ({"modes": ((2, 4), (2, 2, 4))}, r"stage 1 has modes \(2, 4\)"),
+    ],
+)
+def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.tensor_swin(**{**small, **changes})
