@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN, WEIGHTS
 from .blocks import ACTIVATIONS, feed_forward, norm, projection
-from .dimensions import chosen, count, divided, positive, real
+from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .ranks import Rank
 from .swin import BANDS, IMAGE, MEAN, NEIGHBOURS, PATCHES, Parts, padded, stages, window_attention
 from .trl import trl
@@ -30,6 +30,8 @@ from .trl import trl
 __all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
 
 Modes = tuple[int, int, int]
+Sizes = tuple[Size, Size, Size]
+"""Three modes of channels: numbers, or names that stay in the formulas."""
 
 PARTS = ("patches", "qkv", "output", "mlp", "merge", "head")
 """What can be tensorized."""
@@ -85,8 +87,8 @@ CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U
 
 
 def tensor_window_attention(
-    modes: Modes,
-    heads: Modes,
+    modes: Sizes,
+    heads: Sizes,
     window: int,
     *,
     grid: tuple[int, int] | None = None,
@@ -118,10 +120,13 @@ def tensor_window_attention(
         3*d1*e1*h1 + 3*d2*e2*h2 + 3*d3*e3*h3
     """
     chosen(weights, tuple(WEIGHTS), "weights")
-    sizes: dict[str, Any] = dict.fromkeys(("i", "j", "p", "r"), window)
+    sizes: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r"), window)
     for number, (mode, parts) in enumerate(zip(modes, heads, strict=True), 1):
-        divided(mode, parts, f"mode {number}", "heads")
-        sizes |= {f"e{number}": mode, f"h{number}": parts, f"d{number}": mode // parts}
+        sizes |= {
+            f"e{number}": mode,
+            f"h{number}": parts,
+            f"d{number}": divided(mode, parts, f"mode {number}", "heads"),
+        }
     score = "s[b,m,n,h1,h2,h3,i,p,j,r]"
     shown, bands = f"abs({score})" if weights == "signed" else score, ""
     if shift:
@@ -141,14 +146,14 @@ def tensor_window_attention(
         bands=_joined(bands),
         weights=WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown),
     )
-    return tn.layer(text, inputs="x", **sizes)
+    return hygienic(lambda **known: tn.layer(text, inputs="x", **known), sizes)
 
 
 def _joined(lines: str) -> str:
     return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
-def contraction(old: Modes, new: Modes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
+def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
     """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3): Σ Oₖ·Eₖ parameters, ∏ Oₖ for b."""
     left, right = CONTRACTION.split(" = ")
     right = f"{right} + bias[(o1,o2,o3)]" if bias else right
@@ -156,7 +161,7 @@ def contraction(old: Modes, new: Modes, *, bias: bool = True, activation: str | 
     sizes: dict[str, Any] = {f"e{n}": size for n, size in enumerate(old, 1)} | {
         f"o{n}": size for n, size in enumerate(new, 1)
     }
-    return tn.layer(f"{left} = {right}", inputs="x", **sizes)
+    return hygienic(lambda **known: tn.layer(f"{left} = {right}", inputs="x", **known), sizes)
 
 
 def tensor_swin(
@@ -216,19 +221,19 @@ def tensor_swin(
     modes, heads = [tuple(each) for each in modes], [tuple(each) for each in heads]  # type: ignore[misc]
     parts = (tensorized,) if isinstance(tensorized, str) else tuple(tensorized)
     _check(modes, depths, heads, parts, (height, width, patch, window))
-    wide = [prod(each) for each in modes]
+    named: list[Sizes] = [(f"A{n}", f"B{n}", f"C{n}") for n in range(len(modes))]
+    parted: list[Sizes] = [(f"a{n}", f"b{n}", f"c{n}") for n in range(len(modes))]
+    wide, many = (["*".join(map(str, each)) for each in names] for names in (named, parted))
     grid = (-(-height // patch), -(-width // patch))
     soft = weights
 
     def attend(stage: int, whole: tuple[int, int], side: int, shift: int) -> tn.Graph:
         if "qkv" not in parts and "output" not in parts:
-            return window_attention(
-                wide[stage], prod(heads[stage]), side, grid=whole, shift=shift, weights=soft
-            )
+            return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=soft)
         if "qkv" in parts:
             core = tensor_window_attention(
-                modes[stage],
-                heads[stage],
+                named[stage],
+                parted[stage],
                 side,
                 grid=whole,
                 shift=shift,
@@ -237,28 +242,31 @@ def tensor_swin(
             )
         else:
             core = window_attention(
-                wide[stage], prod(heads[stage]), side, grid=whole, shift=shift, weights=soft, projected=False
+                wide[stage], many[stage], side, grid=whole, shift=shift, weights=soft, projected=False
             )
         out = (
-            contraction(modes[stage], modes[stage])
+            contraction(named[stage], named[stage])
             if "output" in parts
             else projection(wide[stage], wide[stage])
         )
         return chain(core, out, second="output")
 
     def mlp(stage: int) -> tn.Graph:
-        hidden: Modes = tuple(r * d for r, d in zip(ratios, modes[stage], strict=True))  # type: ignore[assignment]
+        modes_of = named[stage]
+        hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(ratios, modes_of, strict=True))  # type: ignore[assignment]
         if "mlp" not in parts:
-            return feed_forward(wide[stage], prod(hidden), activation=activation, dropout=dropout)
-        first = contraction(modes[stage], hidden, activation=activation)
-        return chain(first, contraction(hidden, modes[stage]), first="first", second="second")
+            return feed_forward(
+                wide[stage], f"{prod(ratios)}*{wide[stage]}", activation=activation, dropout=dropout
+            )
+        first = contraction(modes_of, hidden, activation=activation)
+        return chain(first, contraction(hidden, modes_of), first="first", second="second")
 
     def merge(stage: int) -> tn.Graph:
         if "merge" not in parts:
-            return projection(4 * wide[stage], wide[stage + 1], bias=False)
-        r1, r2, c = modes[stage]
+            return projection(f"4*{wide[stage]}", wide[stage + 1], bias=False)
+        r1, r2, c = named[stage]
         layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
-        return chain(layer, contraction((r1, r2, 4 * c), modes[stage + 1], bias=False))
+        return chain(layer, contraction((r1, r2, f"4*{c}"), named[stage + 1], bias=False))
 
     chosen(activation, ACTIVATIONS, "activation")
     layers = Parts(
@@ -266,29 +274,33 @@ def tensor_swin(
         attend=attend,
         mlp=mlp,
         merge=merge,
-        merge_norm=lambda stage: norm(4 * wide[stage], eps),
+        merge_norm=lambda stage: norm(f"4*{wide[stage]}", eps),
     )
-    first, last = modes[0], len(modes) - 1
-    modes_of: dict[str, Any] = {"d1": first[0], "d2": first[1], "d3": first[2]}
+    last = len(modes) - 1
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
-        cut: dict[str, Any] = {"u": patch, "v": patch}
         if "patches" in parts:
-            x = tn.layer(EMBEDDING, inputs="x", c=channels, **modes_of, **cut)(x, scope="patches")
+            cut = tn.layer(EMBEDDING, inputs="x", u="P", v="P", d1="A0", d2="B0", d3="C0")
         else:
-            x = tn.layer(PATCHES, inputs="x", d=wide[0], c=channels, **cut)(x, scope="patches")
+            cut = tn.layer(PATCHES, inputs="x", u="P", v="P", d=wide[0])
+        x = cut(x, scope="patches")
         x = norm(wide[0], eps)(x, scope="patches.norm")
         x = stages(x, grid, depths, window, layers, real(stochastic_depth, "stochastic_depth", 0, 1))
         x = norm(wide[last], eps)(x, scope="norm")
         y = tn.layer(MEAN, inputs="x")(x)  # eq. 3.0.20
         if "head" not in parts:
-            return projection(wide[last], classes, start=0.02)(y, scope="head")
+            return projection(wide[last], "K", start=0.02)(y, scope="head")
         split: dict[str, Any] = {f"i{number}": size for number, size in enumerate(modes[last], 1)}
         y = tn.layer("y[b,i1,i2,i3] = x[b,(i1,i2,i3)]", inputs="x", **split)(y)
         return trl(modes[last], classes, rank=head_rank)(y, scope="head")  # eq. 3.0.21
 
-    return tn.model(forward, inputs="x[b,C,H,W]", C=channels, H=height, W=width)
+    sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch}
+    sizes |= {} if "head" in parts else {"K": classes}
+    for names, values, needed in ((named, modes, [1] * len(modes)), (parted, heads, depths)):
+        for each, numbers, used in zip(names, values, needed, strict=True):
+            sizes |= dict(zip(map(str, each), numbers, strict=True)) if used else {}
+    return tn.model(forward, inputs="x[b,C,H,W]", **sizes)
 
 
 def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") -> tn.Graph:
