@@ -156,8 +156,8 @@ def attention(
     v = qk if v is None else v
     if values is not None and keys is None:
         raise ShapeError("values= is given without keys=", fix="give keys=, the width of their input")
-    z, u = "x" if keys is None else "z", "z" if values is None else "u"
-    u = "x" if keys is None else u
+    z = "x" if keys is None else "z"
+    u = z if values is None else "u"
     grown = "new_" if past else ""
     added = (
         {"q": " + bq[(h,d)]", "k": " + bk[(h,d)]", "v": " + bv[(h,f)]"} if bias else dict.fromkeys("qkv", "")

@@ -22,7 +22,7 @@ from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 
-__all__ = ["PRESETS", "Parts", "padded", "stages", "swin", "window_attention"]
+__all__ = ["PRESETS", "Parts", "padded", "stages", "swin", "window_attention", "window_weights"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "swin_t": {"dim": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)},
@@ -39,7 +39,7 @@ WINDOWS = """
     q[b,m,n,h,i,p,d] = x[b,(m,i),(n,p),c] * Wq[(h,d),c] + bq[(h,d)]
     k[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),e] * Wk[(h,d),e] + bk[(h,d)]
     v[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),g] * Wv[(h,d),g] + bv[(h,d)]
-    at[i,p,j,r]      = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1
+    {at}
     s[b,m,n,h,i,p,j,r] = q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d] / sqrt(d) + B[at[i,p,j,r],h]
     {bands}
     a[b,m,n,h,i,p,j,r] = {weights}
@@ -54,6 +54,9 @@ BANDS = """
     strip[n,p] = where(side[n,p] < {width} - w, 0, where(side[n,p] < {width} - {shift}, 1, 2))
 """
 """After the shift the last windows hold what was apart: each part is a band and a strip of its own."""
+
+AT = "at[i,p,j,r] = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1"
+"""The row of the bias table B for queries at (i,p) and keys at (j,r) of a window of w × w."""
 
 NEIGHBOURS = "(band[m,i] == band[m,j]) & (strip[n,p] == strip[n,r])"
 
@@ -101,22 +104,9 @@ def window_attention(
         >>> tn.parameter_count(window_attention(96, 3, 7))
         37755
     """
-    chosen(weights, tuple(WEIGHTS), "weights")
     each = divided(dim, heads, "dim", "heads")
-    score = "s[b,m,n,h,i,p,j,r]"
-    shown = f"abs({score})" if weights == "signed" else score
-    bands = ""
-    if shift:
-        if grid is None:
-            raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
-        for size in grid:
-            divided(size, window, "grid", "window")
-        bands = BANDS.format(height=grid[0], width=grid[1], shift=shift)
-        shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
-    weighted = WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown)
-    text = WINDOWS.format(
-        bands="\n    ".join(line.strip() for line in bands.strip().splitlines()), weights=weighted
-    )
+    bands, weighted = window_weights(weights, "s[b,m,n,h,i,p,j,r]", window, grid, shift)
+    text = WINDOWS.format(at=AT, bands=bands, weights=weighted)
     if not bias:
         for name in ("bq", "bk", "bv"):
             text = text.replace(f" + {name}[(h,d)]", "")
@@ -126,6 +116,27 @@ def window_attention(
     fixed |= {"t": (2 * window - 1) ** 2, "c": dim, "e": dim, "g": dim, "h": heads, "d": each}
     fixed |= {"o": dim} if projected else {}
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
+
+
+def window_weights(
+    weights: str, score: str, window: int, grid: tuple[int, int] | None, shift: int
+) -> tuple[str, str]:
+    """The equations that tell apart what a shift brought together, and the weights made of a score."""
+    chosen(weights, tuple(WEIGHTS), "weights")
+    shown, bands = f"abs({score})" if weights == "signed" else score, ""
+    if shift:
+        if grid is None:
+            raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
+        for size in grid:
+            divided(size, window, "grid", "window")
+        bands = indented(BANDS.format(height=grid[0], width=grid[1], shift=shift))
+        shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
+    return bands, WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown)
+
+
+def indented(lines: str) -> str:
+    """Equations as they stand within a larger block."""
+    return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
 def swin(

@@ -20,11 +20,10 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import ShapeError
 
-from .attention import HIDDEN, WEIGHTS
 from .blocks import ACTIVATIONS, feed_forward, norm, projection
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .ranks import Rank
-from .swin import BANDS, IMAGE, MEAN, NEIGHBOURS, PATCHES, Parts, padded, stages, window_attention
+from .swin import AT, IMAGE, MEAN, PATCHES, Parts, indented, padded, stages, window_attention, window_weights
 from .trl import trl
 
 __all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
@@ -76,10 +75,7 @@ ATTENTION = """
 """
 """Eq. 3.0.10–3.0.18 in the windows (m,n): queries at (i,p), keys at (j,r), heads in three dimensions."""
 
-PLACES = """
-    B[t,h1,h2,h3]: parameter(std=0.02)
-    at[i,p,j,r] = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1
-"""
+PLACES = "B[t,h1,h2,h3]: parameter(std=0.02)\n" + AT
 """Swin's bias for relative positions."""
 
 CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U3[o3,e3]"
@@ -119,7 +115,6 @@ def tensor_window_attention(
         >>> tn.parameter_formula(tensor_window_attention((4, 4, 6), (1, 1, 3), 7, position_bias=False))
         3*d1*e1*h1 + 3*d2*e2*h2 + 3*d3*e3*h3
     """
-    chosen(weights, tuple(WEIGHTS), "weights")
     sizes: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r"), window)
     for number, (mode, parts) in enumerate(zip(modes, heads, strict=True), 1):
         sizes |= {
@@ -127,30 +122,18 @@ def tensor_window_attention(
             f"h{number}": parts,
             f"d{number}": divided(mode, parts, f"mode {number}", "heads"),
         }
-    score = "s[b,m,n,h1,h2,h3,i,p,j,r]"
-    shown, bands = f"abs({score})" if weights == "signed" else score, ""
-    if shift:
-        if grid is None:
-            raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
-        for size in grid:
-            divided(size, window, "grid", "window")
-        bands = BANDS.format(height=grid[0], width=grid[1], shift=shift)
-        shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
+    bands, weighted = window_weights(weights, "s[b,m,n,h1,h2,h3,i,p,j,r]", window, grid, shift)
     if shift or position_bias:
         sizes["w"] = window
     if position_bias:
         sizes["t"] = (2 * window - 1) ** 2
     text = ATTENTION.format(
-        bias=_joined(PLACES if position_bias else ""),
+        bias=indented(PLACES) if position_bias else "",
         placed=" + B[at[i,p,j,r],h1,h2,h3]" if position_bias else "",
-        bands=_joined(bands),
-        weights=WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown),
+        bands=bands,
+        weights=weighted,
     )
     return hygienic(lambda **known: tn.layer(text, inputs="x", **known), sizes)
-
-
-def _joined(lines: str) -> str:
-    return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
 def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
@@ -225,11 +208,10 @@ def tensor_swin(
     parted: list[Sizes] = [(f"a{n}", f"b{n}", f"c{n}") for n in range(len(modes))]
     wide, many = (["*".join(map(str, each)) for each in names] for names in (named, parted))
     grid = (-(-height // patch), -(-width // patch))
-    soft = weights
 
     def attend(stage: int, whole: tuple[int, int], side: int, shift: int) -> tn.Graph:
         if "qkv" not in parts and "output" not in parts:
-            return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=soft)
+            return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights)
         if "qkv" in parts:
             core = tensor_window_attention(
                 named[stage],
@@ -237,12 +219,12 @@ def tensor_swin(
                 side,
                 grid=whole,
                 shift=shift,
-                weights=soft,
+                weights=weights,
                 position_bias=position_bias,
             )
         else:
             core = window_attention(
-                wide[stage], many[stage], side, grid=whole, shift=shift, weights=soft, projected=False
+                wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights, projected=False
             )
         out = (
             contraction(named[stage], named[stage])

@@ -112,7 +112,8 @@ class _Streams:
 
     @property
     def known(self) -> dict[str, Any]:
-        return {"n": "n", "past": "past"} if self.memory else {"n": "n"}
+        """The sizes of the model that no axis of a setting has."""
+        return {"n": "n"} | ({"past": "past"} if self.memory else {})
 
     def distances(self, t: tn.Tensor) -> Any:
         text = DISTANCES.format(klen=self.klen)
@@ -121,7 +122,7 @@ class _Streams:
 
     def setting(self, z: tn.Tensor, given: dict[str, tn.Tensor], *, content: bool) -> list[tn.Tensor]:
         """For a stream at positions z: the rows of R, then what is seen, then what is of one segment."""
-        found = [tn.layer(AT, inputs="z[b,i]", n="n", j=self.klen, **self._past)(z)]
+        found = [tn.layer(AT, inputs="z[b,i]", j=self.klen, **self.known)(z)]
         if self.masked:
             before = [f"(z[b,i] {'>=' if content else '>'} index(m))"] if self.causal else []
             shown = " & ".join([*(MASKS[each][1] for each in self.masks), *before])
@@ -135,10 +136,6 @@ class _Streams:
             new = tn.layer(ALIKE, inputs="z[b,i] segment[b,m]")(z, ids)
             found.append(self._join(tn.layer(MEMORY_ALIKE, inputs="z segment", p="past"), new, z, ids))
         return found
-
-    @property
-    def _past(self) -> dict[str, Any]:
-        return {"past": "past"} if self.memory else {}
 
     def _join(self, memory: tn.Graph, new: tn.Tensor, *read: tn.Tensor) -> Any:
         return tn.layer(JOIN, inputs="old[b,i,p] new[b,i,m]")(memory(*read), new) if self.memory else new
