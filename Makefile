@@ -21,6 +21,7 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.tcl
+	$(BIN)/python -m benchmarks.tensor_swin
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -196,18 +197,20 @@ def _shown(default: Any) -> str:
 
 @app.command()
 def study(
-    task: Annotated[str, typer.Argument(help="What to study: `digits` or `text`.")] = "digits",
+    task: Annotated[str, typer.Argument(help="What to study: `digits`, `text` or `thesis`.")] = "digits",
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="The folder of the results, `study-TASK` if not given; finished runs are kept."
+            "--out", help="The folder of the results, `study-…` if not given; finished runs are kept."
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="For `text`: a data set of the Hugging Face hub (`stanfordnlp/imdb` if not given), or a folder"
-            " with `train/<class>/*.txt` and `test/<class>/*.txt`."
+            help="For `thesis`: `digits`, `mnist`, `cifar10`, `tiny-imagenet` (fetched from the Hugging Face hub),"
+            " or a folder with the well-known files of one of the last three. For `text`: a data set of the"
+            " hub (`stanfordnlp/imdb` if not given), or a folder with `train/<class>/*.txt` and"
+            " `test/<class>/*.txt`."
         ),
     ] = None,
     epochs: Annotated[
@@ -217,21 +220,58 @@ def study(
     row: Annotated[
         list[str] | None, typer.Option("--row", help="Run only this row of the table; repeatable.")
     ] = None,
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--optimizer", help="Train by `adamw`, `adam` or `sgd`; repeatable; the study's if not given."
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change the recipe: `batch=128`, `learning_rate=0.001`; repeatable."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="`cpu`, `cuda:0`, …; a CUDA device if there is one.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads on the CPU; results can differ in rounding with them.")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="`float32`, `bfloat16`, `float16`; `auto` is bfloat16 where a GPU has it.")
+    ] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Do finished runs again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train classifiers of handwritten digits, or of texts, and compare them: a table, pictures, a report.
+    """Train classifiers, dense and tensorized, and compare them: a table, pictures, a report.
 
-    `digits`: dense and tensorized classifiers, in under a minute. `text`: Transformers on the sentiment of
-    movie reviews. Interrupted and started again it keeps every finished run.
+    `digits`: multi-layer classifiers of handwritten digits, in under a minute. `text`: Transformers on the
+    sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW,
+    with the published figures beside them.
 
-    Example: tensornet study text --data reviews --epochs 2 --row transformer
+    Stopped at any moment and given again it goes on where it was, to the same numbers. Several processes
+    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`.
+
+    Example: tensornet study thesis --data mnist --row swin --optimizer adamw --epochs 5
     """
-    from .study import run_study
+    from .study import results_folder, run_study
 
-    console, folder = Console(stderr=as_json), folder or Path(f"study-{task}")
-    run_study(folder, task=task, data=data, epochs=epochs, seed=seed, rows=row, fresh=fresh, console=console)
-    if as_json:
+    folder = folder or results_folder(task, data)
+    run_study(
+        folder,
+        task=task,
+        data=data,
+        epochs=epochs,
+        seed=seed,
+        rows=row,
+        optimizers=optimizer,
+        recipe=dict(map(_setting, setting or [])),
+        device=device,
+        threads=threads,
+        precision=precision,
+        fresh=fresh,
+        console=Console(stderr=as_json),
+    )
+    if as_json and os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun speaks
         typer.echo((folder / "results.json").read_text())
 
 

@@ -1,12 +1,17 @@
-"""The study: classifiers of handwritten digits, dense and tensorized, trained and compared.
+"""The study: classifiers, dense and tensorized, trained by one recipe and compared.
 
-digits (1,797 images, 8×8) → one recipe × every row of `STUDY` → accuracy against parameters
+examples → every row of a task × every optimizer → accuracy against parameters
+
+- `digits`: multi-layer classifiers of 1,797 images of 8×8 pixels.
+- `text`: Transformers on the sentiment of movie reviews.
+- `thesis`: Swin and the tensorized Swin Transformer on MNIST, CIFAR-10, Tiny ImageNet, or the digits.
 """
 
 from __future__ import annotations
 
+from .recipe import Recipe
 from .rows import STUDY, Row
-from .run import run_study
+from .run import results_folder, run_study
 from .training import Epoch, RunResult
 
-__all__ = ["Epoch", "Row", "RunResult", "STUDY", "run_study"]
+__all__ = ["Epoch", "Recipe", "Row", "RunResult", "STUDY", "results_folder", "run_study"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensornet.errors import TensornetError
 
 from .libraries import library
 from .task import Examples
 
-__all__ = ["TEST_IMAGES", "load_digits"]
+__all__ = ["TEST_IMAGES", "load_digits", "split_digits"]
 
 TEST_IMAGES = 450
 """Images held out; the other 1,347 train."""
@@ -33,11 +35,7 @@ def load_digits(seed: int, data: str | None = None) -> Examples:
     if data is not None:
         raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix="leave --data out")
     torch = library("torch")
-    bunch = library("sklearn.datasets").load_digits()
-    split = library("sklearn.model_selection").train_test_split
-    train, test, train_labels, test_labels = split(
-        bunch.images, bunch.target, test_size=TEST_IMAGES, stratify=bunch.target, random_state=seed
-    )
+    train, train_labels, test, test_labels = split_digits(seed)
     mean, deviation = float(train.mean()), float(train.std())
     return Examples(
         (torch.tensor((train - mean) / deviation, dtype=torch.float32),),
@@ -47,3 +45,13 @@ def load_digits(seed: int, data: str | None = None) -> Examples:
         ABOUT,
         {},
     )
+
+
+def split_digits(seed: int) -> tuple[Any, Any, Any, Any]:
+    """Images (n, 8, 8) from 0 to 16 and labels for training, then both for the test."""
+    bunch = library("sklearn.datasets").load_digits()
+    split = library("sklearn.model_selection").train_test_split
+    train, test, train_labels, test_labels = split(
+        bunch.images, bunch.target, test_size=TEST_IMAGES, stratify=bunch.target, random_state=seed
+    )
+    return train, train_labels, test, test_labels

@@ -11,8 +11,13 @@ from tensornet.errors import BackendError
 
 __all__ = ["check_libraries", "library", "versions"]
 
-NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
-"""Name to import → name to install."""
+NEEDED = {
+    "torch": "torch",
+    "sklearn": "scikit-learn",
+    "matplotlib": "matplotlib",
+    "safetensors": "safetensors",
+}
+"""Name to import → name to install; all are needed for every study."""
 
 
 def library(name: str) -> Any:
@@ -24,7 +29,7 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = NEEDED.get(name.partition(".")[0], name)
+        package = {**NEEDED, "PIL": "pillow"}.get(name.partition(".")[0], name)
         fix = "pip install 'tensornet-einsum[study]'"
         raise BackendError(
             f"the study needs {package}, and it cannot be imported: {error}", fix=fix
@@ -45,7 +50,7 @@ def versions() -> dict[str, str]:
     """Library → version, of those that numbers depend on."""
     found = {"tensornet-einsum": tn.__version__}
     for name in ("numpy", *NEEDED.values()):
-        if name != "matplotlib":
+        if name not in ("matplotlib", "safetensors"):
             found[name] = _version(name)
     return found
 

@@ -1,4 +1,4 @@
-"""The two pictures of the study, drawn without a screen and without matplotlib's global state."""
+"""The pictures of a study, drawn without a screen and without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .libraries import library
 from .training import RunResult
 
-__all__ = ["curves_picture", "pareto_front", "pareto_picture"]
+__all__ = ["curves_picture", "pareto_front", "pareto_picture", "training_picture"]
 
 
 def pareto_front(results: Sequence[RunResult]) -> list[RunResult]:
@@ -23,7 +23,8 @@ def pareto_front(results: Sequence[RunResult]) -> list[RunResult]:
 
 def pareto_picture(results: Sequence[RunResult]) -> bytes:
     """Test top-1 (percent) against parameters (log scale), the Pareto front drawn, as PNG."""
-    figure, axes = _figure(8, 5)
+    figure = _figure(8, 5)
+    axes = figure.add_subplot()
     front = pareto_front(results)
     axes.step(
         [each.parameters for each in front],
@@ -50,7 +51,8 @@ def pareto_picture(results: Sequence[RunResult]) -> bytes:
 
 def curves_picture(results: Sequence[RunResult]) -> bytes:
     """Test top-1 (percent) by epoch, a line for each run, as PNG."""
-    figure, axes = _figure(8, 5)
+    figure = _figure(8, 5)
+    axes = figure.add_subplot()
     colours = library("matplotlib").colormaps["tab10"]
     for number, result in enumerate(results):
         accuracies = [epoch.test_top1 for epoch in result.history]
@@ -74,8 +76,28 @@ def curves_picture(results: Sequence[RunResult]) -> bytes:
     return _png(figure)
 
 
+def training_picture(results: Sequence[RunResult]) -> bytes:
+    """A panel for each run: top-1 (percent) on train and test by epoch, as PNG."""
+    columns = min(3, len(results))
+    rows = -(-len(results) // columns)
+    figure = _figure(4 * columns, 2.8 * rows)
+    for number, result in enumerate(results, 1):
+        axes = figure.add_subplot(rows, columns, number)
+        epochs = range(1, len(result.history) + 1)
+        mark = "o" if len(epochs) == 1 else None
+        axes.plot(epochs, [each.train_top1 for each in result.history], label="train", marker=mark)
+        axes.plot(epochs, [each.test_top1 for each in result.history], label="test", marker=mark)
+        axes.set_title(f"{result.name}, {result.parameters:,} parameters", fontsize=9)
+        axes.set_xlabel("epoch", fontsize=8)
+        axes.set_ylabel("top-1 (%)", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(visible=True, alpha=0.2)
+        axes.legend(loc="lower right", fontsize=8)
+    return _png(figure)
+
+
 def _kind(result: RunResult) -> str:
-    return "dense" if result.name.startswith("dense") else "tensorized"
+    return "dense" if result.name.startswith(("dense", "swin")) else "tensorized"
 
 
 def _log_axis(axes: Any) -> None:
@@ -128,11 +150,11 @@ def _around(centre: Any) -> Any:
     return library("matplotlib.transforms").Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure of that size in inches on the Agg canvas, and its axes."""
+def _figure(width: float, height: float) -> Any:
+    """A figure of that size in inches on the Agg canvas."""
     figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=120, layout="constrained")
     library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    return figure
 
 
 def _png(figure: Any) -> bytes:

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .pictures import curves_picture, pareto_front, pareto_picture
-from .store import write_whole
-from .task import Task
+from .files import write_whole
+from .pictures import curves_picture, pareto_front, pareto_picture, training_picture
+from .task import Published, Task
 from .training import RunResult
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ __all__ = ["table", "write_outputs"]
 COLUMNS = (
     "name",
     "about",
+    "optimizer",
     "formula",
     "sizes",
     "parameters",
     "counted",
     "flops",
+    "train_top1",
+    "train_top5",
     "test_top1",
     "test_top5",
     "step_ms",
@@ -50,6 +53,7 @@ def write_outputs(
         "results.csv": _csv(results).encode(),
         "pareto.png": pareto_picture(results),
         "curves.png": curves_picture(results),
+        "training.png": training_picture(results),
         "report.md": _markdown(task, results, environment).encode(),
     }
     for name, content in contents.items():
@@ -80,11 +84,7 @@ def table(task: Task, results: Sequence[RunResult]) -> Table:
 
 
 def _json(results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
-    described = {
-        "python": platform.python_version(),
-        "epochs": environment["recipe"]["epochs"],
-        **environment,
-    }
+    described = {"python": platform.python_version(), **environment}
     document = {
         "format": "tensornet.study.results",
         "environment": described,
@@ -107,10 +107,12 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
     ]
     parts = (
         [f"# {task.title}"],
-        _introduction(environment),
+        _introduction(results, environment),
         _results_table(results),
         ["![Test top-1 against parameters](pareto.png)"],
         ["![Test top-1 by epoch](curves.png)"],
+        *_published(task, results),
+        ["![Each run: top-1 on train and test by epoch](training.png)"],
         _reading(task, results, environment["data"]["test"]),
         ["## Columns"],
         _meanings(task.example),
@@ -122,13 +124,30 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _introduction(environment: Mapping[str, Any]) -> list[str]:
-    recipe = environment["recipe"]
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
+
+
+def _introduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
+    recipe, hardware = environment["recipe"], environment["hardware"]
+    used = " or ".join(dict.fromkeys(OPTIMIZERS[each.optimizer] for each in results))
+    changes = [
+        text
+        for amount, text in (
+            (recipe["shift"], f"shifted by up to {recipe['shift']:g} pixels"),
+            (recipe["rotate"], f"turned by up to {recipe['rotate']:g}°"),
+            (recipe["zoom"], f"zoomed by up to {100 * recipe['zoom']:g} %"),
+            (recipe["flip"], "mirrored"),
+        )
+        if amount
+    ]
     return [
         f"Classifiers of {environment['data']['about']},",
-        f"trained by one recipe: {recipe['epochs']} epochs of AdamW in mini-batches of {recipe['batch']}, learning",
+        f"trained by one recipe: {recipe['epochs']} epochs of {used} in mini-batches of {recipe['batch']}, learning",
         f"rate {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay",
         f"{recipe['weight_decay']:g}, label smoothing {recipe['smoothing']:g}; the seed is {environment['seed']}.",
+        *([f"Training images are {', '.join(changes)}, at random."] if changes else []),
+        *(["With Adam there is no weight decay."] if "Adam" in used.split(" or ") else []),
+        f"Computed on {hardware['device']}, {hardware['threads']} thread(s), in {hardware['precision']}.",
     ]
 
 
@@ -148,6 +167,26 @@ def _results_table(results: Sequence[RunResult]) -> list[str]:
             f" | {each.test_top1:.1f} | {each.test_top5:.1f} | {each.step_ms:.2f} |"
         )
     return lines
+
+
+def _published(task: Task, results: Sequence[RunResult]) -> list[list[str]]:
+    """The published table, and these runs as its further rows."""
+    if not task.published:
+        return []
+    lines = [
+        "| model | optimizer | parameters | train top-1 | train top-5 | test top-1 | test top-5 |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for each in task.published:
+        lines.append(f"| {each.name} (published) | {each.optimizer} {_figures(each)}")
+    for result in results:
+        lines.append(f"| {result.name} | {OPTIMIZERS[result.optimizer]} {_figures(result)}")
+    return [["## Beside the published figures"], [f"Those of the thesis are its {task.source}."], lines]
+
+
+def _figures(each: Published | RunResult) -> str:
+    shares = (each.train_top1, each.train_top5, each.test_top1, each.test_top5)
+    return f"| {each.parameters:,} | {' | '.join(f'{share:.2f}' for share in shares)} |"
 
 
 def _reading(task: Task, results: Sequence[RunResult], tested: int) -> list[str]:
@@ -172,28 +211,37 @@ def _meanings(example: str) -> list[str]:
         "  a multiplication and an addition are two.",
         f"- **top-1**: percent of test {example}s whose most likely class is right.",
         f"- **top-5**: percent of test {example}s whose five most likely classes hold the right one.",
-        "- **ms a step**: median milliseconds of a training step (forward, backward, update) of one",
-        "  mini-batch, on one thread of the machine that ran it.",
+        f"- **train top-1, top-5**: likewise of the training {example}s, evaluated as the test {example}s are.",
+        "- **ms a step**: milliseconds of a training step (mini-batch, forward, backward, update), the mean",
+        "  over an epoch, the median over epochs, on the machine that ran it.",
     ]
 
 
 def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
-    names = [each.name for each in results]
-    rows = "" if names == list(task.rows) else f", rows={names!r}"
+    """The command, and the versions it was run with."""
+    shown = {each.name for each in results}
+    rows = [
+        name for name in task.rows if shown & {name, *(f"{name}-{optimizer}" for optimizer in OPTIMIZERS)}
+    ]
+    command = ["tensornet study", environment["task"]]
     place = environment["data"]["place"]
-    subject = "" if task.name == "digits" else f"task={task.name!r}, "
-    subject += f"data={place!r}, " if place else ""
-    settings = f"{subject}epochs={environment['recipe']['epochs']}, seed={environment['seed']}{rows}"
-    used = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    command += [f"--data {place}"] if place else []
+    command += [f"--seed {environment['seed']}", f"--threads {environment['hardware']['threads']}"]
+    command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []
+    used = list(dict.fromkeys(each.optimizer for each in results))
+    command += [f"--optimizer {name}" for name in used] if used != list(task.optimizers) else []
+    before = asdict(task.recipe)
+    command += [
+        f"--set {name}={value}" for name, value in environment["recipe"].items() if value != before[name]
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
-        "`pip install 'tensornet-einsum[study]'` and run the lines below. All columns but the time come out",
-        "the same on the same machine; another processor, or other versions, may round differently.",
-        f"Used here: Python {platform.python_version()}, {used}.",
+        "All columns but the time come out the same on the same machine; another processor, or other",
+        "versions, may round differently.",
+        f"Used here: Python {platform.python_version()}, {versions}.",
         "",
-        "```python",
-        "from pathlib import Path",
-        "from tensornet.study import run_study",
-        "",
-        f"run_study(Path('results'), {settings})",
+        "```console",
+        "$ pip install 'tensornet-einsum[study]'",
+        f"$ {' '.join(command)}",
         "```",
     ]

@@ -1,31 +1,38 @@
-"""Running the study: what is finished is kept, the rest is trained, then all is written down."""
+"""Running a study: what is finished is kept, the rest is trained, then all is written down."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensornet.errors import TensornetError
 
+from .hardware import Hardware, processes
 from .libraries import check_libraries, versions
+from .progress import Bars, bars
+from .recipe import OPTIMIZERS, Recipe
 from .report import table, write_outputs
 from .rows import DIGITS
 from .store import RunStore
 from .task import Examples, Task
 from .text import TEXT
-from .training import Recipe, RunResult, train
+from .thesis import thesis
+from .training import RunResult, Trained, train
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
-__all__ = ["TASKS", "run_study"]
+__all__ = ["TASKS", "results_folder", "run_study"]
 
-TASKS = {task.name: task for task in (DIGITS, TEXT)}
-"""What can be studied, by name."""
+TASKS: dict[str, Callable[[str | None], Task]] = {
+    "digits": lambda data: DIGITS,
+    "text": lambda data: TEXT,
+    "thesis": thesis,
+}
+"""What can be studied, by name; the thesis is a study of its own for each data set."""
 
 
 def run_study(
@@ -36,22 +43,34 @@ def run_study(
     epochs: int | None = None,
     seed: int = 0,
     rows: Sequence[str] | None = None,
+    optimizers: Sequence[str] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    precision: str = "auto",
     fresh: bool = False,
     console: Console | None = None,
 ) -> list[RunResult]:
     """Trains the classifiers of a task on its examples and writes the results into a folder.
 
-    A run that the folder holds already, with the same settings, is kept. Writes `results.json`,
-    `results.csv`, `report.md`, `pareto.png`, `curves.png` and `runs/<name>.json`. They show every
-    row that is finished with this seed and recipe, those of an earlier call too.
+    A run that the folder holds already, with the same settings, is kept; one that was interrupted
+    goes on from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
+    `report.md`, `pareto.png`, `curves.png`, and for each run `runs/<name>.json` and its weights,
+    `runs/<name>.safetensors`. They show every run that is finished with these settings, those of an
+    earlier call too. Started by `torchrun`, the processes share each mini-batch.
 
     Args:
         folder: made if it is not there.
-        task: "digits" or "text".
+        task: "digits", "text" or "thesis".
         data: where the examples come from, as the task takes it.
         epochs: passes over the training examples; those of the task's recipe if not given.
-        seed: for the split, the initial values and the mini-batches.
+        seed: for the split, the initial values, the mini-batches and all else that is random.
         rows: names among the rows of the task, all if not given.
+        optimizers: "adamw", "adam", "sgd"; those of the task if not given.
+        recipe: other numbers for the recipe, by name.
+        device: as torch names it; the first CUDA device if there is one, else the CPU.
+        threads: of each process on the CPU; as the task says if not given.
+        precision: "float32", "bfloat16", "float16", or "auto" for bfloat16 where a GPU has it.
         fresh: whether runs in the folder are done anew.
         console: where progress is shown; standard output if not given.
 
@@ -59,45 +78,88 @@ def run_study(
         The results of these rows, in their order in the task.
 
     Raises:
-        BackendError: PyTorch, scikit-learn or matplotlib is missing.
+        BackendError: PyTorch, scikit-learn or matplotlib is missing, or there is no such device.
         TensornetError: a row is unknown, a number is out of range, the folder cannot be written.
         KeyboardInterrupt: after the message that says how to resume.
     """
     from rich.console import Console
 
-    if task not in TASKS:
-        raise TensornetError(f"there is no study '{task}'", fix=f"choose of {', '.join(TASKS)}")
-    subject = TASKS[task]
-    names, recipe = _chosen(subject, rows), _recipe(subject, epochs)
+    subject = _task(task, data)
+    changes = dict(recipe or {}) | ({} if epochs is None else {"epochs": epochs})
+    runs = _runs(subject, rows, optimizers, changes)
     seed = _checked_seed(seed)
     check_libraries()
-    RunStore(Path(folder)).prepare()
-    examples = subject.load(seed, data)
-    study = _Study(Path(folder), subject, examples, data, recipe, seed, console or Console())
-    results = study.run(names, fresh)
-    known = study.with_others(results)
-    write_outputs(study.folder, subject, known, study.environment())
-    study.console.print(table(subject, known))
-    study.console.print(f"results in {study.folder}", markup=False, highlight=False, soft_wrap=True)
+    with processes():
+        hardware = Hardware.chosen(device, threads or subject.threads, precision)
+        if hardware.rank:
+            console = Console(file=io.StringIO())
+        else:
+            RunStore(Path(folder)).prepare()
+        examples = subject.load(seed, data)
+        study = _Study(
+            Path(folder), task, subject, examples, data, changes, seed, hardware, console or Console()
+        )
+        results = study.run(runs, fresh)
+        if not hardware.rank:
+            study.write(results)
     return results
 
 
-def _chosen(task: Task, rows: Sequence[str] | None) -> list[str]:
-    wanted = list(task.rows) if rows is None else [rows] if isinstance(rows, str) else list(rows)
-    for name in wanted:
-        if name not in task.rows:
-            raise TensornetError(f"the study has no row '{name}'", fix=f"choose of {', '.join(task.rows)}")
-    if not wanted:
-        raise TensornetError("no row is chosen", fix=f"choose of {', '.join(task.rows)}")
-    return [name for name in task.rows if name in wanted]
+@dataclass(frozen=True)
+class _Run:
+    """A row of a task, and how it is trained."""
+
+    name: str
+    row: Any
+    recipe: Recipe
 
 
-def _recipe(task: Task, epochs: int | None) -> Recipe:
-    if epochs is None:
-        return task.recipe
-    if epochs < 1:
-        raise TensornetError(f"epochs is {epochs}", fix="give 1 or more")
-    return replace(task.recipe, epochs=epochs)
+def results_folder(task: str, data: str | None = None) -> Path:
+    """Where the results of a study go if nothing is said: a folder for each task and data set."""
+    return Path(f"study-{_task(task, data).name}")
+
+
+def _task(name: str, data: str | None) -> Task:
+    if name not in TASKS:
+        raise TensornetError(f"there is no study '{name}'", fix=f"choose of {', '.join(TASKS)}")
+    return TASKS[name](data)
+
+
+def _runs(
+    task: Task,
+    rows: Sequence[str] | None,
+    optimizers: Sequence[str] | None,
+    changes: Mapping[str, Any],
+) -> list[_Run]:
+    """The runs of these rows by these optimizers, in the order of the task."""
+    names = _among(task.rows, rows, "row")
+    chosen = _among(OPTIMIZERS, task.optimizers if optimizers is None else optimizers, "optimizer")
+    return [
+        _Run(
+            name if task.optimizers == (optimizer,) else f"{name}-{optimizer}",
+            task.rows[name],
+            _recipe(task.recipe.optimized_by(optimizer), changes),
+        )
+        for name in names
+        for optimizer in chosen
+    ]
+
+
+def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) -> list[str]:
+    """Those that are wanted, in the order they are known; all if nothing is said."""
+    names = list(known) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in names:
+        if name not in known:
+            raise TensornetError(f"the study has no {what} '{name}'", fix=f"choose of {', '.join(known)}")
+    if not names:
+        raise TensornetError(f"no {what} is chosen", fix=f"choose of {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def _recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    if "optimizer" in changes:
+        raise TensornetError("the optimizer is not a number of the recipe", fix="choose it by --optimizer")
+    return recipe.changed(changes)
 
 
 def _checked_seed(seed: int) -> int:
@@ -108,80 +170,105 @@ def _checked_seed(seed: int) -> int:
 
 @dataclass(frozen=True)
 class _Study:
-    """A folder, the task, its examples, the recipe and the seed: what all rows share."""
+    """A folder, the task, its examples, what is changed of its recipe, the seed, the hardware: what runs share."""
 
     folder: Path
+    called: str
     task: Task
     examples: Examples
     data: str | None
-    recipe: Recipe
+    changes: Mapping[str, Any]
     seed: int
+    hardware: Hardware
     console: Console
 
+    @property
+    def store(self) -> RunStore:
+        """The runs in the folder."""
+        return RunStore(self.folder)
+
     def environment(self) -> dict[str, Any]:
-        """What the numbers depend on beside the row: seed, recipe, versions."""
+        """What the numbers depend on beside the run: seed, recipe, data, hardware, versions."""
         counts = {"train": len(self.examples.train_labels), "test": len(self.examples.test_labels)}
         return {
+            "task": self.called,
             "seed": self.seed,
-            "recipe": asdict(self.recipe),
+            "recipe": asdict(_recipe(self.task.recipe, self.changes)),
             "data": {"place": self.data, "about": self.examples.about, **counts},
+            "hardware": self.hardware.described(),
             "versions": versions(),
         }
 
-    def settings(self, name: str) -> dict[str, Any]:
-        """All that the numbers of a row depend on."""
-        return {"name": name, "row": asdict(self.task.rows[name]), **self.environment()}
+    def settings(self, run: _Run) -> dict[str, Any]:
+        """All that the numbers of a run depend on."""
+        settings = {"name": run.name, "row": asdict(run.row), "trained": asdict(run.recipe)}
+        environment = self.environment()
+        # the same files in another place, and the epochs of other runs, change nothing
+        del environment["data"]["place"], environment["recipe"]
+        return {**settings, **environment}
 
-    def run(self, names: Sequence[str], fresh: bool) -> list[RunResult]:
-        """The results of these rows, found in the folder or trained now."""
-        store = RunStore(self.folder)
-        store.prepare()
-        found = {} if fresh else {name: store.load(name, self.settings(name)) for name in names}
+    def run(self, runs: Sequence[_Run], fresh: bool) -> list[RunResult]:
+        """The results of these runs, found in the folder or trained now."""
+        found = {} if fresh or self.hardware.rank else {run.name: self._finished(run) for run in runs}
         done = {name: result for name, result in found.items() if result is not None}
+        done = self.hardware.agreed(done)
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
-            self._train([name for name in names if name not in done], done, store)
+            self._train([run for run in runs if run.name not in done], done, fresh)
         except KeyboardInterrupt:
             self._say(
-                f"stopped: {len(done)} of {len(names)} runs are finished and kept in {self.folder};"
+                f"stopped: {len(done)} of {len(runs)} runs are finished and kept in {self.folder};"
                 " give the same command again to resume"
             )
             raise
-        return [done[name] for name in names]
+        return [done[run.name] for run in runs]
 
-    def with_others(self, results: Sequence[RunResult]) -> list[RunResult]:
-        """These results and those of the other rows that the folder holds, in the order of the task."""
-        store, known = RunStore(self.folder), {result.name: result for result in results}
-        found = [known.get(name) or store.load(name, self.settings(name)) for name in self.task.rows]
-        return [result for result in found if result is not None]
+    def write(self, results: Sequence[RunResult]) -> None:
+        """Writes these results, and those of other runs that the folder holds, and shows them."""
+        known = {result.name: result for result in results}
+        others = _runs(self.task, None, tuple(OPTIMIZERS), self.changes)
+        found = [known.get(run.name) or self._finished(run) for run in others]
+        shown = [result for result in found if result is not None]
+        write_outputs(self.folder, self.task, shown, self.environment())
+        self.console.print(table(self.task, shown))
+        self.console.print(f"results in {self.folder}", markup=False, highlight=False, soft_wrap=True)
 
-    def _train(self, names: Sequence[str], done: dict[str, RunResult], store: RunStore) -> None:
-        """Trains these rows; each is kept, on disk and in `done`, as soon as it is finished."""
-        if not names:
+    def _finished(self, run: _Run) -> RunResult | None:
+        return self.store.load(run.name, self.settings(run))
+
+    def _train(self, runs: Sequence[_Run], done: dict[str, RunResult], fresh: bool) -> None:
+        """Trains these runs; each is kept, on disk and in `done`, as soon as it is finished."""
+        if not runs:
             return
-        with _progress(self.console, len(names), self.recipe.epochs) as progress:
-            for name in names:
-                result = self._train_one(name, progress)
-                store.save(result, self.settings(name))
-                done[name] = result
+        with bars(self.console, len(runs)) as progress:
+            for run in runs:
+                trained = self._train_one(run, progress, fresh)
+                done[run.name] = trained.result
+                progress.end()
                 if not self.console.is_terminal:
-                    self._say(_line(result))
+                    self._say(_line(trained.result))
 
-    def _train_one(self, name: str, progress: _Bars) -> RunResult:
-        progress.begin(name)
-        row = self.task.rows[name]
-        result = train(
-            name,
-            row.about,
-            self.task.build(row, self.examples),
+    def _train_one(self, run: _Run, progress: Bars, fresh: bool) -> Trained:
+        settings = self.settings(run)
+        checkpoints = self.store.checkpoints(run.name, settings, self._say)
+        if fresh and not self.hardware.rank:
+            checkpoints.remove()
+        trained = train(
+            run.name,
+            run.row.about,
+            self.task.build(run.row, self.examples),
             self.examples,
-            recipe=self.recipe,
+            recipe=run.recipe,
             seed=self.seed,
-            on_epoch=progress.epoch,
+            hardware=self.hardware,
+            checkpoints=checkpoints,
+            progress=progress,
         )
-        progress.end()
-        return result
+        if not self.hardware.rank:
+            self.store.save(trained, settings)
+            checkpoints.remove()
+        return trained
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -192,40 +279,3 @@ def _line(result: RunResult) -> str:
         f"{result.name}: {result.parameters:,} parameters, test top-1 {result.test_top1:.1f} %,"
         f" top-5 {result.test_top5:.1f} %, {result.step_ms:.2f} ms a step"
     )
-
-
-class _Bars:
-    """A bar over rows and one over the epochs of the present row; nothing without a terminal."""
-
-    def __init__(self, bars: Progress | None, rows: int, epochs: int) -> None:
-        self._bars, self._epochs = bars, epochs
-        self._over: list[TaskID] = []
-        if bars is not None:
-            self._over = [bars.add_task("rows", total=rows), bars.add_task("epochs", total=epochs)]
-
-    def begin(self, name: str) -> None:
-        """Names the row and empties the bar of epochs."""
-        if self._bars is not None:
-            self._bars.reset(self._over[1], description=name, total=self._epochs)
-
-    def epoch(self) -> None:
-        """One epoch more."""
-        if self._bars is not None:
-            self._bars.advance(self._over[1])
-
-    def end(self) -> None:
-        """One row more."""
-        if self._bars is not None:
-            self._bars.advance(self._over[0])
-
-
-@contextmanager
-def _progress(console: Console, rows: int, epochs: int) -> Iterator[_Bars]:
-    if not console.is_terminal:
-        yield _Bars(None, rows, epochs)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        yield _Bars(bars, rows, epochs)

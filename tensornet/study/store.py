@@ -1,21 +1,20 @@
-"""Finished runs on disk: one JSON each, written whole or not at all, known by its settings."""
+"""Runs on disk: of a finished one a JSON and its weights, written whole or not at all, known by its settings."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tensornet.errors import TensornetError
+from .checkpoint import Checkpoints
+from .files import write_whole
+from .libraries import library
+from .training import Epoch, RunResult, Trained
 
-from .training import Epoch, RunResult
-
-__all__ = ["RunStore", "fingerprint", "write_whole"]
+__all__ = ["RunStore", "fingerprint"]
 
 FORMAT = "tensornet.study.run"
 
@@ -25,32 +24,9 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that whoever reads it finds the old content or the new, never a part.
-
-    Raises:
-        TensornetError: the folder cannot be made or written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _unwritable(path: Path, error: OSError) -> TensornetError:
-    reason = error.strerror or error
-    return TensornetError(f"cannot write {path}: {reason}", fix="give a folder that can be written")
-
-
 @dataclass(frozen=True)
 class RunStore:
-    """The finished runs in a folder, `runs/<name>.json`."""
+    """The runs in a folder: `runs/<name>.json`, its weights beside it, and meanwhile its checkpoints."""
 
     folder: Path
 
@@ -68,19 +44,28 @@ class RunStore:
         write_whole(probe, b"")
         probe.unlink(missing_ok=True)
 
-    def save(self, result: RunResult, settings: Mapping[str, Any]) -> None:
-        """Keeps a finished run.
+    def checkpoints(self, name: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> Checkpoints:
+        """The checkpoints of a run with these settings, which is not finished."""
+        return Checkpoints(self.folder / "runs" / f"{name}.checkpoint", fingerprint(settings), say)
+
+    def save(self, trained: Trained, settings: Mapping[str, Any]) -> None:
+        """Keeps a finished run: its result as JSON, its parameters as safetensors.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
+        path = self.path(trained.result.name)
         document = {
             "format": FORMAT,
             "fingerprint": fingerprint(settings),
             "settings": settings,
-            "result": asdict(result),
+            "result": asdict(trained.result),
         }
-        write_whole(self.path(result.name), (json.dumps(document, indent=1) + "\n").encode())
+        # the JSON says that the run is finished, so it comes last
+        write_whole(
+            path.with_suffix(".safetensors"), library("safetensors.torch").save(dict(trained.parameters))
+        )
+        write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
         """The finished run of a row with these settings, or nothing: absent, other or damaged."""

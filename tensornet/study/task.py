@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .training import Recipe
+from .recipe import Recipe
 
 if TYPE_CHECKING:
     import tensornet as tn
 
-__all__ = ["Examples", "Task"]
+__all__ = ["Examples", "Published", "Task"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Examples:
         test_labels: likewise.
         about: where they come from, with numbers; part of what a kept run is known by.
         sizes: what the classifiers need to know of them, such as the size of a vocabulary.
+        standard: makes a mini-batch of pixels, 0 to 255, what the classifier takes; without it inputs
+            go in as they are. With it the first input is images (n, C, H, W), which can be augmented.
     """
 
     train_inputs: tuple[Any, ...]
@@ -33,6 +35,26 @@ class Examples:
     test_labels: Any
     about: str
     sizes: Mapping[str, int]
+    standard: Callable[[Any], Any] | None = None
+
+    def batch(self, inputs: tuple[Any, ...], change: Callable[[Any], Any] = lambda images: images) -> Any:
+        """What the classifier takes of these inputs; images are changed by the augmentation first."""
+        if self.standard is None:
+            return inputs
+        return (self.standard(change(inputs[0].float())),)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of a published table: accuracies in percent, top-1 and top-5 on train and test."""
+
+    name: str
+    optimizer: str
+    parameters: int
+    train_top1: float
+    train_top5: float
+    test_top1: float
+    test_top5: float
 
 
 @dataclass(frozen=True)
@@ -44,10 +66,14 @@ class Task:
         title: the heading of its report.
         example: what one example is called.
         rows: name to settings of a classifier, in the order they are trained and shown.
-        recipe: how all of them are trained.
+        recipe: how all of them are trained, but for the optimizer.
         load: the examples, from a seed and the place of the data (a name or a folder, or nothing).
         build: the graph of a row for these examples.
         caution: what a reader of the accuracies should know.
+        optimizers: each row is trained by each of them; more than one stand in the names of runs.
+        threads: of one process on the CPU; all cores if not given.
+        published: what others reported on the same data.
+        source: where they did.
     """
 
     name: str
@@ -58,3 +84,7 @@ class Task:
     load: Callable[[int, str | None], Examples]
     build: Callable[[Any, Examples], tn.Graph]
     caution: str = ""
+    optimizers: tuple[str, ...] = ("adamw",)
+    threads: int | None = 1
+    published: tuple[Published, ...] = ()
+    source: str = ""

@@ -11,8 +11,8 @@ import tensornet as tn
 from tensornet.errors import TensornetError
 
 from .libraries import library
+from .recipe import Recipe
 from .task import Examples, Task
-from .training import Recipe
 
 __all__ = ["TEXT", "TextRow", "load_texts"]
 

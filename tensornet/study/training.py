@@ -1,66 +1,52 @@
-"""Training one row: the same recipe for every classifier, reproducible by itself."""
+"""Training one run: the same numbers every time, whatever ran before and wherever it was interrupted.
+
+Every random draw is made from the seed, the name of the run and the number of the step. So all that a
+checkpoint has to keep is the parameters, the state of the optimizer, and how far the run has come.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tensornet as tn
+from tensornet.errors import TensornetError
 from tensornet.executable import sizes_from_shapes
 
+from .augment import augmented
+from .checkpoint import Checkpoint, Checkpoints
+from .hardware import Hardware
 from .libraries import library
+from .recipe import Recipe
 
 if TYPE_CHECKING:
     from .task import Examples
 
-__all__ = ["RECIPE", "Epoch", "Recipe", "RunResult", "train"]
+__all__ = ["CHECKPOINT_SECONDS", "Epoch", "Progress", "RunResult", "Trained", "train"]
 
+CHECKPOINT_SECONDS = 10.0
+"""Between two checkpoints; more where writing one takes long."""
 
-@dataclass(frozen=True)
-class Recipe:
-    """AdamW with a linear warm-up and a cosine decay to zero, on the cross-entropy.
-
-    Attributes:
-        epochs: passes over the training images.
-        batch: images in a step.
-        learning_rate: the largest, reached after the warm-up.
-        weight_decay: that of AdamW, on all parameters.
-        warmup: the share of all steps in which the learning rate rises.
-        smoothing: ε of label smoothing.
-    """
-
-    epochs: int = 60
-    batch: int = 32
-    learning_rate: float = 0.01
-    weight_decay: float = 0.1
-    warmup: float = 0.05
-    smoothing: float = 0.0
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate at a step, from 0, of `steps`."""
-        rising = max(1, round(self.warmup * steps))
-        if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
-
-
-RECIPE = Recipe()
-"""What every row of the digits is trained by, unless the number of epochs is changed."""
+SHARE_OF_WRITING = 0.05
+"""The most of the time that goes into writing checkpoints."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """How a run stands after an epoch: the mean loss of its steps in nats, accuracies in percent."""
+    """How a run stands after an epoch: loss in nats, accuracies in percent.
+
+    On the training examples they are those of the mini-batches as they were trained on, augmented and
+    with dropout, while the parameters changed.
+    """
 
     train_loss: float
     train_top1: float
+    train_top5: float
     test_top1: float
     test_top5: float
 
@@ -70,30 +56,82 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        name: the row of `STUDY`.
+        name: that of the run: the row, and the optimizer where there are several.
         about: what the classifier is.
+        optimizer: what trained it.
         formula: its number of parameters, in the sizes of axes.
         sizes: those sizes, as "i=8, j=8".
         parameters: the formula evaluated.
         counted: the elements of `module.parameters()`.
         flops: FLOPs of the contractions for one example, forward.
         history: one entry an epoch.
-        test_top1: percent of test examples whose most likely class is right, after the last epoch.
-        test_top5: percent whose five most likely classes hold the right one.
-        step_ms: median milliseconds of a training step (forward, backward, update).
+        train_top1: percent of training examples whose most likely class is right, after the last epoch,
+            evaluated as the test examples are.
+        train_top5: percent whose five most likely classes hold the right one.
+        test_top1: likewise, of the test examples.
+        test_top5: likewise.
+        step_ms: milliseconds of a training step (mini-batch, forward, backward, update), the mean over
+            an epoch, the median over epochs.
     """
 
     name: str
     about: str
+    optimizer: str
     formula: str
     sizes: str
     parameters: int
     counted: int
     flops: int
     history: tuple[Epoch, ...]
+    train_top1: float
+    train_top5: float
     test_top1: float
     test_top5: float
     step_ms: float
+
+
+class Progress(Protocol):
+    """Who is told how far a run has come."""
+
+    def begin(self, name: str, done: int, steps: int) -> None:
+        """A run starts, or goes on after some of its steps."""
+
+    def step(self) -> None:
+        """One step more."""
+
+    def epoch(self, name: str, number: int, epoch: Epoch) -> None:
+        """One epoch more."""
+
+
+class _Silent:
+    def begin(self, name: str, done: int, steps: int) -> None: ...
+
+    def step(self) -> None: ...
+
+    def epoch(self, name: str, number: int, epoch: Epoch) -> None: ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of a run, and the parameters it ended with, by name."""
+
+    result: RunResult
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _State:
+    """How far a run has come: updates made, and what is known of the present epoch and of those before."""
+
+    step: int = 0
+    history: tuple[Epoch, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> _State:
+        return cls(document["step"], tuple(Epoch(**epoch) for epoch in document["history"]))
 
 
 def train(
@@ -102,132 +140,219 @@ def train(
     graph: tn.Graph,
     examples: Examples,
     *,
-    recipe: Recipe = RECIPE,
+    recipe: Recipe,
     seed: int = 0,
-    on_epoch: Callable[[], None] = lambda: None,
-) -> RunResult:
+    hardware: Hardware | None = None,
+    checkpoints: Checkpoints | None = None,
+    every: float = CHECKPOINT_SECONDS,
+    progress: Progress | None = None,
+) -> Trained:
     """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
-    The same seed gives the same numbers (all but the time), whatever ran before.
+    The same seed gives the same numbers (all but the time), whatever ran before, and also if the run
+    was stopped, at any moment, and goes on from its checkpoint.
 
     Args:
-        name: that of the row; with the seed it decides the order of the mini-batches.
+        name: that of the run; with the seed it decides every random draw.
         about: what the classifier is.
         graph: the classifier.
         examples: what it learns and is tested on.
         recipe: how it is trained.
-        seed: for initial values and mini-batches.
-        on_epoch: called after each epoch.
+        seed: for initial values, mini-batches, augmentation and dropout.
+        hardware: what computes it.
+        checkpoints: where it is kept meanwhile, and goes on from.
+        every: seconds between two checkpoints.
+        progress: told of every step.
+
+    Raises:
+        TensornetError: the loss is no longer a number, or a checkpoint cannot be written.
     """
-    with _reproducible():
-        run = _Run(name, graph, examples, recipe, seed)
-        history: list[Epoch] = []
-        for number in range(recipe.epochs):
-            history.append(run.epoch(number))
-            on_epoch()
-    formula = tn.parameter_formula(graph)
-    sizes = sorted(str(size) for size in formula.free_symbols)
-    return RunResult(
-        name=name,
-        about=about,
-        formula=str(formula),
-        sizes=", ".join(f"{size}={graph.bound[size]}" for size in sizes if size in graph.bound),
-        parameters=int(tn.parameter_count(graph)),
-        counted=sum(parameter.numel() for parameter in run.module.parameters()),
-        flops=round(tn.flop_count(graph, naive=False, **run.sizes) / recipe.batch),
-        history=tuple(history),
-        test_top1=history[-1].test_top1,
-        test_top5=history[-1].test_top5,
-        step_ms=1e3 * statistics.median(run.seconds),
-    )
-
-
-EVALUATED = 2048
-"""Examples that are classified at once."""
+    hardware, progress = hardware or Hardware(), progress or _Silent()
+    with hardware.reproducible():
+        run = _Run(name, graph, examples, recipe, seed, hardware)
+        state = run.resumed(checkpoints)
+        progress.begin(name, state.step, run.steps)
+        saved, cost = time.monotonic(), 0.0
+        while state.step < run.steps:
+            run.advance(state.step)
+            progress.step()
+            state = run.counted(state)
+            if len(state.history) * run.steps_of_epoch == state.step:
+                progress.epoch(name, len(state.history), state.history[-1])
+            due = time.monotonic() - saved >= max(every, cost / SHARE_OF_WRITING)
+            if due and checkpoints is not None and hardware.rank == 0:
+                begun = time.monotonic()
+                checkpoints.save(run.checkpoint(state))
+                saved = time.monotonic()
+                cost = saved - begun
+        return Trained(run.result(about, state), run.parameters())
 
 
 class _Run:
-    """A module, its optimizer and its order of examples, during training."""
+    """A module, its optimizer and its examples, during training."""
 
-    def __init__(self, name: str, graph: tn.Graph, examples: Examples, recipe: Recipe, seed: int) -> None:
+    def __init__(
+        self, name: str, graph: tn.Graph, examples: Examples, recipe: Recipe, seed: int, hardware: Hardware
+    ) -> None:
         self.torch = library("torch")
-        self.examples, self.recipe = examples, recipe
-        self.torch.manual_seed(_seed_of(seed, name))  # dropout draws from it
-        shapes = [(recipe.batch, *each.shape[1:]) for each in examples.train_inputs]
-        self.sizes = sizes_from_shapes(graph, graph.inputs, shapes)
-        self.module = tn.module(graph, seed=seed)
-        self.optimizer = self.torch.optim.AdamW(
-            self.module.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
-        self.order = self.torch.Generator().manual_seed(_seed_of(seed, name))
+        self.name, self.graph, self.seed = name, graph, seed
+        self.recipe, self.hardware, self.examples = recipe, hardware, examples
+        self.train = _on(hardware.device, (*examples.train_inputs, examples.train_labels))
+        self.test = _on(hardware.device, (*examples.test_inputs, examples.test_labels))
+        self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
+        self.steps = recipe.epochs * self.steps_of_epoch
+        self.module = tn.module(graph, seed=seed).to(hardware.device)
+        self.wrapped = hardware.wrapped(self.module)
+        self.optimizer = recipe.update_rule(self.module.parameters())
+        self.scaler = hardware.scaler()
+        self.order: tuple[int, Any] = (-1, None)
+        self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
         self.seconds: list[float] = []
+        self.timed = [0.0, 0]
 
-    def epoch(self, number: int) -> Epoch:
-        """One pass over the training images, then accuracies on all of both parts."""
-        count = len(self.examples.train_labels)
-        batches = self.torch.randperm(count, generator=self.order).split(self.recipe.batch)
-        loss = 0.0
-        for step, chosen in enumerate(batches, number * len(batches)):
-            rate = self.recipe.rate(step, self.recipe.epochs * len(batches))
-            loss += self._step(chosen, rate) * len(chosen) / count
-        (train_top1,) = self._accuracy(self.examples.train_inputs, self.examples.train_labels, (1,))
-        test_top1, test_top5 = self._accuracy(self.examples.test_inputs, self.examples.test_labels, (1, 5))
-        return Epoch(loss, train_top1, test_top1, test_top5)
-
-    def _step(self, chosen: Any, rate: float) -> float:
-        """One update on the chosen examples; returns their mean loss."""
-        inputs = [each[chosen] for each in self.examples.train_inputs]
-        labels = self.examples.train_labels[chosen]
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def advance(self, step: int) -> None:
+        """One update, on the share of the mini-batch that is this process's own."""
         start = time.perf_counter()
+        epoch, place = divmod(step, self.steps_of_epoch)
+        chosen = self._shuffled(epoch)[place * self.recipe.batch : (place + 1) * self.recipe.batch]
+        hardware, recipe = self.hardware, self.recipe
+        self.torch.manual_seed(self._seed("step", step, hardware.rank))  # dropout draws from it
+        mine = slice(hardware.rank, None, hardware.processes)
+        *inputs, labels = (each[chosen] for each in self.train)
+        seed = self._seed("augment", step)
+        taken = self.examples.batch(tuple(inputs), lambda images: augmented(images, recipe, seed))
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.rate(step, self.steps)
+        with hardware.autocast():
+            logits = self.wrapped(*(each[mine] for each in taken)).float()
         loss = self.torch.nn.functional.cross_entropy(
-            self.module(*inputs), labels, label_smoothing=self.recipe.smoothing
+            logits, labels[mine], label_smoothing=recipe.smoothing, reduction="sum"
         )
         self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        self.seconds.append(time.perf_counter() - start)
-        return float(loss.item())
+        # over the processes gradients are averaged, so each stands for all
+        self.scaler.scale(loss * (hardware.processes / len(chosen))).backward()
+        if recipe.clip:
+            self.scaler.unscale_(self.optimizer)
+            self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), recipe.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        right = _right(logits.detach(), labels[mine])
+        self.sums += hardware.total(self.torch.stack([loss.detach().double(), *right]))
+        self.timed[0] += time.perf_counter() - start
+        self.timed[1] += 1
 
-    def _accuracy(self, inputs: tuple[Any, ...], labels: Any, depths: tuple[int, ...]) -> tuple[float, ...]:
-        """For each depth k, the percent of examples whose k most likely classes hold the right one."""
+    def counted(self, state: _State) -> _State:
+        """The state after one update more; at the end of an epoch with accuracies."""
+        state = replace(state, step=state.step + 1)
+        if state.step % self.steps_of_epoch:
+            return state
+        loss, *right = (self.sums / len(self.examples.train_labels)).tolist()
+        self.sums.zero_()
+        if not math.isfinite(loss):
+            raise TensornetError(
+                f"the loss of {self.name} is {loss} in epoch {len(state.history) + 1}",
+                fix="lower the learning rate, or limit the gradients: clip=1",
+            )
+        self.seconds.append(self.timed[0] / self.timed[1])
+        self.timed = [0.0, 0]
+        top1, top5 = (100.0 * share for share in right)
+        epoch = Epoch(loss, top1, top5, *self.accuracies(self.test))
+        return replace(state, history=(*state.history, epoch))
+
+    def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
+        """Percent of examples whose most likely class, and whose five most likely classes, are right."""
+        share = 4 * self.recipe.batch
+        mine = slice(self.hardware.rank, None, self.hardware.processes)
+        right = self.torch.zeros(2, dtype=self.torch.float64, device=self.hardware.device)
         self.module.eval()
-        with self.torch.no_grad():
-            parts = zip(*[each.split(EVALUATED) for each in inputs], strict=True)
-            logits = self.torch.cat([self.module(*part) for part in parts])
+        with self.torch.no_grad(), self.hardware.autocast():
+            for *inputs, labels in zip(*(each[mine].split(share) for each in part), strict=True):
+                right += self.torch.stack(_right(self.module(*self.examples.batch(tuple(inputs))), labels))
         self.module.train()
-        likely = logits.topk(min(max(depths), logits.shape[1]), dim=1).indices
-        right = likely == labels[:, None]
-        return tuple(100.0 * int(right[:, :depth].any(dim=1).sum()) / len(labels) for depth in depths)
+        top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
+        return top1, top5
+
+    def result(self, about: str, state: _State) -> RunResult:
+        """The run, finished."""
+        graph, formula = self.graph, tn.parameter_formula(self.graph)
+        names = sorted(str(size) for size in formula.free_symbols)
+        shapes = [(self.recipe.batch, *each.shape[1:]) for each in self.examples.batch(tuple(self.test[:-1]))]
+        sizes = sizes_from_shapes(graph, graph.inputs, shapes)
+        train_top1, train_top5 = self.accuracies(self.train)
+        return RunResult(
+            name=self.name,
+            about=about,
+            optimizer=self.recipe.optimizer,
+            formula=str(formula),
+            sizes=", ".join(f"{size}={graph.bound[size]}" for size in names if size in graph.bound),
+            parameters=int(tn.parameter_count(graph)),
+            counted=sum(parameter.numel() for parameter in self.module.parameters()),
+            flops=round(tn.flop_count(graph, naive=False, **sizes) / self.recipe.batch),
+            history=state.history,
+            train_top1=train_top1,
+            train_top5=train_top5,
+            test_top1=state.history[-1].test_top1,
+            test_top5=state.history[-1].test_top5,
+            step_ms=1e3 * statistics.median(self.seconds or [self.timed[0] / max(1, self.timed[1])]),
+        )
+
+    # ------------------------------------------------------------------------ being interrupted
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters, by name, on the CPU."""
+        return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
+
+    def checkpoint(self, state: _State) -> Checkpoint:
+        """All that the rest of the run depends on."""
+        tensors = {f"parameters.{name}": each for name, each in self.parameters().items()}
+        tensors["sums"] = self.sums.cpu().clone()
+        for number, slots in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
+        return Checkpoint(tensors, {**state.as_json(), "scaler": self.scaler.state_dict()})
+
+    def resumed(self, checkpoints: Checkpoints | None) -> _State:
+        """The state of the checkpoint, with which all processes go on; or the beginning."""
+        found = checkpoints.load() if checkpoints is not None and self.hardware.rank == 0 else None
+        found = self.hardware.agreed(found)
+        if found is None:
+            return _State()
+        slots: dict[int, dict[str, Any]] = {}
+        for name, tensor in found.tensors.items():
+            if name.startswith("optimizer."):
+                _, number, slot = name.split(".", 2)
+                slots.setdefault(int(number), {})[slot] = tensor
+        self.module.load_state_dict(
+            {
+                name.removeprefix("parameters."): tensor
+                for name, tensor in found.tensors.items()
+                if name.startswith("parameters.")
+            }
+        )
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        self.scaler.load_state_dict(found.state["scaler"])
+        self.sums.copy_(found.tensors["sums"])
+        return _State.from_json(found.state)
+
+    def _shuffled(self, epoch: int) -> Any:
+        """The order of the examples in an epoch, the same on every device and in every process."""
+        if self.order[0] != epoch:
+            draw = self.torch.Generator().manual_seed(self._seed("order", epoch))
+            order = self.torch.randperm(len(self.examples.train_labels), generator=draw)
+            self.order = (epoch, order.to(self.hardware.device))
+        return self.order[1]
+
+    def _seed(self, *use: object) -> int:
+        """A seed for each use, so that no number depends on what was drawn before."""
+        text = ":".join(map(str, (self.seed, self.name, *use)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
-def _seed_of(seed: int, name: str) -> int:
-    """A seed for each row, so that its numbers do not depend on which rows ran before."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:7], "big")
+def _on(device: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each.to(device) for each in tensors)
 
 
-@contextmanager
-def _reproducible() -> Iterator[None]:
-    """One thread, deterministic algorithms and plans by built-in constants; then all as before.
-
-    Sums split over threads, or in the order that suits a measured device, round differently. At
-    these sizes more threads would only wait for each other.
-    """
-    torch = library("torch")
-    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    calibrate = os.environ.get("TENSORNET_CALIBRATE")
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    os.environ["TENSORNET_CALIBRATE"] = "0"
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
-        torch.set_num_threads(threads)
-        if calibrate is None:
-            del os.environ["TENSORNET_CALIBRATE"]
-        else:
-            os.environ["TENSORNET_CALIBRATE"] = calibrate
+def _right(logits: Any, labels: Any) -> list[Any]:
+    """How many examples have their class first, and among the first five."""
+    likely = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    return [likely[:, :1].sum().double(), likely.sum().double()]

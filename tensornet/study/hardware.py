@@ -1,0 +1,161 @@
+"""What a run is computed on: the device, its threads and precision, and the processes that share it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet.errors import BackendError, TensornetError
+
+from .libraries import library
+
+__all__ = ["PRECISIONS", "Hardware", "processes"]
+
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+"""In what the contractions of a step are computed; parameters stay in float32."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device, and this process among those that train together.
+
+    Attributes:
+        device: as torch names it, "cpu" or "cuda:0".
+        threads: of one process on the CPU.
+        precision: "float32", or what autocast computes contractions in.
+        processes: how many share each mini-batch.
+        rank: the number of this one, from 0; the first writes and speaks.
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: str = "float32"
+    processes: int = 1
+    rank: int = 0
+
+    @classmethod
+    def chosen(
+        cls, device: str | None = None, threads: int | None = None, precision: str = "auto"
+    ) -> Hardware:
+        """What is asked for, or the first CUDA device where there is one, and all cores.
+
+        Raises:
+            BackendError: the device is not there.
+            TensornetError: the precision, or the number of threads, makes no sense there.
+        """
+        torch = library("torch")
+        distributed = torch.distributed
+        world = distributed.get_world_size() if distributed.is_initialized() else 1
+        rank = distributed.get_rank() if world > 1 else 0
+        if device is None:
+            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
+        if threads is not None and threads < 1:
+            raise TensornetError(f"threads is {threads}", fix="give 1 or more")
+        return cls(device, threads or torch.get_num_threads(), _precision(precision, device), world, rank)
+
+    @property
+    def kind(self) -> str:
+        """The kind of device: "cpu" or "cuda"."""
+        return self.device.partition(":")[0]
+
+    def described(self) -> dict[str, Any]:
+        """All of it that numbers depend on."""
+        return {
+            "device": self.kind,
+            "threads": self.threads,
+            "precision": self.precision,
+            "processes": self.processes,
+        }
+
+    def autocast(self) -> Any:
+        """The context in which the forward pass runs."""
+        torch = library("torch")
+        reduced = self.precision != "float32"
+        return torch.autocast(self.kind, getattr(torch, self.precision), enabled=reduced)
+
+    def scaler(self) -> Any:
+        """What keeps gradients in float16 from vanishing; for other precisions it does nothing."""
+        return library("torch").amp.GradScaler(self.kind, enabled=self.precision == "float16")
+
+    def wrapped(self, module: Any) -> Any:
+        """The module, with gradients averaged over the processes."""
+        if self.processes == 1:
+            return module
+        return library("torch").nn.parallel.DistributedDataParallel(module)
+
+    def total(self, values: Any) -> Any:
+        """The sum of a tensor over the processes."""
+        if self.processes > 1:
+            library("torch").distributed.all_reduce(values)
+        return values
+
+    def agreed(self, value: Any) -> Any:
+        """What the first process says, to all."""
+        if self.processes == 1:
+            return value
+        said = [value]
+        library("torch").distributed.broadcast_object_list(said, src=0)
+        return said[0]
+
+    @contextmanager
+    def reproducible(self) -> Iterator[None]:
+        """Deterministic algorithms, this number of threads, plans by built-in constants; then all as before.
+
+        Sums split over other threads, or in the order that suits a measured device, round differently.
+        """
+        torch = library("torch")
+        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        kept = {name: os.environ.get(name) for name in ("TENSORNET_CALIBRATE", "CUBLAS_WORKSPACE_CONFIG")}
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(True, warn_only=self.kind != "cpu")
+        os.environ.update(TENSORNET_CALIBRATE="0", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        try:
+            with torch.random.fork_rng(devices=[] if self.kind == "cpu" else None):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+            torch.set_num_threads(threads)
+            for name, value in kept.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _precision(wanted: str, device: str) -> str:
+    torch, kind = library("torch"), device.partition(":")[0]
+    if wanted not in PRECISIONS:
+        raise TensornetError(f"there is no precision '{wanted}'", fix=f"choose of {', '.join(PRECISIONS)}")
+    if wanted == "auto":
+        return "bfloat16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if wanted == "float16" and kind == "cpu":
+        raise TensornetError("training in float16 on the CPU is not supported", fix="choose bfloat16")
+    return wanted
+
+
+@contextmanager
+def processes() -> Iterator[None]:
+    """Joins the processes that `torchrun` started, for as long as the study runs; alone it does nothing."""
+    torch = library("torch")
+    if "WORLD_SIZE" not in os.environ or torch.distributed.is_initialized():
+        yield
+        return
+    on_cuda = torch.cuda.is_available()
+    if on_cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.distributed.init_process_group("nccl" if on_cuda else "gloo")
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()

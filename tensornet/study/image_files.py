@@ -1,0 +1,222 @@
+"""Readers of the well-known files: MNIST's idx, CIFAR-10's batches, the folder tree of Tiny ImageNet.
+
+Each gives images as uint8 (n, C, H, W) and labels as int64 (n,), NumPy arrays, or an error that names
+the file and what was expected of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensornet.errors import TensornetError
+
+from .libraries import library
+
+__all__ = ["FORMATS", "Part", "read_cifar10", "read_mnist", "read_tiny_imagenet", "recognised"]
+
+Part = tuple[Any, Any]
+"""Images and labels."""
+
+IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
+
+
+def read_mnist(folder: Path) -> tuple[Part, Part]:
+    """`train-images-idx3-ubyte` and the three others, as they are or compressed by gzip."""
+    return tuple(  # type: ignore[return-value]
+        _matched(
+            folder,
+            _idx(_idx_file(folder, f"{part}-images", 3), IMAGES_MAGIC, 3)[:, None],
+            _idx(_idx_file(folder, f"{part}-labels", 1), LABELS_MAGIC, 1).astype(np.int64),
+            classes=10,
+        )
+        for part in ("train", "t10k")
+    )
+
+
+def _idx_file(folder: Path, stem: str, order: int) -> Path:
+    names = [f"{stem}{dot}idx{order}-ubyte{end}" for dot in "-." for end in ("", ".gz")]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise TensornetError(f"there is no {names[0]} in {folder}", fix=f"expected is it, or {names[1]}")
+
+
+def _idx(path: Path, magic: int, order: int) -> Any:
+    """The bytes of an idx file as an array: magic number, sizes, then as many bytes as they say."""
+    content = _content(path)
+    header = 4 * (order + 1)
+    words = np.frombuffer(content[: len(content[:header]) // 4 * 4], ">u4").tolist()
+    if len(words) < order + 1 or words[0] != magic:
+        found = words[0] if words else "nothing"
+        raise TensornetError(
+            f"{path} is not the idx file that was expected: it begins with {found}",
+            fix=f"its first number must be {magic}, then {order} sizes",
+        )
+    sizes, given = words[1:], len(content) - header
+    if given != math.prod(sizes):
+        raise TensornetError(
+            f"{path} is damaged: {given:,} bytes after its header",
+            fix=f"{'×'.join(map(str, sizes))} = {math.prod(sizes):,} are expected; fetch it anew",
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file, unpacked if it is compressed."""
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" or path.suffix == ".gz" else raw
+    except (OSError, EOFError, ValueError) as error:
+        raise TensornetError(
+            f"{path} cannot be read: {error}", fix="it is damaged or cut off; fetch it anew"
+        ) from None
+
+
+def read_cifar10(folder: Path) -> tuple[Part, Part]:
+    """`data_batch_1` to `data_batch_5` and `test_batch`, the python version."""
+    parts = []
+    for names in ([f"data_batch_{number}" for number in range(1, 6)], ["test_batch"]):
+        batches = [_batch(folder / name) for name in names]
+        pixels, labels = (np.concatenate(each) for each in zip(*batches, strict=True))
+        parts.append(_matched(folder, pixels.reshape(-1, 3, 32, 32), labels, classes=10))
+    return parts[0], parts[1]
+
+
+def _batch(path: Path) -> tuple[Any, Any]:
+    """The pixels (n, 3072) and labels of a batch."""
+    expected = "expected is a pickled dictionary with data, n × 3072 bytes, and n labels; fetch it anew"
+    try:
+        found = _Numbers(io.BytesIO(_content(path)), encoding="bytes").load()
+        pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"], dtype=np.int64)
+    except TensornetError:
+        raise
+    except Exception as error:  # a damaged pickle can raise almost anything
+        reason = str(error) or type(error).__name__
+        raise TensornetError(f"{path} is not a batch of CIFAR-10: {reason}", fix=expected) from None
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072 or labels.ndim != 1:
+        raise TensornetError(f"{path} holds {pixels.dtype} {pixels.shape}", fix=expected)
+    if len(pixels) != len(labels):
+        raise TensornetError(f"{path} holds {len(pixels)} images and {len(labels)} labels", fix=expected)
+    return pixels, labels
+
+
+class _Numbers(pickle.Unpickler):
+    """Unpickles arrays and nothing that could run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The few names that a pickled array mentions."""
+        if (module.removeprefix("numpy.").replace("_core", "core"), name) in _PICKLED:
+            module = module.replace("numpy.core", "numpy._core")
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
+
+
+_PICKLED = {
+    ("core.multiarray", "_reconstruct"),
+    ("core.numeric", "_frombuffer"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
+
+
+def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
+    """`wnids.txt`, `train/<wnid>/images/*.JPEG`, and `val/images/*` with `val/val_annotations.txt` for the test."""
+    wnids = _lines(folder / "wnids.txt")
+    label_of = {wnid: label for label, wnid in enumerate(wnids)}
+    paths, labels = [], []
+    for wnid in wnids:
+        inner = folder / "train" / wnid / "images"
+        found = sorted(inner.glob("*.JPEG"))
+        if not found:
+            raise TensornetError(f"there are no images in {inner}", fix="expected are *.JPEG of 64×64")
+        paths += found
+        labels += [label_of[wnid]] * len(found)
+    annotations = folder / "val" / "val_annotations.txt"
+    tested, test_labels = [], []
+    for number, line in enumerate(_lines(annotations), 1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in label_of:
+            raise TensornetError(
+                f"{annotations}, line {number}: '{wnid}' is not in wnids.txt",
+                fix="expected is `val_0.JPEG<tab>n03444034<tab>…` in every line",
+            )
+        tested.append(folder / "val" / "images" / name)
+        test_labels.append(label_of[wnid])
+    return (_photos(paths), np.array(labels)), (_photos(tested), np.array(test_labels))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TensornetError(f"{path} cannot be read: {error}", fix="expected is a text file") from None
+    if not lines:
+        raise TensornetError(f"{path} is empty", fix="fetch it anew")
+    return lines
+
+
+def _photos(paths: list[Path], side: int = 64) -> Any:
+    """Images in colour, (n, 3, side, side)."""
+    images = np.empty((len(paths), 3, side, side), np.uint8)
+    for number, path in enumerate(paths):
+        try:
+            with library("PIL.Image").open(path) as photo:
+                pixels = np.asarray(photo.convert("RGB"))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise TensornetError(f"{path} cannot be read: {error}", fix="fetch it anew") from None
+        if pixels.shape != (side, side, 3):
+            raise TensornetError(
+                f"{path} is {pixels.shape[1]}×{pixels.shape[0]} pixels", fix=f"expected are {side}×{side}"
+            )
+        images[number] = pixels.transpose(2, 0, 1)
+    return images
+
+
+def _matched(folder: Path, images: Any, labels: Any, classes: int) -> Part:
+    """Images and labels, if they are as many and the labels are classes."""
+    if len(images) != len(labels) or not len(labels):
+        raise TensornetError(
+            f"{folder} holds {len(images):,} images and {len(labels):,} labels of one part",
+            fix="as many of both are expected",
+        )
+    if labels.min() < 0 or labels.max() >= classes:
+        raise TensornetError(
+            f"a label in {folder} is {labels.max() if labels.max() >= classes else labels.min()}",
+            fix=f"expected are 0 to {classes - 1}",
+        )
+    return images, labels
+
+
+FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], tuple[Part, Part]]]] = {
+    "mnist": ("*-images[-.]idx3-ubyte*", (".", "raw", "MNIST/raw"), read_mnist),
+    "cifar10": ("*_batch*", (".", "cifar-10-batches-py"), read_cifar10),
+    "tiny-imagenet": ("wnids.txt", (".", "tiny-imagenet-200"), read_tiny_imagenet),
+}
+"""Name → by which file it is known, the folders within a folder where it is looked for, its reader."""
+
+
+def recognised(folder: Path) -> tuple[str, Path]:
+    """The name of the data in a folder, and the folder of its files.
+
+    Raises:
+        TensornetError: it holds nothing that is known.
+    """
+    for name, (pattern, places, _) in FORMATS.items():
+        for place in places:
+            if any((folder / place).glob(pattern)):
+                return name, folder / place
+    raise TensornetError(
+        f"no files of a known data set are in {folder}",
+        fix="expected are MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1 and so on,"
+        " or Tiny ImageNet's wnids.txt, train/ and val/",
+    )

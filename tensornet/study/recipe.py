@@ -1,0 +1,120 @@
+"""How a run is trained: the optimizer, its schedule, and the augmentation, as plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tensornet.errors import TensornetError
+
+from .libraries import library
+
+__all__ = ["OPTIMIZERS", "Recipe"]
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "adam": {"weight_decay": 0.0},
+    "sgd": {"learning_rate": 0.1, "weight_decay": 5e-4},
+}
+"""Name → what a recipe for AdamW has to change for it.
+
+Adam adds the decay to the gradient, where its step size divides it away again (Loshchilov & Hutter
+2019), so it gets none; SGD, with Nesterov's momentum, has no step size of its own for each parameter.
+"""
+
+MOMENTUM = 0.9
+"""That of SGD."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A linear warm-up and a cosine decay to zero, on the cross-entropy.
+
+    Attributes:
+        epochs: passes over the training examples.
+        batch: examples in a step, over all processes together.
+        optimizer: "adamw", "adam" or "sgd".
+        learning_rate: the largest, reached after the warm-up.
+        weight_decay: on all parameters; decoupled for AdamW, L2 for the others.
+        warmup: the share of all steps in which the learning rate rises.
+        smoothing: ε of label smoothing.
+        clip: the largest norm of all gradients together; 0 is no limit.
+        shift: training images move by up to this many pixels, each way.
+        rotate: they turn by up to this many degrees, each way.
+        zoom: they grow or shrink by up to this share.
+        flip: whether half of them are mirrored, left to right.
+    """
+
+    epochs: int = 60
+    batch: int = 32
+    optimizer: str = "adamw"
+    learning_rate: float = 0.01
+    weight_decay: float = 0.1
+    warmup: float = 0.05
+    smoothing: float = 0.0
+    clip: float = 0.0
+    shift: float = 0.0
+    rotate: float = 0.0
+    zoom: float = 0.0
+    flip: bool = False
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate at a step, from 0, of `steps`."""
+        rising = max(1, round(self.warmup * steps))
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+    def optimized_by(self, name: str) -> Recipe:
+        """This recipe, made for AdamW, for another optimizer."""
+        return replace(self, optimizer=name, **OPTIMIZERS[name])
+
+    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+        """This recipe with other numbers.
+
+        Raises:
+            TensornetError: a setting is unknown, or its value out of range.
+        """
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {}
+        for name, value in changes.items():
+            if name not in known:
+                raise TensornetError(
+                    f"the recipe has no setting '{name}'", fix=f"its settings: {', '.join(known)}"
+                )
+            values[name] = _checked(name, value, type(known[name]))
+        return replace(self, **values)
+
+    def update_rule(self, parameters: Iterable[Any]) -> Any:
+        """The optimizer of torch for these parameters."""
+        optim = library("torch").optim
+        settings: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        if self.optimizer == "sgd":
+            return optim.SGD(parameters, **settings, momentum=MOMENTUM, nesterov=True)
+        return {"adam": optim.Adam, "adamw": optim.AdamW}[self.optimizer](parameters, **settings)
+
+
+_LEAST = {"epochs": 1, "batch": 1}
+_BELOW_ONE = ("warmup", "smoothing", "zoom")
+
+
+def _checked(name: str, value: Any, kind: type) -> Any:
+    """A value of the kind that the setting has, within its range."""
+    if kind is str:
+        if value not in OPTIMIZERS:
+            raise TensornetError(f"there is no optimizer '{value}'", fix=f"choose of {', '.join(OPTIMIZERS)}")
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise TensornetError(f"{name} is {value}", fix="give true or false")
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    least = _LEAST.get(name, 0)
+    if not number or value < least or (kind is int and value != int(value)):
+        what = "a whole number" if kind is int else "a number"
+        raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more")
+    if name in _BELOW_ONE and value >= 1:
+        raise TensornetError(f"{name} is {value}", fix="give a share below 1")
+    return kind(value)
