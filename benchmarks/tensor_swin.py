@@ -272,7 +272,9 @@ def seconds(batch: int, settings: dict[str, Any]) -> dict[str, float]:
 def peak(name: str, batch: int, settings: dict[str, Any]) -> int:
     """Bytes that this process has grown by after three training steps."""
     x, labels = examples(batch, settings)
-    nn.functional.cross_entropy(nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)).backward()
+    nn.functional.cross_entropy(
+        nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)
+    ).backward()
     run = step(models(batch, settings)[name](), x, labels)
     before = _largest()
     for _ in range(3):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,8 +74,8 @@ def _local_time(problem: Problem) -> Callable[..., None]:
 
     Orders in memory are left out: axes count only by the group of the matrix product they form.
     """
-    names = list(dict.fromkeys(itertools.chain(*problem.layouts, sorted(problem.kept))))
-    sizes = [problem.sizes[name] for name in names]
+    numbers = _numbered(problem)
+    sizes = [problem.sizes[name] for name in numbers]
 
     def count(axes: frozenset[int]) -> int:
         return functools.reduce(lambda total, axis: total * sizes[axis], axes, 1)
@@ -115,7 +116,7 @@ def _local_time(problem: Problem) -> Callable[..., None]:
             xn[subset] = (legs, cost, (contract1, contract2))
 
     legs_of = {
-        1 << n: frozenset(names.index(axis) for axis in layout) for n, layout in enumerate(problem.layouts)
+        1 << n: frozenset(numbers[axis] for axis in layout) for n, layout in enumerate(problem.layouts)
     }
     return compare
 
@@ -145,18 +146,30 @@ def as_written(problem: Problem) -> Order:
 
 
 def _search(problem: Problem, optimizer: Any) -> Tree:
-    """Asks opt_einsum for a path; axes go under single letters, all sizes are ours."""
-    names = dict.fromkeys(itertools.chain(*problem.layouts))
-    letters = {axis: opt_einsum.get_symbol(number) for number, axis in enumerate(names)}
-    inputs = [frozenset(letters[axis] for axis in layout) for layout in problem.layouts]
-    output = frozenset(letters[axis] for axis in problem.kept)
-    sizes = {letters[axis]: problem.sizes[axis] for axis in names}
+    """Asks opt_einsum for a path.
+
+    Axes go under their numbers, in the order of `_numbered`: sets of numbers are walked in the same
+    order in every process, sets of letters are not, and equal costs would then be decided by chance.
+    """
+    numbers = _numbered(problem)
+    inputs = [tuple(numbers[axis] for axis in layout) for layout in problem.layouts]
+    output = tuple(numbers[axis] for axis in numbers if axis in problem.kept)
+    sizes = {numbers[axis]: problem.sizes[axis] for axis in numbers}
     if isinstance(optimizer, str):
         optimizer = opt_einsum.paths.get_path_fn(optimizer)
+    drawn = random.getstate()  # its random searches seed the generator that is everybody's
     try:
         return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
     except RuntimeError:
         return left_to_right(len(inputs))
+    finally:
+        random.setstate(drawn)
+
+
+def _numbered(problem: Problem) -> dict[str, int]:
+    """The axes by number, as opt_einsum's dynamic programming numbers them: as they come, operand by operand."""
+    names = dict.fromkeys(itertools.chain(*problem.layouts))
+    return {axis: number for number, axis in enumerate(names)}
 
 
 # ---------------------------------------------------------------------------- planning

@@ -138,7 +138,7 @@ def _runs(
         _Run(
             name if task.optimizers == (optimizer,) else f"{name}-{optimizer}",
             task.rows[name],
-            _recipe(task.recipe.optimized_by(optimizer), changes),
+            _recipe(task.recipe.changed(task.changes(task.rows[name])).optimized_by(optimizer), changes),
         )
         for name in names
         for optimizer in chosen

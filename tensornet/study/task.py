@@ -70,6 +70,7 @@ class Task:
         load: the examples, from a seed and the place of the data (a name or a folder, or nothing).
         build: the graph of a row for these examples.
         caution: what a reader of the accuracies should know.
+        changes: what a row changes of the recipe.
         optimizers: each row is trained by each of them; more than one stand in the names of runs.
         threads: of one process on the CPU; all cores if not given.
         published: what others reported on the same data.
@@ -84,6 +85,7 @@ class Task:
     load: Callable[[int, str | None], Examples]
     build: Callable[[Any, Examples], tn.Graph]
     caution: str = ""
+    changes: Callable[[Any], Mapping[str, Any]] = lambda row: {}
     optimizers: tuple[str, ...] = ("adamw",)
     threads: int | None = 1
     published: tuple[Published, ...] = ()

@@ -1,0 +1,353 @@
+"""Images from the well-known files, from the hub, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensornet.errors import TensornetError
+
+pytest.importorskip("torch")
+
+import torch
+
+from tensornet.study.augment import augmented
+from tensornet.study.image_files import read_cifar10, read_mnist, read_tiny_imagenet
+from tensornet.study.images import Source, load_images, source_of
+from tensornet.study.recipe import Recipe
+
+draw = np.random.default_rng(0)
+
+
+def idx(array: np.ndarray) -> bytes:
+    """As the format is defined: 0, 0, 8 for bytes, the order, then the sizes, big-endian."""
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def write_mnist(folder: Path, count: int = 20, packed: bool = True, dot: str = "-") -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for part, number in (("train", count), ("t10k", count // 2)):
+        written[part] = draw.integers(0, 256, (number, 28, 28), dtype=np.uint8)
+        written[f"{part}-labels"] = (np.arange(number) % 10).astype(np.uint8)
+        for kind, array in (("images", written[part]), ("labels", written[f"{part}-labels"])):
+            name = f"{part}-{kind}{dot}idx{array.ndim}-ubyte"
+            content = idx(array)
+            (folder / (f"{name}.gz" if packed else name)).write_bytes(
+                gzip.compress(content) if packed else content
+            )
+    return written
+
+
+def write_cifar10(folder: Path, count: int = 4) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        written[name] = draw.integers(0, 256, (count, 3072), dtype=np.uint8)
+        batch = {b"data": written[name], b"labels": [n % 10 for n in range(count)], b"batch_label": b"x"}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    return written
+
+
+def write_tiny_imagenet(folder: Path, count: int = 3) -> None:
+    image = pytest.importorskip("PIL.Image")
+    wnids = ["n02", "n01"]
+    (folder / "val" / "images").mkdir(parents=True)
+    (folder / "wnids.txt").write_text("\n".join(wnids) + "\n")
+    lines = []
+    for label, wnid in enumerate(wnids):
+        inner = folder / "train" / wnid / "images"
+        inner.mkdir(parents=True)
+        for number in range(count):
+            mode = "L" if number == 0 else "RGB"  # some photographs of the data set are grey
+            image.new(mode, (64, 64), 40 if mode == "L" else (200, 40 * label, 0)).save(
+                inner / f"{wnid}_{number}.JPEG"
+            )
+        name = f"val_{label}.JPEG"
+        image.new("RGB", (64, 64), (200, 40 * label, 0)).save(folder / "val" / "images" / name)
+        lines.append(f"{name}\t{wnid}\t0\t0\t62\t62")
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize(("packed", "dot"), [(True, "-"), (False, "-"), (False, "."), (True, ".")])
+def test_mnist(tmp_path: Path, packed: bool, dot: str) -> None:
+    written = write_mnist(tmp_path, packed=packed, dot=dot)
+    (images, labels), (tested, test_labels) = read_mnist(tmp_path)
+    assert images.shape == (20, 1, 28, 28)
+    assert np.array_equal(images[:, 0], written["train"])
+    assert np.array_equal(tested[:, 0], written["t10k"])
+    assert labels.tolist() == [n % 10 for n in range(20)]
+    assert test_labels.tolist() == list(range(10))
+
+
+def test_cifar10(tmp_path: Path) -> None:
+    written = write_cifar10(tmp_path)
+    (images, labels), (tested, _) = read_cifar10(tmp_path)
+    assert images.shape == (20, 3, 32, 32)
+    assert np.array_equal(images[4:8].reshape(4, -1), written["data_batch_2"])
+    assert np.array_equal(tested.reshape(4, -1), written["test_batch"])
+    assert labels.tolist() == [0, 1, 2, 3] * 5
+
+
+def test_a_batch_of_old_numpy_is_read(tmp_path: Path) -> None:
+    """The published files name `numpy.core.multiarray`."""
+    write_cifar10(tmp_path)
+    path = tmp_path / "test_batch"
+    old = path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != path.read_bytes()
+    path.write_bytes(old)
+    assert read_cifar10(tmp_path)[1][0].shape == (4, 3, 32, 32)
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    (images, labels), (tested, test_labels) = read_tiny_imagenet(tmp_path)
+    assert images.shape == (6, 3, 64, 64)
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert test_labels.tolist() == [0, 1]
+    assert np.allclose(images[0, :, 5, 5], 40, atol=3)
+    assert np.allclose(tested[1, :, 5, 5], (200, 40, 0), atol=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "inner"),
+    [
+        ("mnist", write_mnist, "."),
+        ("mnist", write_mnist, "MNIST/raw"),
+        ("cifar10", write_cifar10, "cifar-10-batches-py"),
+        ("tiny-imagenet", write_tiny_imagenet, "tiny-imagenet-200"),
+    ],
+)
+def test_a_folder_is_recognised(tmp_path: Path, name: str, write: Any, inner: str) -> None:
+    write(tmp_path / inner)
+    assert source_of(str(tmp_path)) == Source(name, tmp_path / inner)
+
+
+def test_what_is_recognised_as_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TensornetError, match=r"no files of a known data set are in .*(?s:.)fix: expected"):
+        source_of(str(tmp_path))
+    with pytest.raises(TensornetError, match=r"there are no images 'minst'\nfix: give digits, mnist"):
+        source_of("minst")
+
+
+def test_pixels_are_standardised_by_channel(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    examples = load_images(Source("cifar10", tmp_path), 0)
+    (images,) = examples.batch(examples.train_inputs)
+    assert images.dtype == torch.float32
+    assert torch.allclose(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(images.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)
+    assert examples.sizes == {"classes": 4}
+    assert "20 images of 32×32 pixels" in examples.about
+
+
+def test_other_pixels_are_other_examples(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    before = load_images(Source("mnist", tmp_path), 0).about
+    path = tmp_path / "t10k-images-idx3-ubyte.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[100] ^= 1
+    path.write_bytes(gzip.compress(bytes(content)))
+    assert load_images(Source("mnist", tmp_path), 0).about != before
+
+
+# ---- damaged files
+
+
+def _cut(path: Path, share: float = 0.5) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def _packed(path: Path, content: bytes) -> None:
+    path.write_bytes(gzip.compress(content))
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        (IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: .*train-images-idx3-ubyte.gz"),
+        (IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: it is damaged or cut off"),
+        (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8))[:-9]), r"images.*is damaged: 15,671 bytes after its header\nfix: 20×28×28 = 15,680 are expected"),
+        (IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"19 images and 20 labels"),
+        (IMAGES, lambda p: _packed(p, b""), r"begins with nothing\nfix: its first number must be 2051"),
+        (IMAGES, lambda p: _packed(p, b"\0\0\x08"), r"begins with nothing"),
+        (IMAGES, lambda p: _packed(p, idx(np.zeros(20, np.uint8))), r"begins with 2049\nfix: its first number must be 2051, then 3 sizes"),
+        (IMAGES, lambda p: p.write_bytes(b"<html>not found</html>"), r"train-images-idx3-ubyte.gz cannot be read: Not a gzipped"),
+        (LABELS, lambda p: _packed(p, idx(np.full(10, 10, np.uint8))), r"a label in .* is 10\nfix: expected are 0 to 9"),
+        (LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"10 images and 0 labels"),
+    ],
+)  # fmt: skip
+def test_damaged_mnist(tmp_path: Path, name: str, damage: Any, message: str) -> None:
+    write_mnist(tmp_path)
+    damage(tmp_path / name)
+    with pytest.raises(TensornetError, match=message):
+        read_mnist(tmp_path)
+
+
+class _Runs:
+    def __reduce__(self) -> Any:
+        return exec, ("raise SystemExit",)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, r"data_batch_3 cannot be read: .*No such file"),
+        (_cut, r"data_batch_3 is not a batch of CIFAR-10: .*\nfix: expected is a pickled dictionary"),
+        (lambda p: p.write_bytes(b""), r"data_batch_3 is not a batch"),
+        (lambda p: p.write_bytes(pickle.dumps([1, 2])), r"data_batch_3 is not a batch"),
+        (lambda p: p.write_bytes(pickle.dumps({b"labels": [1]})), r"data_batch_3 is not a batch of CIFAR-10: b'data'"),
+        (lambda p: p.write_bytes(pickle.dumps(_Runs())), r"asks for builtins.exec, which is not an array"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]})), r"holds 2 images and 1 labels"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 9), np.uint8), b"labels": [1, 2]})), r"holds uint8 \(2, 9\)"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [-1]})), r"is -1\nfix: expected are 0 to 9"),
+    ],
+)  # fmt: skip
+def test_damaged_cifar10(tmp_path: Path, damage: Any, message: str) -> None:
+    write_cifar10(tmp_path)
+    damage(tmp_path / "data_batch_3")
+    with pytest.raises(TensornetError, match=message):
+        read_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("wnids.txt", lambda p: p.write_text(""), r"wnids.txt is empty"),
+        ("wnids.txt", lambda p: p.write_text("n07\n"), r"there are no images in .*n07"),
+        ("wnids.txt", Path.unlink, r"wnids.txt cannot be read"),
+        ("val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn09\n"), r"val_annotations.txt, line 1: 'n09' is not in wnids"),
+        ("val/images/val_1.JPEG", Path.unlink, r"val_1.JPEG cannot be read"),
+        ("train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(p.read_bytes()[:200]), r"n01_1.JPEG cannot be read"),
+        ("train/n01/images/n01_1.JPEG", lambda p: _small(p), r"n01_1.JPEG is 32×20 pixels\nfix: expected are 64×64"),
+    ],
+)  # fmt: skip
+def test_damaged_tiny_imagenet(tmp_path: Path, name: str, damage: Any, message: str) -> None:
+    write_tiny_imagenet(tmp_path)
+    damage(tmp_path / name)
+    with pytest.raises(TensornetError, match=message):
+        read_tiny_imagenet(tmp_path)
+
+
+def _small(path: Path) -> None:
+    pytest.importorskip("PIL.Image").new("RGB", (32, 20)).save(path)
+
+
+# ---- the hub
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "column", "tested", "mode", "shape"),
+    [
+        ("mnist", "ylecun/mnist", "image", "test", "L", (1, 28, 28)),
+        ("cifar10", "uoft-cs/cifar10", "img", "test", "RGB", (3, 32, 32)),
+        ("tiny-imagenet", "zh-plus/tiny-imagenet", "image", "valid", "RGB", (3, 64, 64)),
+    ],
+)
+def test_the_hub(
+    monkeypatch: pytest.MonkeyPatch, name: str, where: str, column: str, tested: str, mode: str, shape: Any
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    image = pytest.importorskip("PIL.Image")
+    modes = [mode, "L", mode]  # one is grey where others are not
+    photos = [image.new(each, shape[:0:-1], 7) for each in modes]
+    features = datasets.Features({column: datasets.Image(), "label": datasets.ClassLabel(num_classes=3)})
+    part = datasets.Dataset.from_dict({column: photos, "label": [0, 2, 1]}, features=features)
+    asked = []
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda name: asked.append(name) or datasets.DatasetDict({"train": part, tested: part}),
+    )
+    examples = load_images(Source(name), 0)
+    assert asked == [where]
+    assert examples.train_inputs[0].shape == (3, *shape)
+    assert examples.test_labels.tolist() == [0, 2, 1]
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(name: str) -> Any:
+        raise ConnectionError(f"Couldn't reach '{name}' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(
+        TensornetError, match=r"'ylecun/mnist' cannot be loaded: Couldn't(?s:.)*--data FOLDER"
+    ):
+        load_images(Source("mnist"), 0)
+
+
+# ---- augmentation
+
+
+def test_without_augmentation_images_stay() -> None:
+    images = torch.rand(3, 1, 8, 8)
+    assert augmented(images, Recipe(), 0) is images
+
+
+def test_a_shift_moves_by_no_more_than_it_says() -> None:
+    images = torch.zeros(200, 1, 9, 11)
+    images[:, 0, 4, 5] = 1.0
+    moved = augmented(images, Recipe(shift=2.0), 0)
+    mass = moved.sum((1, 2, 3))
+    assert torch.allclose(mass, torch.ones(200), atol=1e-5)
+    down = (moved.sum(3)[:, 0] * torch.arange(9.0)).sum(1) - 4
+    right = (moved.sum(2)[:, 0] * torch.arange(11.0)).sum(1) - 5
+    for distance in (down, right):
+        assert distance.abs().max() <= 2 + 1e-4
+        assert distance.abs().max() > 1.8
+        assert abs(distance.mean()) < 0.3
+    assert abs(torch.corrcoef(torch.stack([down, right]))[0, 1]) < 0.3
+
+
+def test_a_turn_keeps_distances_also_where_sides_differ() -> None:
+    images = torch.zeros(100, 1, 21, 41)
+    images[:, 0, 10, 26] = 1.0  # 6 right of the middle
+    turned = augmented(images, Recipe(rotate=90.0), 1)
+    mass = turned.sum((1, 2, 3))
+    down = (turned.sum(3)[:, 0] * torch.arange(21.0)).sum(1) / mass - 10
+    right = (turned.sum(2)[:, 0] * torch.arange(41.0)).sum(1) / mass - 20
+    assert torch.allclose((down**2 + right**2).sqrt(), torch.full((100,), 6.0), atol=0.35)
+    assert down.max() > 5
+    assert down.min() < -5
+    assert right.min() > -1
+
+
+def test_half_are_mirrored() -> None:
+    images = torch.rand(400, 2, 5, 6)
+    changed = augmented(images, Recipe(flip=True), 3)
+    kept = torch.isclose(changed, images, atol=1e-5).all(3).all(2).all(1)
+    mirrored = torch.isclose(changed, images.flip(3), atol=1e-5).all(3).all(2).all(1)
+    assert torch.equal(kept, ~mirrored)
+    assert 150 < int(mirrored.sum()) < 250
+
+
+def test_zoom_grows_and_shrinks() -> None:
+    images = torch.zeros(300, 1, 40, 40)
+    images[:, :, 10:30, 10:30] = 1.0
+    area = augmented(images, Recipe(zoom=0.2), 4).sum((1, 2, 3)) / 400
+    assert 0.6 < area.min() < 0.7
+    assert 1.38 < area.max() < 1.46
+
+
+def test_augmentation_depends_on_its_seed_alone() -> None:
+    images = torch.rand(5, 1, 8, 8)
+    recipe = Recipe(shift=1.0, rotate=10.0, zoom=0.1, flip=True)
+    first = augmented(images, recipe, 5)
+    torch.manual_seed(0)
+    assert torch.equal(augmented(images, recipe, 5), first)
+    assert not torch.equal(augmented(images, recipe, 6), first)

@@ -1,0 +1,454 @@
+"""Training: the schedule, the optimizers, and that a run that was stopped ends in the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensornet as tn
+from tensornet.errors import BackendError, TensornetError
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+import torch
+
+from tensornet.study.checkpoint import Checkpoint, Checkpoints
+from tensornet.study.hardware import Hardware
+from tensornet.study.recipe import OPTIMIZERS, Recipe
+from tensornet.study.task import Examples
+from tensornet.study.training import Epoch, Trained, train
+
+CLASSES, SIDE = 3, 6
+
+RECIPE = Recipe(epochs=3, batch=8, learning_rate=0.01, weight_decay=0.05, smoothing=0.1)
+FULL = replace(RECIPE, clip=0.5, shift=1.0, rotate=20.0, zoom=0.1, flip=True)
+
+
+def examples(count: int = 20) -> Examples:
+    """Images whose brightest row tells the class; the last mini-batch of an epoch is not full."""
+    draw = torch.Generator().manual_seed(0)
+
+    def part(number: int) -> tuple[Any, Any]:
+        labels = torch.arange(number) % CLASSES
+        images = torch.randint(0, 120, (number, 1, SIDE, SIDE), generator=draw)
+        images[torch.arange(number), 0, 1 + 2 * labels] += 120
+        return (images.to(torch.uint8),), labels
+
+    train_inputs, train_labels = part(count)
+    test_inputs, test_labels = part(9)
+    return Examples(
+        train_inputs, train_labels, test_inputs, test_labels, "rows", {}, lambda images: images / 128 - 1
+    )
+
+
+def classifier(dropout: bool = True) -> tn.Graph:
+    hidden = "dropout(gelu(x[b,c,i,j] * U[p,i] * V[q,j] + a[p,q]), 0.3)"
+    text = f"""
+    h[b,p,q] = {hidden if dropout else hidden[8:-6]}
+    y[b,o] = h[b,p,q] * W[o,p,q] + e[o]
+    """
+    return tn.layer(text, inputs="x", c=1, i=SIDE, j=SIDE, p=5, q=4, o=CLASSES)
+
+
+def trained(recipe: Recipe = FULL, **changes: Any) -> Trained:
+    graph = classifier(recipe is FULL)
+    return train("rows", "", graph, examples(), **{"recipe": recipe, "seed": 1, **changes})
+
+
+def same(one: Trained, other: Trained) -> bool:
+    """Equal to the bit, all but the time."""
+    results = replace(one.result, step_ms=0.0) == replace(other.result, step_ms=0.0)
+    return results and all(torch.equal(one.parameters[n], other.parameters[n]) for n in one.parameters)
+
+
+class Stopped(Exception):  # noqa: N818
+    """As if the process had been killed."""
+
+
+class StopAfter:
+    """Stops a run after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left, self.began_at = steps, -1
+
+    def begin(self, name: str, done: int, steps: int) -> None:
+        self.began_at = done
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+    def epoch(self, name: str, number: int, epoch: Epoch) -> None: ...
+
+
+def store(folder: Path, said: list[str] | None = None) -> Checkpoints:
+    return Checkpoints(folder / "rows.checkpoint", "abc", (said if said is not None else []).append)
+
+
+# ---- the recipe
+
+
+def test_the_learning_rate_rises_and_falls() -> None:
+    recipe = Recipe()
+    rates = [recipe.rate(step, 100) for step in range(100)]
+    assert max(rates) == rates[4] == recipe.learning_rate
+    assert rates[:5] == sorted(rates[:5])
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert 0 < rates[-1] < 0.001 * recipe.learning_rate
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_optimizer_takes_its_own_step(name: str) -> None:
+    """Against the formulas: one step from the gradient g at w, with decay d and rate r."""
+    recipe = replace(Recipe(), learning_rate=0.1, weight_decay=0.2, optimizer=name)
+    w = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    rule = recipe.update_rule([w])
+    w.grad = torch.tensor([0.5], dtype=torch.float64)
+    rule.step()
+    expected = {
+        "sgd": 2.0 - 0.1 * 1.9 * (0.5 + 0.2 * 2.0),  # Nesterov: g + 0.9·g at the first step
+        "adam": 2.0 - 0.1,  # the first step of Adam has the size of the rate
+        "adamw": 2.0 - 0.1 * 0.2 * 2.0 - 0.1,
+    }
+    assert float(w) == pytest.approx(expected[name], rel=1e-6)
+
+
+def test_a_recipe_for_another_optimizer() -> None:
+    recipe = Recipe(learning_rate=0.01, weight_decay=0.1)
+    assert recipe.optimized_by("adam") == replace(recipe, optimizer="adam", weight_decay=0.0)
+    assert recipe.optimized_by("adamw") == recipe
+    assert recipe.optimized_by("sgd").optimizer == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch is 0\nfix: give a whole number, 1 or more"),
+        ({"epochs": 1.5}, r"epochs is 1.5\nfix: give a whole number"),
+        ({"learning_rate": -1}, "learning_rate is -1\nfix: give a number, 0 or more"),
+        ({"learning_rate": "fast"}, "learning_rate is fast"),
+        ({"clip": float("nan")}, "clip is nan"),
+        ({"smoothing": 1}, "smoothing is 1\nfix: give a share below 1"),
+        ({"flip": 1}, "flip is 1\nfix: give true or false"),
+        ({"batch": True}, "batch is True"),
+        ({"optimizer": "lion"}, "there is no optimizer 'lion'\nfix: choose of adamw, adam, sgd"),
+        ({"speed": 1}, "the recipe has no setting 'speed'\nfix: its settings: epochs, batch"),
+    ],
+)
+def test_a_wrong_recipe_is_told(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TensornetError, match=message):
+        Recipe().changed(changes)
+
+
+def test_changes_keep_their_kind() -> None:
+    changed = Recipe().changed({"batch": 16.0, "clip": 1})
+    assert (changed.batch, changed.clip) == (16, 1.0)
+    assert type(changed.batch) is int
+    assert type(changed.clip) is float
+
+
+# ---- training
+
+
+def test_it_learns_and_counts() -> None:
+    result = trained(replace(RECIPE, epochs=25)).result
+    assert result.test_top1 == result.train_top1 == 100.0
+    assert result.test_top5 == result.train_top5 == 100.0  # of three classes the first five are all
+    assert result.history[-1].train_loss < result.history[0].train_loss
+    assert result.parameters == result.counted == 5 * 6 + 4 * 6 + 5 * 4 + 3 * 5 * 4 + 3
+    assert result.flops == tn.flop_count(classifier(False), naive=False, b=8) / 8
+
+
+def test_the_loss_is_the_mean_over_examples() -> None:
+    """With a learning rate of 0 every mini-batch has the same parameters."""
+    frozen = trained(replace(RECIPE, epochs=1, learning_rate=0.0))
+    module = tn.module(classifier(False), seed=1)
+    data = examples()
+    with torch.no_grad():
+        logits = module(*data.batch(data.train_inputs))
+    loss = torch.nn.functional.cross_entropy(logits, data.train_labels, label_smoothing=0.1)
+    assert frozen.result.history[0].train_loss == pytest.approx(float(loss), rel=1e-5)
+    right = (logits.argmax(1) == data.train_labels).float().mean()
+    assert frozen.result.history[0].train_top1 == pytest.approx(100 * float(right))
+    assert frozen.result.train_top1 == pytest.approx(100 * float(right))
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    first = trained()
+    torch.manual_seed(99)
+    assert same(trained(), first)
+    assert not same(trained(seed=2), first)
+    assert not same(trained(recipe=replace(FULL, shift=0.0)), first)
+
+
+def test_torch_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
+    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    state = torch.get_rng_state()
+    trained(hardware=Hardware(threads=before[0] + 1))
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert os.environ["TENSORNET_CALIBRATE"] == "1"
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    with pytest.raises(TensornetError, match=r"the loss of rows is (nan|inf) in epoch \d\nfix: lower"):
+        trained(replace(RECIPE, optimizer="sgd", learning_rate=1e12))
+
+
+def test_gradients_are_limited() -> None:
+    """One step of SGD is as long as its rate times the limit, times 1.9 for Nesterov's momentum."""
+    recipe = replace(
+        RECIPE,
+        epochs=1,
+        batch=20,
+        optimizer="sgd",
+        learning_rate=0.1,
+        weight_decay=0.0,
+        clip=0.01,
+        warmup=0.0,
+    )
+    start = tn.module(classifier(False), seed=1).state_dict()
+    moved = trained(recipe).parameters
+    length = sum(float(((moved[name] - start[name]) ** 2).sum()) for name in moved) ** 0.5
+    assert length == pytest.approx(0.1 * 0.01 * 1.9, rel=1e-3)
+
+
+# ---- precision and devices
+
+
+def test_bfloat16_is_near_float32() -> None:
+    exact, rounded = trained(RECIPE), trained(RECIPE, hardware=Hardware(precision="bfloat16"))
+    assert all(each.dtype == torch.float32 for each in rounded.parameters.values())
+    one, other = exact.result.history[-1].train_loss, rounded.result.history[-1].train_loss
+    assert one != other
+    assert one == pytest.approx(other, rel=0.05)
+
+
+def test_what_the_hardware_is() -> None:
+    chosen = Hardware.chosen("cpu", 1)
+    assert chosen == Hardware("cpu", 1, "float32", 1, 0)
+    assert Hardware.chosen("cpu").threads == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("cpu", 1, "int8"), TensornetError, "there is no precision 'int8'\nfix: choose of auto"),
+        (("cpu", 1, "float16"), TensornetError, "float16 on the CPU"),
+        (("cpu", 0), TensornetError, "threads is 0"),
+        (("tpu",), BackendError, r"there is no device 'tpu'(?s:.)*--device cpu"),
+        (("cuda:77",), BackendError, "there is no device 'cuda:77'"),
+    ],
+)
+def test_wrong_hardware_is_told(arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Hardware.chosen(*arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_training_on_a_gpu(precision: str) -> None:
+    on_gpu = trained(RECIPE, hardware=Hardware("cuda:0", 1, precision))
+    on_cpu = trained(RECIPE)
+    losses = [each.result.history[-1].train_loss for each in (on_gpu, on_cpu)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3 if precision == "float32" else 0.05)
+
+
+# ---- going on where it was
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 8])
+def test_a_stopped_run_ends_in_the_same_numbers(tmp_path: Path, optimizer: str, steps: int) -> None:
+    """With dropout, augmentation and a limit of gradients; within an epoch and between two."""
+    recipe = replace(FULL, optimizer=optimizer)
+    whole = trained(recipe)
+    stop = StopAfter(steps)
+    with pytest.raises(Stopped):
+        trained(recipe, checkpoints=store(tmp_path), every=0.0, progress=stop)
+    go_on = StopAfter(1000)
+    assert same(trained(recipe, checkpoints=store(tmp_path), progress=go_on), whole)
+    assert 0 < go_on.began_at <= steps
+
+
+def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
+    whole, begun = trained(), []
+    for _ in range(20):
+        stop = StopAfter(1)
+        try:
+            found = trained(checkpoints=store(tmp_path), every=0.0, progress=stop)
+        except Stopped:
+            begun.append(stop.began_at)
+            continue
+        break
+    assert same(found, whole)
+    assert begun == sorted(begun)
+    assert len(begun) > 3
+
+
+def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
+    whole = trained(checkpoints=store(tmp_path), every=0.0)
+    again = StopAfter(0)
+    again_result = trained(checkpoints=store(tmp_path), progress=again)
+    if again.began_at == 9:  # the last step was kept
+        assert same(again_result, whole)
+
+
+def _halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _change(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 16
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_halve, "damaged and not used"),
+        (_change, "its content is not what was written"),
+        (lambda path: path.write_bytes(b""), "damaged and not used"),
+        (lambda path: path.write_bytes(b"\xff" * 100), "damaged and not used"),
+    ],
+    ids=["half", "a bit", "empty", "noise"],
+)
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
+    tmp_path: Path, damage: Any, reason: str
+) -> None:
+    whole = trained()
+    with pytest.raises(Stopped):
+        trained(checkpoints=store(tmp_path), every=0.0, progress=StopAfter(6))
+    said: list[str] = []
+    kept = store(tmp_path, said)
+    newest, before = json_of(kept.path), json_of(kept.previous)
+    assert newest["step"] > before["step"]
+    damage(kept.path)
+    go_on = StopAfter(1000)
+    assert same(trained(checkpoints=kept, progress=go_on), whole)
+    assert go_on.began_at == before["step"]
+    assert len(said) == 1
+    assert str(kept.path) in said[0]
+    assert reason in said[0]
+    damage(kept.previous)
+    damage(kept.path)
+    beginning = StopAfter(1000)
+    assert same(trained(checkpoints=kept, progress=beginning), whole)
+    assert beginning.began_at == 0
+
+
+def json_of(path: Path) -> Any:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["state"])
+
+
+def test_a_checkpoint_of_other_settings_is_not_used(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    kept.save(Checkpoint({"w": torch.ones(2)}, {"step": 3}))
+    said: list[str] = []
+    assert replace(kept, fingerprint="other", say=said.append).load() is None
+    assert said == []
+    found = kept.load()
+    assert found is not None
+    assert found.state == {"step": 3}
+    assert torch.equal(found.tensors["w"], torch.ones(2))
+    kept.remove()
+    assert kept.load() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_between_two_renames_leaves_the_one_before(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for step in (1, 2):
+        kept.save(Checkpoint({"w": torch.full((2,), float(step))}, {"step": step}))
+    os.replace(kept.path, kept.previous)
+    (tmp_path / f".{kept.path.name}.77").write_bytes(b"half")
+    found = kept.load()
+    assert found is not None
+    assert found.state == {"step": 2}
+
+
+# ---- processes
+
+SCRIPT = """
+import functools, sys
+from pathlib import Path
+from rich.console import Console
+from tensornet.study import run
+
+run.train = functools.partial(run.train, every=0.0)
+run.run_study(Path(sys.argv[1]), task="thesis", data="digits", rows=["tensor-4x4"], optimizers=["adamw"],
+              epochs=2, threads=1, recipe={"shift": 1.0}, console=Console(width=200))
+"""
+
+
+def result_of(folder: Path) -> Any:
+    (path,) = (folder / "runs").glob("*.json")
+    return {**json.loads(path.read_text())["result"], "step_ms": 0.0}
+
+
+def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=300)
+    folder = tmp_path / "killed"
+    for wait in (0.0, 0.35):
+        process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL)
+        checkpoint = folder / "runs" / "tensor-4x4-adamw.checkpoint"
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if checkpoint.exists() and checkpoint.stat().st_mtime_ns > before:
+                break
+            time.sleep(0.005)
+        time.sleep(wait)
+        assert process.poll() is None, "the run ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=300, check=True)
+    assert "tensor-4x4-adamw: goes on after step" in done.stdout
+    assert result_of(folder) == result_of(tmp_path / "whole")
+    names = sorted(path.name for path in (folder / "runs").iterdir())
+    assert names == ["tensor-4x4-adamw.json", "tensor-4x4-adamw.safetensors"]
+
+
+def test_two_processes_share_each_mini_batch(tmp_path: Path) -> None:
+    """`torchrun` with gloo: the same losses as one process, up to rounding."""
+    study = ["-m", "tensornet", "study", "digits", "--row", "tcl4-cp", "--epochs", "2", "--seed", "3"]
+    study += ["--set", "batch=33"]  # parts of 17 and 16, and at the end of an epoch 14 and 13
+    launched = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for command in ([*launched, *study], study):
+        name = "two" if command is not study else "one"
+        done = subprocess.run(
+            [sys.executable, *command, "--out", str(tmp_path / name)],
+            capture_output=True, text=True, timeout=300, env=environment, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("results in") == 1
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    assert (one["environment"]["hardware"]["processes"], two["environment"]["hardware"]["processes"]) == (
+        1,
+        2,
+    )
+    (alone,), (shared,) = one["results"], two["results"]
+    for before, after in zip(alone["history"], shared["history"], strict=True):
+        assert after["train_loss"] == pytest.approx(before["train_loss"], rel=1e-3)
+        assert after["test_top1"] == pytest.approx(before["test_top1"], abs=1.0)
+        assert after["train_top5"] == pytest.approx(before["train_top5"], abs=1.0)
+    assert shared["train_top1"] == pytest.approx(alone["train_top1"], abs=1.0)
