@@ -12,6 +12,7 @@ be dense instead, so that an ablation between the two is a list of settings.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from math import prod
@@ -209,6 +210,7 @@ def tensor_swin(
     wide, many = (["*".join(map(str, each)) for each in names] for names in (named, parted))
     grid = (-(-height // patch), -(-width // patch))
 
+    @functools.cache
     def attend(stage: int, whole: tuple[int, int], side: int, shift: int) -> tn.Graph:
         if "qkv" not in parts and "output" not in parts:
             return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights)
@@ -233,6 +235,7 @@ def tensor_swin(
         )
         return chain(core, out, second="output")
 
+    @functools.cache
     def mlp(stage: int) -> tn.Graph:
         modes_of = named[stage]
         hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(ratios, modes_of, strict=True))  # type: ignore[assignment]

@@ -278,6 +278,18 @@ class _Trace:
         private.follow(dim_size(ours), size)
 
 
+def _solutions(own: Any, size: Any, name: Any) -> list[Any]:
+    """All that `name` can be where `own = size`; a factor that divides the size is simply divided away."""
+    import sympy
+
+    factor, rest = own.as_independent(name, as_Add=False)
+    if rest == name:
+        quotient = _sympified(size) / factor
+        if sympy.fraction(quotient)[1] == 1:
+            return [quotient]
+    return list(sympy.solve(own - size, name))
+
+
 class _Private:
     """A graph's own sizes under names nobody else has, until they are solved or adopted."""
 
@@ -322,12 +334,10 @@ class _Private:
 
     def solve(self, own: Any, size: Any) -> bool:
         """Solves `own = size` for the one private name in it, if there is just one."""
-        import sympy
-
         names = [name for name in _open(own) if name.name.endswith("@")]
         if len(names) != 1:
             return False
-        found = sympy.solve(own - size, names[0])
+        found = _solutions(own, size, names[0])
         if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
             raise ShapeError("no size fits")
         self.solution[names[0].name] = found[0]

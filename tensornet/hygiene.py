@@ -47,10 +47,7 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
         return make(**given)
     marked = {symbol(name): symbol(name + _MARK) for name in outer}
     graph = make(
-        **{
-            name: size if isinstance(size, int) else size.subs(marked, simultaneous=True)
-            for name, size in given.items()
-        }
+        **{name: size if isinstance(size, int) else size.xreplace(marked) for name, size in given.items()}
     )
     taken = set(outer) | _size_names(graph) | {axis for each in graph.equations for axis in _axes(each)}
     own: dict[str, str] = {}
@@ -92,7 +89,7 @@ def _renamed(graph: Graph, sizes: Mapping[str, str], axes: Mapping[str, str]) ->
     moved = {symbol(old): symbol(new) for old, new in sizes.items()}
 
     def size(value: Any) -> Any:
-        return value if isinstance(value, int) else value.subs(moved, simultaneous=True)
+        return value if isinstance(value, int) else value.xreplace(moved)
 
     def spoken(part: Any) -> Any:
         if isinstance(part, Size):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -282,3 +285,31 @@ def test_a_norm_with_gain_and_bias_is_one_step(text: str, shape: tuple[int, ...]
     arrays = tn.to_backend({**parameters, "x": x}, backend)
     found = run({"g": arrays["g"], "u": arrays["u"]}, arrays["x"])
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-10, atol=1e-12)
+
+
+# ---- the same plan in every process
+
+
+MANY = """
+import random
+import tensornet as tn
+attention = tn.models.tensor_window_attention((4, 4, 6), (2, 2, 3), 4)
+print(tn.plan(attention, b=3, m=2, n=2, backend="numpy").code)
+random.seed(5)
+before = random.getstate()
+factors = " * ".join(f"U{n}[{chr(97 + n)},{chr(98 + n)}]" for n in range(18))
+print(tn.plan(tn.layer(f"y[a,s] = {factors}", inputs="U0", **{chr(97 + n): 2 + n % 4 for n in range(19)})).code)
+assert random.getstate() == before  # what opt_einsum draws is not taken from the caller
+"""
+
+
+def test_a_plan_is_the_same_in_every_process() -> None:
+    """Also above six operands, where opt_einsum searches: sets of letters are walked by chance, sets of numbers not."""
+    found = set()
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "TENSORNET_CALIBRATE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", MANY], capture_output=True, text=True, env=environment, check=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1

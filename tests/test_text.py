@@ -71,7 +71,7 @@ def test_a_transformer_learns_the_sentiment(tmp_path: Path, reviews: Path) -> No
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["environment"]["data"]["test"] == 50
     report = (tmp_path / "report.md").read_text()
-    assert f"task='text', data={str(reviews)!r}" in report
+    assert f"$ tensornet study text --data {reviews} --seed 0" in report
     (again,), printed = study(tmp_path, reviews)
     assert "kept, finished before: transformer" in printed
     assert again == result

@@ -22,6 +22,7 @@ pytest.importorskip("safetensors")
 
 import torch
 
+from tensornet.study import training
 from tensornet.study.checkpoint import Checkpoint, Checkpoints
 from tensornet.study.hardware import Hardware
 from tensornet.study.recipe import OPTIMIZERS, Recipe
@@ -52,12 +53,12 @@ def examples(count: int = 20) -> Examples:
 
 
 def classifier(dropout: bool = True) -> tn.Graph:
-    hidden = "dropout(gelu(x[b,c,i,j] * U[p,i] * V[q,j] + a[p,q]), 0.3)"
+    hidden = "dropout(gelu(x[b,0,i,j] * U[p,i] * V[q,j] + a[p,q]), 0.3)"
     text = f"""
     h[b,p,q] = {hidden if dropout else hidden[8:-6]}
     y[b,o] = h[b,p,q] * W[o,p,q] + e[o]
     """
-    return tn.layer(text, inputs="x", c=1, i=SIDE, j=SIDE, p=5, q=4, o=CLASSES)
+    return tn.layer(text, inputs="x[b,c,i,j]", c=1, i=SIDE, j=SIDE, p=5, q=4, o=CLASSES)
 
 
 def trained(recipe: Recipe = FULL, **changes: Any) -> Trained:
@@ -121,7 +122,7 @@ def test_each_optimizer_takes_its_own_step(name: str) -> None:
         "adam": 2.0 - 0.1,  # the first step of Adam has the size of the rate
         "adamw": 2.0 - 0.1 * 0.2 * 2.0 - 0.1,
     }
-    assert float(w) == pytest.approx(expected[name], rel=1e-6)
+    assert float(w.detach()) == pytest.approx(expected[name], rel=1e-6)
 
 
 def test_a_recipe_for_another_optimizer() -> None:
@@ -270,6 +271,13 @@ def test_training_on_a_gpu(precision: str) -> None:
 # ---- going on where it was
 
 
+@pytest.fixture
+def _each_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `every=0`, however long it takes to write."""
+    monkeypatch.setattr(training, "SHARE_OF_WRITING", 1e9)
+
+
+@pytest.mark.usefixtures("_each_step_is_kept")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 8])
 def test_a_stopped_run_ends_in_the_same_numbers(tmp_path: Path, optimizer: str, steps: int) -> None:
@@ -281,9 +289,10 @@ def test_a_stopped_run_ends_in_the_same_numbers(tmp_path: Path, optimizer: str, 
         trained(recipe, checkpoints=store(tmp_path), every=0.0, progress=stop)
     go_on = StopAfter(1000)
     assert same(trained(recipe, checkpoints=store(tmp_path), progress=go_on), whole)
-    assert 0 < go_on.began_at <= steps
+    assert go_on.began_at == steps
 
 
+@pytest.mark.usefixtures("_each_step_is_kept")
 def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
     whole, begun = trained(), []
     for _ in range(20):
@@ -295,16 +304,8 @@ def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
             continue
         break
     assert same(found, whole)
-    assert begun == sorted(begun)
-    assert len(begun) > 3
-
-
-def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
-    whole = trained(checkpoints=store(tmp_path), every=0.0)
-    again = StopAfter(0)
-    again_result = trained(checkpoints=store(tmp_path), progress=again)
-    if again.began_at == 9:  # the last step was kept
-        assert same(again_result, whole)
+    assert begun == list(range(len(begun)))
+    assert len(begun) == 3 * 3 - 1  # the last step needs none after it
 
 
 def _halve(path: Path) -> None:
@@ -317,6 +318,7 @@ def _change(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
+@pytest.mark.usefixtures("_each_step_is_kept")
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -345,7 +347,6 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     assert str(kept.path) in said[0]
     assert reason in said[0]
     damage(kept.previous)
-    damage(kept.path)
     beginning = StopAfter(1000)
     assert same(trained(checkpoints=kept, progress=beginning), whole)
     assert beginning.began_at == 0
@@ -393,7 +394,7 @@ from rich.console import Console
 from tensornet.study import run
 
 run.train = functools.partial(run.train, every=0.0)
-run.run_study(Path(sys.argv[1]), task="thesis", data="digits", rows=["tensor-4x4"], optimizers=["adamw"],
+run.run_study(Path(sys.argv[1]), task="thesis", data="digits", rows=["tensor-4x2x2"], optimizers=["adamw"],
               epochs=2, threads=1, recipe={"shift": 1.0}, console=Console(width=200))
 """
 
@@ -409,7 +410,7 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     for wait in (0.0, 0.35):
         process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL)
-        checkpoint = folder / "runs" / "tensor-4x4-adamw.checkpoint"
+        checkpoint = folder / "runs" / "tensor-4x2x2-adamw.checkpoint"
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
@@ -421,10 +422,10 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=300, check=True)
-    assert "tensor-4x4-adamw: goes on after step" in done.stdout
+    assert "tensor-4x2x2-adamw: goes on after step" in done.stdout
     assert result_of(folder) == result_of(tmp_path / "whole")
     names = sorted(path.name for path in (folder / "runs").iterdir())
-    assert names == ["tensor-4x4-adamw.json", "tensor-4x4-adamw.safetensors"]
+    assert names == ["tensor-4x2x2-adamw.json", "tensor-4x2x2-adamw.safetensors"]
 
 
 def test_two_processes_share_each_mini_batch(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def thesis(data: str | None) -> Task:
         load=load,
         build=build,
         changes=lambda row: {"learning_rate": row.learning_rate},
-        optimizers=("adam", "adamw"),
+        optimizers=("adamw", "adam"),
         threads=None,
         published=experiment.published,
         source=experiment.table,

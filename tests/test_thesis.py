@@ -1,0 +1,183 @@
+"""The experiments of the thesis: what their rows are, and a small one from the files to the report."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tensornet as tn
+from tensornet.errors import TensornetError
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from safetensors.torch import load_file
+
+from tensornet.study import results_folder, run_study
+from tensornet.study.images import Source, load_images
+from tensornet.study.thesis import EXPERIMENTS, thesis
+
+from .test_images import write_cifar10, write_mnist, write_tiny_imagenet
+
+CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "tiny-imagenet": 200}
+LIMIT = 1_368_626
+"""Parameters of the tensorized model of the thesis."""
+
+
+@functools.cache
+def graph_of(name: str, row: str) -> tn.Graph:
+    experiment = EXPERIMENTS[name]
+    settings = {**experiment.shape, **experiment.rows[row].settings}
+    return tn.models.tensor_swin(classes=CLASSES[name], **settings)
+
+
+ROWS = [
+    (name, row)
+    for name, experiment in EXPERIMENTS.items()
+    for row in experiment.rows
+    if name != "tiny-imagenet"
+]
+"""Those of Tiny ImageNet are those of CIFAR-10."""
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_the_rows_are_what_they_say(name: str, row: str) -> None:
+    experiment, count = EXPERIMENTS[name], tn.parameter_count(graph_of(name, row))
+    last = experiment.rows[row].settings["modes"][-1]
+    if row == "swin":
+        dense = tn.models.swin(
+            image=experiment.shape["image"],
+            patch=experiment.shape["patch"],
+            channels=experiment.shape["channels"],
+            window=experiment.shape["window"],
+            depths=experiment.shape["depths"],
+            dim=(lambda a, b, c: a * b * c)(*experiment.rows[row].settings["modes"][0]),
+            heads=[a * b * c for a, b, c in experiment.rows[row].settings["heads"]],
+            classes=CLASSES[name],
+        )
+        assert count == tn.parameter_count(dense)
+    else:
+        assert row.startswith("tensor-" + "x".join(map(str, last)))
+        assert count <= LIMIT
+        assert 10 * count <= LIMIT or name == "cifar10"
+        assert tn.parameter_formula(graph_of(name, row)).subs(graph_of(name, row).bound) == count
+
+
+def test_the_published_figures_are_those_of_the_thesis() -> None:
+    """Tables 4.1.1, 4.2.2 and 4.3.3: test top-1 of each row."""
+    found = {
+        name: [(each.name, each.parameters, each.test_top1) for each in experiment.published]
+        for name, experiment in EXPERIMENTS.items()
+    }
+    swin, tensor = ("Swin-T", 27_528_690), ("tensorized", LIMIT)
+    assert found == {
+        "digits": [],
+        "mnist": [(*swin, 97.0), (*tensor, 98.9)],
+        "cifar10": [(*swin, 80.92), (*tensor, 81.80)],
+        "tiny-imagenet": [(*swin, 64.14), (*tensor, 30.85), (*tensor, 35.90)],
+    }
+
+
+def test_each_data_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    assert results_folder("thesis") == Path("study-thesis-digits")
+    assert results_folder("thesis", "cifar10") == Path("study-thesis-cifar10")
+    assert results_folder("thesis", str(tmp_path)) == Path("study-thesis-mnist")
+    assert results_folder("text") == Path("study-text")
+    with pytest.raises(TensornetError, match="there are no images 'imagenet'"):
+        results_folder("thesis", "imagenet")
+
+
+def test_the_rows_of_tiny_imagenet_are_those_of_cifar10(tmp_path: Path) -> None:
+    assert EXPERIMENTS["tiny-imagenet"].rows == EXPERIMENTS["cifar10"].rows
+    write_tiny_imagenet(tmp_path)
+    examples, task = load_images(Source("tiny-imagenet", tmp_path), 0), thesis(str(tmp_path))
+    graph = task.build(task.rows["tensor-8x8x12"], examples)
+    assert tn.parameter_count(graph) < tn.parameter_count(graph_of("cifar10", "tensor-8x8x12"))  # 2 classes
+    assert graph.inputs[0].name == "x"
+
+
+def test_a_row_takes_the_images_of_its_data_set(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    examples, task = load_images(Source("cifar10", tmp_path), 0), thesis(str(tmp_path))
+    module = tn.module(task.build(task.rows["tensor-8x8x12"], examples), seed=0)
+    logits = module(*examples.batch(tuple(each[:2] for each in examples.train_inputs)))
+    assert logits.shape == (2, examples.sizes["classes"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+    """MNIST's files with noise in them, one epoch of two runs."""
+    data, folder = tmp_path_factory.mktemp("mnist"), tmp_path_factory.mktemp("results")
+    write_mnist(data, 30)
+    console = Console(file=io.StringIO(), width=160)
+    results = run_study(
+        folder,
+        task="thesis",
+        data=str(data),
+        epochs=1,
+        rows=["tensor-4x4x8"],
+        threads=1,
+        recipe={"batch": 10},
+        console=console,
+    )
+    assert isinstance(console.file, io.StringIO)
+    return folder, results, console.file.getvalue()
+
+
+def test_each_row_is_trained_by_both_optimizers(finished: tuple[Path, Any, str]) -> None:
+    folder, results, printed = finished
+    assert [each.name for each in results] == ["tensor-4x4x8-adamw", "tensor-4x4x8-adam"]
+    assert [each.optimizer for each in results] == ["adamw", "adam"]
+    recipes = [
+        json.loads((folder / "runs" / f"{each.name}.json").read_text())["settings"]["trained"]
+        for each in results
+    ]
+    assert [(each["optimizer"], each["weight_decay"]) for each in recipes] == [("adamw", 0.02), ("adam", 0.0)]
+    assert {each["learning_rate"] for each in recipes} == {0.02}
+    assert {each["batch"] for each in recipes} == {10}
+    assert "MNIST: Swin and tensorized Swin" in printed
+
+
+def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, Any, str]) -> None:
+    folder, results, _ = finished
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert "| tensorized (published) | – | 1,368,626 | 97.30 | 99.90 | 98.90 | 100.00 |" in report
+    assert "table 4.2.2" in report
+    for each in results:
+        shares = (each.train_top1, each.train_top5, each.test_top1, each.test_top5)
+        figures = " | ".join(f"{share:.2f}" for share in shares)
+        assert (
+            f"| {each.name} | {'AdamW' if each.optimizer == 'adamw' else 'Adam'} | 10,602 | {figures} |"
+            in report
+        )
+    assert "shifted by up to 1.5 pixels, turned by up to 5°, zoomed by up to 5 %, at random" in report
+    assert "--row tensor-4x4x8 --set epochs=1 --set batch=10\n" in report
+
+
+def test_the_weights_fit_the_model(finished: tuple[Path, Any, str]) -> None:
+    folder, _, _ = finished
+    weights = load_file(folder / "runs" / "tensor-4x4x8-adam.safetensors")
+    module = tn.module(graph_of("mnist", "tensor-4x4x8"))
+    module.load_state_dict(weights)
+    assert sum(each.numel() for each in weights.values()) == 10_602
+
+
+def test_a_run_by_sgd_stands_beside_the_others(finished: tuple[Path, Any, str]) -> None:
+    folder, _, _ = finished
+    data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]
+    console = Console(file=io.StringIO(), width=160)
+    run_study(
+        folder, task="thesis", data=data, epochs=1, rows="tensor-4x4x8", optimizers="sgd", threads=1,
+        recipe={"batch": 10}, console=console,
+    )  # fmt: skip
+    names = [each["name"] for each in json.loads((folder / "results.json").read_text())["results"]]
+    assert names == ["tensor-4x4x8-adamw", "tensor-4x4x8-adam", "tensor-4x4x8-sgd"]
+    assert "kept" not in console.file.getvalue()  # type: ignore[attr-defined]
