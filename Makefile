@@ -6,7 +6,7 @@ export TENSORNET_CALIBRATE ?= 1
 .PHONY: study test test-slow lint bench format clean
 
 study: .venv/ready
-	$(BIN)/tensornet study
+	$(BIN)/tensornet study thesis --data digits
 
 test: .venv/ready
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests

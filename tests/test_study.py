@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,16 +22,15 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 import torch
-from safetensors.torch import load_file
 
-from tensornet.study import STUDY, RunResult, run_study
+from tensornet.study import STUDY, RunResult, load_trained, run_study
 from tensornet.study import run as study_run
 from tensornet.study.data import load_digits
 from tensornet.study.libraries import library
 from tensornet.study.pictures import pareto_front
 from tensornet.study.report import table
+from tensornet.study.results import Trained
 from tensornet.study.rows import DIGITS, build_graph
-from tensornet.study.training import Trained
 
 ROWS = ("dense-6", "tcl4-cp")
 
@@ -166,14 +166,27 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
     }
 
 
-def test_the_weights_are_those_of_the_result(finished: tuple[Path, list[RunResult], str]) -> None:
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_the_weights_are_those_of_the_result(
+    finished: tuple[Path, list[RunResult], str], backend: str
+) -> None:
     folder, results, _ = finished
-    module = tn.module(build_graph(STUDY["tcl4-cp"]))
-    module.load_state_dict(load_file(folder / "runs" / "tcl4-cp.safetensors"))
+    graph, parameters = load_trained(folder / "runs" / "tcl4-cp.safetensors")
+    assert graph == build_graph(STUDY["tcl4-cp"])
     examples = load_digits(0)
-    with torch.no_grad():
-        right = module(*examples.test_inputs).argmax(1) == examples.test_labels
+    x = tn.to_backend({"x": examples.test_inputs[0]}, backend)["x"]
+    logits = np.asarray(tn.compile(graph, backend=backend)(tn.to_backend(parameters, backend), x))
+    right = logits.argmax(1) == np.asarray(examples.test_labels)
     assert 100 * int(right.sum()) / len(right) == results[1].test_top1
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"half", b"\x02\0\0\0\0\0\0\0{}"])
+def test_weights_that_are_none_are_told(tmp_path: Path, damage: bytes | None) -> None:
+    path = tmp_path / "some.safetensors"
+    if damage is not None:
+        path.write_bytes(damage)
+    with pytest.raises(TensornetError, match=r"some.safetensors is not a trained classifier"):
+        load_trained(path)
 
 
 def test_the_pictures_are_pictures(finished: tuple[Path, list[RunResult], str]) -> None:

@@ -26,8 +26,9 @@ from tensornet.study import training
 from tensornet.study.checkpoint import Checkpoint, Checkpoints
 from tensornet.study.hardware import Hardware
 from tensornet.study.recipe import OPTIMIZERS, Recipe
+from tensornet.study.results import Epoch, Trained
 from tensornet.study.task import Examples
-from tensornet.study.training import Epoch, Trained, train
+from tensornet.study.training import train
 
 CLASSES, SIDE = 3, 6
 

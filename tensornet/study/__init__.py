@@ -10,8 +10,9 @@ examples → every row of a task × every optimizer → accuracy against paramet
 from __future__ import annotations
 
 from .recipe import Recipe
+from .results import Epoch, RunResult
 from .rows import STUDY, Row
 from .run import results_folder, run_study
-from .training import Epoch, RunResult
+from .store import load_trained
 
-__all__ = ["Epoch", "Recipe", "Row", "RunResult", "STUDY", "results_folder", "run_study"]
+__all__ = ["Epoch", "Recipe", "Row", "RunResult", "STUDY", "load_trained", "results_folder", "run_study"]

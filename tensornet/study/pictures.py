@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .libraries import library
-from .training import RunResult
+from .results import RunResult
 
 __all__ = ["curves_picture", "pareto_front", "pareto_picture", "training_picture"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .training import Epoch
+from .results import Epoch
 
 if TYPE_CHECKING:
     from rich.console import Console

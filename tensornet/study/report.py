@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from .files import write_whole
 from .pictures import curves_picture, pareto_front, pareto_picture, training_picture
+from .results import RunResult
 from .task import Published, Task
-from .training import RunResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,6 +60,10 @@ def write_outputs(
         write_whole(folder / name, content)
 
 
+LONGEST = 60
+"""Where all formulas have more characters they are in the report, but not in the table."""
+
+
 def table(task: Task, results: Sequence[RunResult]) -> Table:
     """The results as a table for the terminal."""
     from rich.table import Table
@@ -67,13 +71,17 @@ def table(task: Task, results: Sequence[RunResult]) -> Table:
 
     shown = Table(title=task.title, title_justify="left")
     shown.add_column("name", no_wrap=True)
-    shown.add_column("parameters\nby formula")
-    for heading in ("\nby count", "\nFLOPs", "top-1\n(%)", "top-5\n(%)", "ms a\nstep"):
+    with_formulas = any(len(each.formula) <= LONGEST for each in results)
+    if with_formulas:
+        shown.add_column("parameters\nby formula")
+    shown.add_column("\nby count" if with_formulas else "para-\nmeters", justify="right", no_wrap=True)
+    for heading in ("\nFLOPs", "top-1\n(%)", "top-5\n(%)", "ms a\nstep"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for each in results:
+        formula = Text(f"{each.parameters:,} = {each.formula}", no_wrap=True, overflow="ellipsis")
         shown.add_row(
             each.name,
-            Text(f"{each.parameters:,} = {each.formula}", no_wrap=True, overflow="ellipsis"),
+            *([formula] if with_formulas else []),
             f"{each.counted:,}",
             f"{each.flops:,}",
             f"{each.test_top1:.1f}",

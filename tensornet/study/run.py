@@ -15,12 +15,13 @@ from .libraries import check_libraries, versions
 from .progress import Bars, bars
 from .recipe import OPTIMIZERS, Recipe
 from .report import table, write_outputs
+from .results import RunResult, Trained
 from .rows import DIGITS
 from .store import RunStore
 from .task import Examples, Task
 from .text import TEXT
 from .thesis import thesis
-from .training import RunResult, Trained, train
+from .training import train
 
 if TYPE_CHECKING:
     from rich.console import Console

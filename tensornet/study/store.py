@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import tensornet as tn
+from tensornet.errors import TensornetError
+
 from .checkpoint import Checkpoints
 from .files import write_whole
 from .libraries import library
-from .training import Epoch, RunResult, Trained
+from .results import Epoch, RunResult, Trained
 
-__all__ = ["RunStore", "fingerprint"]
+__all__ = ["RunStore", "fingerprint", "load_trained"]
 
 FORMAT = "tensornet.study.run"
 
@@ -62,9 +65,9 @@ class RunStore:
             "result": asdict(trained.result),
         }
         # the JSON says that the run is finished, so it comes last
-        write_whole(
-            path.with_suffix(".safetensors"), library("safetensors.torch").save(dict(trained.parameters))
-        )
+        metadata = {"graph": trained.graph.to_json()}
+        weights = library("safetensors.torch").save(dict(trained.parameters), metadata)
+        write_whole(path.with_suffix(".safetensors"), weights)
         write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
@@ -77,6 +80,26 @@ class RunStore:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return result if result.name == name else None
+
+
+def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
+    """The classifier of a finished run, and its parameters by name, as tensors of torch.
+
+    Args:
+        path: the file `runs/<name>.safetensors` of a study.
+
+    Raises:
+        TensornetError: there is no such file, it is damaged, or no study wrote it.
+    """
+    error = library("safetensors").SafetensorError
+    try:
+        with library("safetensors").safe_open(path, framework="pt") as file:
+            graph = tn.Graph.from_json((file.metadata() or {})["graph"])
+            return graph, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, KeyError, error) as reason:
+        raise TensornetError(
+            f"{path} is not a trained classifier: {reason}", fix="give runs/NAME.safetensors of a study"
+        ) from None
 
 
 def _result(document: Mapping[str, Any]) -> RunResult:

@@ -46,6 +46,7 @@ class Experiment:
         recipe: how they are trained.
         published: the rows of the table of the thesis.
         table: the number of that table.
+        threads: of one process on the CPU; all cores if not given.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Experiment:
     recipe: Recipe
     published: tuple[Published, ...] = ()
     table: str = ""
+    threads: int | None = None
 
 
 Modes = tuple[tuple[int, int, int], ...]
@@ -111,7 +113,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             "tensor-8x4x2": _tensor(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 0.02),
             "tensor-8x4x2-signed": _tensor(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 0.02, "signed"),
         },
-        recipe=Recipe(epochs=20, batch=32, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=0.5),
+        recipe=Recipe(epochs=20, batch=64, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=0.5),
+        threads=1,  # at these sizes more would only wait for each other
     ),
     "mnist": Experiment(
         title="MNIST: Swin and tensorized Swin",
@@ -194,7 +197,7 @@ def thesis(data: str | None) -> Task:
         build=build,
         changes=lambda row: {"learning_rate": row.learning_rate},
         optimizers=("adamw", "adam"),
-        threads=None,
+        threads=experiment.threads,
         published=experiment.published,
         source=experiment.table,
     )

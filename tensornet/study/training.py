@@ -23,71 +23,18 @@ from .checkpoint import Checkpoint, Checkpoints
 from .hardware import Hardware
 from .libraries import library
 from .recipe import Recipe
+from .results import Epoch, RunResult, Trained
 
 if TYPE_CHECKING:
     from .task import Examples
 
-__all__ = ["CHECKPOINT_SECONDS", "Epoch", "Progress", "RunResult", "Trained", "train"]
+__all__ = ["CHECKPOINT_SECONDS", "Progress", "train"]
 
 CHECKPOINT_SECONDS = 10.0
 """Between two checkpoints; more where writing one takes long."""
 
 SHARE_OF_WRITING = 0.05
 """The most of the time that goes into writing checkpoints."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """How a run stands after an epoch: loss in nats, accuracies in percent.
-
-    On the training examples they are those of the mini-batches as they were trained on, augmented and
-    with dropout, while the parameters changed.
-    """
-
-    train_loss: float
-    train_top1: float
-    train_top5: float
-    test_top1: float
-    test_top5: float
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run.
-
-    Attributes:
-        name: that of the run: the row, and the optimizer where there are several.
-        about: what the classifier is.
-        optimizer: what trained it.
-        formula: its number of parameters, in the sizes of axes.
-        sizes: those sizes, as "i=8, j=8".
-        parameters: the formula evaluated.
-        counted: the elements of `module.parameters()`.
-        flops: FLOPs of the contractions for one example, forward.
-        history: one entry an epoch.
-        train_top1: percent of training examples whose most likely class is right, after the last epoch,
-            evaluated as the test examples are.
-        train_top5: percent whose five most likely classes hold the right one.
-        test_top1: likewise, of the test examples.
-        test_top5: likewise.
-        step_ms: milliseconds of a training step (mini-batch, forward, backward, update), the mean over
-            an epoch, the median over epochs.
-    """
-
-    name: str
-    about: str
-    optimizer: str
-    formula: str
-    sizes: str
-    parameters: int
-    counted: int
-    flops: int
-    history: tuple[Epoch, ...]
-    train_top1: float
-    train_top5: float
-    test_top1: float
-    test_top5: float
-    step_ms: float
 
 
 class Progress(Protocol):
@@ -109,14 +56,6 @@ class _Silent:
     def step(self) -> None: ...
 
     def epoch(self, name: str, number: int, epoch: Epoch) -> None: ...
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of a run, and the parameters it ended with, by name."""
-
-    result: RunResult
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -185,7 +124,7 @@ def train(
                 checkpoints.save(run.checkpoint(state))
                 saved = time.monotonic()
                 cost = saved - begun
-        return Trained(run.result(about, state), run.parameters())
+        return Trained(run.result(about, state), graph, run.parameters())
 
 
 class _Run:

@@ -1,0 +1,75 @@
+"""What a run comes to: an entry for each epoch, the result, and the trained classifier. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tensornet as tn
+
+__all__ = ["Epoch", "RunResult", "Trained"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How a run stands after an epoch: loss in nats, accuracies in percent.
+
+    On the training examples they are those of the mini-batches as they were trained on, augmented and
+    with dropout, while the parameters changed.
+    """
+
+    train_loss: float
+    train_top1: float
+    train_top5: float
+    test_top1: float
+    test_top5: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        name: that of the run: the row, and the optimizer where there are several.
+        about: what the classifier is.
+        optimizer: what trained it.
+        formula: its number of parameters, in the sizes of axes.
+        sizes: those sizes, as "i=8, j=8".
+        parameters: the formula evaluated.
+        counted: the elements of `module.parameters()`.
+        flops: FLOPs of the contractions for one example, forward.
+        history: one entry an epoch.
+        train_top1: percent of training examples whose most likely class is right, after the last epoch,
+            evaluated as the test examples are.
+        train_top5: percent whose five most likely classes hold the right one.
+        test_top1: likewise, of the test examples.
+        test_top5: likewise.
+        step_ms: milliseconds of a training step (mini-batch, forward, backward, update), the mean over
+            an epoch, the median over epochs.
+    """
+
+    name: str
+    about: str
+    optimizer: str
+    formula: str
+    sizes: str
+    parameters: int
+    counted: int
+    flops: int
+    history: tuple[Epoch, ...]
+    train_top1: float
+    train_top5: float
+    test_top1: float
+    test_top5: float
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of a run, the classifier, and the parameters it ended with, by name."""
+
+    result: RunResult
+    graph: tn.Graph
+    parameters: Mapping[str, Any]
