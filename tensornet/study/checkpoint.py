@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
+from .files import rename, write_whole
 from .libraries import library
 
 __all__ = ["Checkpoint", "Checkpoints"]
@@ -59,7 +58,7 @@ class Checkpoints:
         }
         content = library("safetensors.torch").save(dict(checkpoint.tensors), metadata)
         if self.path.exists():
-            os.replace(self.path, self.previous)
+            rename(self.path, self.previous)
         write_whole(self.path, content)
 
     def load(self) -> Checkpoint | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tensornet.errors import TensornetError
 
-__all__ = ["write_whole"]
+__all__ = ["rename", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -27,6 +27,18 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def rename(path: Path, target: Path) -> None:
+    """Gives a file another name, in the place of what bore it.
+
+    Raises:
+        TensornetError: the folder cannot be written.
+    """
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        raise _unwritable(target, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> TensornetError:

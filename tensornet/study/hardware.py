@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,6 +76,13 @@ class Hardware:
             "precision": self.precision,
             "processes": self.processes,
         }
+
+    def machine(self) -> str:
+        """What a reader wants to know of it beside."""
+        cores = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        if self.kind != "cuda":
+            return cores
+        return f"{library('torch').cuda.get_device_name(self.device)}, {cores}"
 
     def autocast(self) -> Any:
         """The context in which the forward pass runs."""

@@ -115,15 +115,15 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
     ]
     parts = (
         [f"# {task.title}"],
-        _introduction(results, environment),
-        _results_table(results),
+        _introduction(task, results, environment),
+        _results_table(task, results),
         ["![Test top-1 against parameters](pareto.png)"],
         ["![Test top-1 by epoch](curves.png)"],
         *_published(task, results),
         ["![Each run: top-1 on train and test by epoch](training.png)"],
         _reading(task, results, environment["data"]["test"]),
         ["## Columns"],
-        _meanings(task.example),
+        _meanings(task),
         ["## Formulas"],
         formulas,
         ["## Reproduce"],
@@ -135,7 +135,7 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 
 
-def _introduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
+def _introduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     recipe, hardware = environment["recipe"], environment["hardware"]
     used = " or ".join(dict.fromkeys(OPTIMIZERS[each.optimizer] for each in results))
     changes = [
@@ -150,26 +150,46 @@ def _introduction(results: Sequence[RunResult], environment: Mapping[str, Any]) 
     ]
     return [
         f"Classifiers of {environment['data']['about']},",
-        f"trained by one recipe: {recipe['epochs']} epochs of {used} in mini-batches of {recipe['batch']}, learning",
-        f"rate {recipe['learning_rate']:g} with warm-up and cosine decay, weight decay",
-        f"{recipe['weight_decay']:g}, label smoothing {recipe['smoothing']:g}; the seed is {environment['seed']}.",
+        f"trained by one schedule: {recipe['epochs']} epochs of {used} in mini-batches of {recipe['batch']}, with",
+        f"warm-up and cosine decay, label smoothing {recipe['smoothing']:g}, weight decay"
+        f" {recipe['weight_decay']:g}{' (none by Adam)' if 'Adam' in used.split(' or ') else ''}.",
+        f"{_learning_rates(task, results, environment)}; the seed is {environment['seed']}.",
         *([f"Training images are {', '.join(changes)}, at random."] if changes else []),
-        *(["With Adam there is no weight decay."] if "Adam" in used.split(" or ") else []),
-        f"Computed on {hardware['device']}, {hardware['threads']} thread(s), in {hardware['precision']}.",
+        f"Computed on {hardware['device']} ({environment['machine']}), {hardware['threads']} thread(s),"
+        f" {hardware['processes']} process(es), in {hardware['precision']}.",
     ]
 
 
-def _results_table(results: Sequence[RunResult]) -> list[str]:
+def _learning_rates(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
+    """The learning rate of all, or that of each row."""
+    rates = {
+        name: {**task.changes(row), **environment["changes"]}.get(
+            "learning_rate", environment["recipe"]["learning_rate"]
+        )
+        for name, row in task.rows.items()
+        if any(_is_of(each, name) for each in results)
+    }
+    if len(set(rates.values())) == 1:
+        return f"The learning rate is {next(iter(rates.values())):g}"
+    return "Learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+
+
+def _is_of(result: RunResult, row: str) -> bool:
+    """Whether a run is one of a row."""
+    return result.name in (row, f"{row}-{result.optimizer}")
+
+
+def _results_table(task: Task, results: Sequence[RunResult]) -> list[str]:
     """The rows of the report; bold on the Pareto front."""
     front = {each.name for each in pareto_front(results)}
-    dense = next((each.parameters for each in results if each.name == "dense"), None)
+    most = next((each.parameters for each in results if _is_of(each, task.reference)), None)
     lines = [
         "| name | classifier | parameters | × fewer | FLOPs | top-1 (%) | top-5 (%) | ms a step |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for each in results:
         name = f"**{each.name}**" if each.name in front else each.name
-        fewer = f"{dense / each.parameters:.1f}" if dense else "–"
+        fewer = f"{most / each.parameters:.1f}" if most else "–"
         lines.append(
             f"| {name} | {each.about} | {each.parameters:,} | {fewer} | {each.flops:,}"
             f" | {each.test_top1:.1f} | {each.test_top5:.1f} | {each.step_ms:.2f} |"
@@ -210,10 +230,15 @@ def _reading(task: Task, results: Sequence[RunResult], tested: int) -> list[str]
     ]
 
 
-def _meanings(example: str) -> list[str]:
+def _meanings(task: Task) -> list[str]:
+    example = task.example
     return [
         "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
-        "- **× fewer**: the parameters of the row `dense` divided by these.",
+        *(
+            [f"- **× fewer**: the parameters of the row `{task.reference}` divided by these."]
+            if task.reference
+            else []
+        ),
         f"- **FLOPs**: floating-point operations of the contractions for one {example}, forward: those of a",
         f"  mini-batch in the order planned for it, divided by its {example}s;",
         "  a multiplication and an addition are two.",
@@ -227,10 +252,7 @@ def _meanings(example: str) -> list[str]:
 
 def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     """The command, and the versions it was run with."""
-    shown = {each.name for each in results}
-    rows = [
-        name for name in task.rows if shown & {name, *(f"{name}-{optimizer}" for optimizer in OPTIMIZERS)}
-    ]
+    rows = [name for name in task.rows if any(_is_of(each, name) for each in results)]
     command = ["tensornet study", environment["task"]]
     place = environment["data"]["place"]
     command += [f"--data {place}"] if place else []
@@ -238,10 +260,7 @@ def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping
     command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []
     used = list(dict.fromkeys(each.optimizer for each in results))
     command += [f"--optimizer {name}" for name in used] if used != list(task.optimizers) else []
-    before = asdict(task.recipe)
-    command += [
-        f"--set {name}={value}" for name, value in environment["recipe"].items() if value != before[name]
-    ]
+    command += [f"--set {name}={value}" for name, value in environment["changes"].items()]
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     return [
         "All columns but the time come out the same on the same machine; another processor, or other",

@@ -195,8 +195,10 @@ class _Study:
             "task": self.called,
             "seed": self.seed,
             "recipe": asdict(_recipe(self.task.recipe, self.changes)),
+            "changes": dict(self.changes),
             "data": {"place": self.data, "about": self.examples.about, **counts},
             "hardware": self.hardware.described(),
+            "machine": self.hardware.machine(),
             "versions": versions(),
         }
 
@@ -204,9 +206,9 @@ class _Study:
         """All that the numbers of a run depend on."""
         settings = {"name": run.name, "row": asdict(run.row), "trained": asdict(run.recipe)}
         environment = self.environment()
-        # the same files in another place, and the epochs of other runs, change nothing
-        del environment["data"]["place"], environment["recipe"]
-        return {**settings, **environment}
+        del environment["data"]["place"]  # the same files in another place change nothing
+        shared = {name: environment[name] for name in ("task", "seed", "data", "hardware", "versions")}
+        return {**settings, **shared}
 
     def run(self, runs: Sequence[_Run], fresh: bool) -> list[RunResult]:
         """The results of these runs, found in the folder or trained now."""

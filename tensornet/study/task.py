@@ -70,6 +70,7 @@ class Task:
         load: the examples, from a seed and the place of the data (a name or a folder, or nothing).
         build: the graph of a row for these examples.
         caution: what a reader of the accuracies should know.
+        reference: the row that the parameters of the others are compared with.
         changes: what a row changes of the recipe.
         optimizers: each row is trained by each of them; more than one stand in the names of runs.
         threads: of one process on the CPU; all cores if not given.
@@ -85,6 +86,7 @@ class Task:
     load: Callable[[int, str | None], Examples]
     build: Callable[[Any, Examples], tn.Graph]
     caution: str = ""
+    reference: str = ""
     changes: Callable[[Any], Mapping[str, Any]] = lambda row: {}
     optimizers: tuple[str, ...] = ("adamw",)
     threads: int | None = 1

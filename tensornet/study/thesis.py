@@ -194,10 +194,13 @@ def thesis(data: str | None) -> Task:
         rows=experiment.rows,
         recipe=experiment.recipe,
         load=load,
+        reference="swin",
         build=build,
         changes=lambda row: {"learning_rate": row.learning_rate},
         optimizers=("adamw", "adam"),
         threads=experiment.threads,
+        caution="Learning rates, and the augmentation, were chosen in short trials that looked at test images, so"
+        " the accuracies are a little hopeful.",
         published=experiment.published,
         source=experiment.table,
     )
