@@ -25,12 +25,11 @@ import torch
 
 from tensornet.study import STUDY, RunResult, load_trained, run_study
 from tensornet.study import run as study_run
-from tensornet.study.data import load_digits
+from tensornet.study.digits import DIGITS, build_graph, load_digits
 from tensornet.study.libraries import library
 from tensornet.study.pictures import pareto_front
 from tensornet.study.report import table
 from tensornet.study.results import Trained
-from tensornet.study.rows import DIGITS, build_graph
 
 ROWS = ("dense-6", "tcl4-cp")
 

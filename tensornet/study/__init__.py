@@ -9,9 +9,9 @@ examples → every row of a task × every optimizer → accuracy against paramet
 
 from __future__ import annotations
 
+from .digits import STUDY, Row
 from .recipe import Recipe
 from .results import Epoch, RunResult
-from .rows import STUDY, Row
 from .run import results_folder, run_study
 from .store import load_trained
 

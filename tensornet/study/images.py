@@ -12,7 +12,7 @@ import numpy as np
 
 from tensornet.errors import TensornetError
 
-from .data import split_digits
+from .digits import split_digits
 from .image_files import FORMATS, Part, recognised
 from .libraries import library
 from .task import Examples

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tensornet.errors import TensornetError
 
+from .digits import DIGITS
 from .hardware import Hardware, processes
 from .libraries import check_libraries, versions
 from .progress import Bars, bars
 from .recipe import OPTIMIZERS, Recipe
 from .report import table, write_outputs
 from .results import RunResult, Trained
-from .rows import DIGITS
 from .store import RunStore
 from .task import Examples, Task
 from .text import TEXT
