@@ -162,7 +162,7 @@ def processes() -> Iterator[None]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.distributed.init_process_group("nccl" if on_cuda else "gloo")
+        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo")
     try:
         yield
     finally:

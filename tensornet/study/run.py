@@ -91,7 +91,7 @@ def run_study(
     seed = _checked_seed(seed)
     check_libraries()
     with processes():
-        hardware = Hardware.chosen(device, threads or subject.threads, precision)
+        hardware = Hardware.chosen(device, subject.threads if threads is None else threads, precision)
         if hardware.rank:
             console = Console(file=io.StringIO())
         else:
