@@ -250,7 +250,7 @@ def tensor_swin(
         if "merge" not in parts:
             return projection(f"4*{wide[stage]}", wide[stage + 1], bias=False)
         r1, r2, c = named[stage]
-        layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
+        layer = tn.layer("z[...,(e1,e2,f,e3)] = x[...,(f,e1,e2,e3)]", inputs="x", f=4, e1=r1, e2=r2, e3=c)
         return chain(layer, contraction((r1, r2, f"4*{c}"), named[stage + 1], bias=False))
 
     chosen(activation, ACTIVATIONS, "activation")

@@ -200,7 +200,7 @@ def test_the_pictures_are_pictures(finished: tuple[Path, list[RunResult], str]) 
 def test_what_is_printed(finished: tuple[Path, list[RunResult], str]) -> None:
     folder, results, text = finished
     for each in results:
-        assert f"{each.name}: {each.parameters:,} parameters, test top-1 {each.test_top1:.1f} %" in text
+        assert f"{each.name}: {each.parameters:,} parameters, test top-1 {each.test_top1:.2f} %" in text
     assert f"{results[0].parameters:,} = i1*i2*o1 + o*o1" in text
     assert text.endswith(f"results in {folder}\n")
 
@@ -210,7 +210,7 @@ def test_the_table_fits_80_columns(finished: tuple[Path, list[RunResult], str]) 
     widest = replace(finished[1][0], name="tcl12-tucker", flops=99999, test_top1=100.0, test_top5=100.0)
     console.print(table(DIGITS, [widest]))
     assert f"│ tcl12-tucker │ {widest.parameters} = " in printed(console)
-    assert "99,999 │ 100.0 │ 100.0 │" in printed(console)
+    assert "99,999 │ 100.00 │ 100.00 │" in printed(console)
 
 
 def test_the_pareto_front_holds_what_no_other_beats(

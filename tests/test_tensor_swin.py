@@ -180,3 +180,9 @@ def test_one_graph_to_torch_compile_and_it_learns() -> None:
 def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(tn.ShapeError, match=message):
         models.tensor_swin(**{**small, **changes})
+
+
+def test_the_head_has_the_formula_of_the_thesis() -> None:
+    """Eq. 3.0.8: ∏ Rₖ + Σ Iₖ·Rₖ + R·O, and O for the bias; each rank by a name of its own."""
+    table = {name: formula for name, formula, _ in tn.parameter_table(models.tensor_swin(classes=10))}
+    assert str(table["head"]) == "i1*r1 + i2*r2 + i3*r3 + o*s + o + r1*r2*r3*s"

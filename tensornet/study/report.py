@@ -84,8 +84,8 @@ def table(task: Task, results: Sequence[RunResult]) -> Table:
             *([formula] if with_formulas else []),
             f"{each.counted:,}",
             f"{each.flops:,}",
-            f"{each.test_top1:.1f}",
-            f"{each.test_top5:.1f}",
+            f"{each.test_top1:.2f}",
+            f"{each.test_top5:.2f}",
             f"{each.step_ms:.2f}",
         )
     return shown
@@ -192,7 +192,7 @@ def _results_table(task: Task, results: Sequence[RunResult]) -> list[str]:
         fewer = f"{most / each.parameters:.1f}" if most else "–"
         lines.append(
             f"| {name} | {each.about} | {each.parameters:,} | {fewer} | {each.flops:,}"
-            f" | {each.test_top1:.1f} | {each.test_top5:.1f} | {each.step_ms:.2f} |"
+            f" | {each.test_top1:.2f} | {each.test_top5:.2f} | {each.step_ms:.2f} |"
         )
     return lines
 

@@ -279,6 +279,6 @@ class _Study:
 
 def _line(result: RunResult) -> str:
     return (
-        f"{result.name}: {result.parameters:,} parameters, test top-1 {result.test_top1:.1f} %,"
-        f" top-5 {result.test_top5:.1f} %, {result.step_ms:.2f} ms a step"
+        f"{result.name}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
+        f" top-5 {result.test_top5:.2f} %, {result.step_ms:.2f} ms a step"
     )
