@@ -119,9 +119,10 @@ class Unifier:
 
     def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
         """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
-        formulas = {name: self.resolve(symbol(name)) for name in by_name if name in self.solution}
+        alone = set(by_name)
+        formulas = {name: self.resolve(symbol(name)) for name in alone if name in self.solution}
         known = {name for formula in formulas.values() for name in getattr(formula, "free_symbols", ())}
-        named = {*names, *formulas, *(name.name for name in known)}
+        named = {*names, *alone, *(name.name for name in known)}
         found = {name: self.bound[name] for name in named if name in self.bound}
         return tuple(
             sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items())

@@ -168,6 +168,11 @@ def _cut(path: Path, share: float = 0.5) -> None:
     path.write_bytes(content[: int(len(content) * share)])
 
 
+def _flipped(content: bytes) -> bytes:
+    """Compressed data with a byte changed in every hundred."""
+    return bytes(byte ^ (0x55 if number % 100 == 60 else 0) for number, byte in enumerate(content))
+
+
 def _packed(path: Path, content: bytes) -> None:
     path.write_bytes(gzip.compress(content))
 
@@ -181,13 +186,15 @@ IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
         (IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: .*train-images-idx3-ubyte.gz"),
         (IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: it is damaged or cut off"),
         (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8))[:-9]), r"images.*is damaged: 15,671 bytes after its header\nfix: 20×28×28 = 15,680 are expected"),
-        (IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"19 images and 20 labels"),
+        (IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"train-images-idx3-ubyte.gz holds 19 images, .*train-labels-idx1-ubyte.gz 20 labels"),
         (IMAGES, lambda p: _packed(p, b""), r"begins with nothing\nfix: its first number must be 2051"),
         (IMAGES, lambda p: _packed(p, b"\0\0\x08"), r"begins with nothing"),
         (IMAGES, lambda p: _packed(p, idx(np.zeros(20, np.uint8))), r"begins with 2049\nfix: its first number must be 2051, then 3 sizes"),
         (IMAGES, lambda p: p.write_bytes(b"<html>not found</html>"), r"train-images-idx3-ubyte.gz cannot be read: Not a gzipped"),
         (LABELS, lambda p: _packed(p, idx(np.full(10, 10, np.uint8))), r"a label in .* is 10\nfix: expected are 0 to 9"),
-        (LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"10 images and 0 labels"),
+        (LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"t10k-images-idx3-ubyte.gz holds 10 images, .* 0 labels"),
+        (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 14, 28), np.uint8))), r"train-images-idx3-ubyte.gz holds images of 28×14 pixels\nfix: 28×28"),
+        (IMAGES, lambda p: p.write_bytes(_flipped(p.read_bytes())), r"train-images-idx3-ubyte.gz cannot be read: "),
     ],
 )  # fmt: skip
 def test_damaged_mnist(tmp_path: Path, name: str, damage: Any, message: str) -> None:
@@ -213,7 +220,8 @@ class _Runs:
         (lambda p: p.write_bytes(pickle.dumps(_Runs())), r"asks for builtins.exec, which is not an array"),
         (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]})), r"holds 2 images and 1 labels"),
         (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 9), np.uint8), b"labels": [1, 2]})), r"holds uint8 \(2, 9\)"),
-        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [-1]})), r"is -1\nfix: expected are 0 to 9"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [-1]})), r"a label in .*data_batch_3 is -1\nfix: expected are 0 to 9"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [0.9]})), r"data_batch_3 holds labels of float64"),
     ],
 )  # fmt: skip
 def test_damaged_cifar10(tmp_path: Path, damage: Any, message: str) -> None:
@@ -230,7 +238,10 @@ def test_damaged_cifar10(tmp_path: Path, damage: Any, message: str) -> None:
         ("wnids.txt", lambda p: p.write_text("n07\n"), r"there are no images in .*n07"),
         ("wnids.txt", Path.unlink, r"wnids.txt cannot be read"),
         ("val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn09\n"), r"val_annotations.txt, line 1: 'n09' is not in wnids"),
-        ("val/images/val_1.JPEG", Path.unlink, r"val_1.JPEG cannot be read"),
+        ("wnids.txt", lambda p: p.write_text("n02\nn02\n"), r"wnids.txt names a class twice"),
+        ("val/images/val_1.JPEG", Path.unlink, r"val_annotations.txt has 2 lines, and there are 1 images"),
+        ("val/images/val_1.JPEG", lambda p: p.rename(p.with_name("val_7.JPEG")), r"val_1.JPEG cannot be read"),
+        ("train/n01/images/n01_1.JPEG", Path.unlink, r"n01.images holds 2 images\nfix: 3 are expected"),
         ("train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(p.read_bytes()[:200]), r"n01_1.JPEG cannot be read"),
         ("train/n01/images/n01_1.JPEG", lambda p: _small(p), r"n01_1.JPEG is 32×20 pixels\nfix: expected are 64×64"),
     ],

@@ -75,8 +75,14 @@ def copy(finished: tuple[Path, list[RunResult], str], tmp_path: Path) -> Path:
     return tmp_path
 
 
+def kept(folder: Path, name: str, end: str = "json") -> Path:
+    """The one file of a run."""
+    (path,) = (folder / "runs").glob(f"{name}.*.{end}")
+    return path
+
+
 def stamps(folder: Path) -> dict[str, int]:
-    return {path.stem: path.stat().st_mtime_ns for path in (folder / "runs").glob("*.json")}
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "runs").glob("*.json")}
 
 
 # ---- the rows
@@ -144,12 +150,13 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
     folder, results, _ = finished
     text = (folder / "report.md").read_text(encoding="utf-8")
     for each in results:
-        assert f"{each.about} | {each.parameters:,} |" in text
+        assert f"{each.about} | AdamW, 0.01, 0.1 | {each.parameters:,} |" in text
         assert f"`{each.formula}`" in text
     for name in ("pareto.png", "curves.png", "training.png"):
         assert f"]({name})" in text
     assert (
-        "$ tensornet study digits --seed 0 --threads 1 --row dense-6 --row tcl4-cp --set epochs=2\n" in text
+        "$ tensornet study digits --seed 0 --threads 1 --device cpu --precision float32 --row dense-6 --row tcl4-cp --set epochs=2\n"
+        in text
     )
     assert {path.name for path in folder.iterdir()} == {
         "runs",
@@ -160,8 +167,8 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
         "curves.png",
         "training.png",
     }
-    assert {path.name for path in (folder / "runs").iterdir()} == {
-        f"{each.name}{end}" for each in results for end in (".json", ".safetensors")
+    assert set((folder / "runs").iterdir()) == {
+        kept(folder, each.name, end) for each in results for end in ("json", "safetensors")
     }
 
 
@@ -170,7 +177,7 @@ def test_the_weights_are_those_of_the_result(
     finished: tuple[Path, list[RunResult], str], backend: str
 ) -> None:
     folder, results, _ = finished
-    graph, parameters = load_trained(folder / "runs" / "tcl4-cp.safetensors")
+    graph, parameters = load_trained(kept(folder, "tcl4-cp", "safetensors"))
     assert graph == build_graph(STUDY["tcl4-cp"])
     examples = load_digits(0)
     x = tn.to_backend({"x": examples.test_inputs[0]}, backend)["x"]
@@ -261,7 +268,7 @@ def test_finished_runs_are_kept(copy: Path, finished: tuple[Path, list[RunResult
 def test_a_damaged_run_is_done_again(
     copy: Path, finished: tuple[Path, list[RunResult], str], damage: object
 ) -> None:
-    path = copy / "runs" / "tcl4-cp.json"
+    path = kept(copy, "tcl4-cp")
     whole = path.read_text(encoding="utf-8")
     changed = damage(whole)  # type: ignore[operator]
     assert changed != whole
@@ -270,24 +277,78 @@ def test_a_damaged_run_is_done_again(
     results, text = study(copy)
     assert timeless(results) == timeless(finished[1])
     assert "kept, finished before: dense-6\n" in text
-    assert stamps(copy)["dense-6"] == before["dense-6"]
+    dense = kept(copy, "dense-6").name
+    assert stamps(copy)[dense] == before[dense]
     assert json.loads(path.read_text(encoding="utf-8"))["result"]["name"] == "tcl4-cp"
 
 
 def test_bytes_that_are_no_text_are_done_again(copy: Path) -> None:
-    (copy / "runs" / "dense-6.json").write_bytes(b"\xff\xfe\x00")
+    kept(copy, "dense-6").write_bytes(b"\xff\xfe\x00")
     _, text = study(copy)
     assert "kept, finished before: tcl4-cp\n" in text
 
 
-@pytest.mark.parametrize("changes", [{"seed": 1}, {"epochs": 1}, {"fresh": True}])
-def test_other_settings_are_done_again(copy: Path, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"epochs": 1}, {"recipe": {"batch": 64}}])
+def test_runs_with_other_settings_stand_beside(copy: Path, changes: dict[str, object]) -> None:
+    """And what was there is not lost: the first settings find their runs again."""
     before = stamps(copy)
     _, text = study(copy, rows=["dense-6"], **changes)
-    after = stamps(copy)
     assert "kept" not in text
-    assert after["dense-6"] > before["dense-6"]
-    assert after["tcl4-cp"] == before["tcl4-cp"]
+    after = stamps(copy)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 1
+    _, text = study(copy)
+    assert "kept, finished before: dense-6, tcl4-cp" in text
+
+
+def test_fresh_runs_are_done_again(copy: Path, finished: tuple[Path, list[RunResult], str]) -> None:
+    before = stamps(copy)
+    results, text = study(copy, rows=["dense-6"], fresh=True)
+    assert "kept" not in text
+    assert timeless(results) == timeless(finished[1][:1])
+    changed = {name for name, stamp in stamps(copy).items() if stamp != before[name]}
+    assert changed == {kept(copy, "dense-6").name}
+
+
+def test_a_fresh_run_that_is_stopped_goes_on_without_fresh(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> Trained:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(study_run, "train", interrupted)
+        console = quiet()
+        with pytest.raises(KeyboardInterrupt):
+            run_study(copy, epochs=2, rows=ROWS, fresh=True, console=console)
+    assert "stopped: 0 of 2 runs" in printed(console)
+    assert "give the same command again, without --fresh, to resume" in printed(console)
+    assert stamps(copy) == {}
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"half")])
+def test_a_run_without_its_weights_is_done_again(
+    copy: Path, finished: tuple[Path, list[RunResult], str], damage: object
+) -> None:
+    damage(kept(copy, "tcl4-cp", "safetensors"))  # type: ignore[operator]
+    results, text = study(copy)
+    assert "kept, finished before: dense-6\n" in text
+    assert timeless(results) == timeless(finished[1])
+    load_trained(kept(copy, "tcl4-cp", "safetensors"))
+
+
+def test_two_processes_do_not_train_the_same_run(copy: Path) -> None:
+    path = kept(copy, "tcl4-cp")
+    path.unlink()
+    locks = pytest.importorskip("filelock")
+    with (
+        locks.FileLock(path.with_suffix(".lock")),
+        pytest.raises(TensornetError, match=r"another process trains tcl4-cp in .*\nfix: wait for it"),
+    ):
+        study(copy)
+    _, text = study(copy)
+    assert "kept, finished before: dense-6\n" in text
+    assert not path.with_suffix(".lock").exists()
 
 
 def test_the_files_show_runs_of_an_earlier_call(copy: Path) -> None:
@@ -310,7 +371,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
         run_study(tmp_path, epochs=1, rows=ROWS, console=console)
     assert "stopped: 1 of 2 runs are finished and kept" in printed(console)
     assert "give the same command again to resume" in printed(console)
-    assert list(stamps(tmp_path)) == [ROWS[0]]
+    assert list(stamps(tmp_path)) == [kept(tmp_path, ROWS[0]).name]
 
 
 def test_bars_are_drawn_on_a_terminal(tmp_path: Path) -> None:
@@ -330,6 +391,9 @@ def test_bars_are_drawn_on_a_terminal(tmp_path: Path) -> None:
         ({"rows": []}, "no row is chosen"),
         ({"epochs": 0}, "epochs is 0\nfix: give a whole number, 1 or more"),
         ({"seed": -1}, "seed is -1"),
+        ({"seed": 1.5}, "seed is 1.5\nfix: give a whole number"),
+        ({"recipe": {"batch": 10**400}}, "batch is 1000"),
+        ({"threads": 1.5}, "threads is 1.5"),
         ({"optimizers": ["lion"]}, "the study has no optimizer 'lion'\nfix: choose of adamw, adam, sgd"),
         ({"recipe": {"optimizer": "adam"}}, "choose it by --optimizer"),
         ({"recipe": {"batch": 0}}, "batch is 0"),

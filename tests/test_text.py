@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,17 @@ def test_a_transformer_learns_the_sentiment(tmp_path: Path, reviews: Path) -> No
     assert again == result
     (elsewhere,), _ = study(tmp_path / "other", reviews)
     assert elsewhere.history == result.history
+
+
+def test_the_same_texts_with_other_labels_are_others(reviews: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(reviews, copy)
+    assert load_texts(0, str(copy)).about == load_texts(0, str(reviews)).about
+    for part in ("train", "test"):
+        (copy / part / "neg").rename(copy / part / "other")
+        (copy / part / "pos").rename(copy / part / "neg")
+        (copy / part / "other").rename(copy / part / "pos")
+    assert load_texts(0, str(copy)).about != load_texts(0, str(reviews)).about
 
 
 def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:

@@ -18,9 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from safetensors.torch import load_file
-
-from tensornet.study import results_folder, run_study
+from tensornet.study import load_trained, results_folder, run_study
 from tensornet.study.images import Source, load_images
 from tensornet.study.thesis import EXPERIMENTS, thesis
 
@@ -135,9 +133,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
 def test_each_row_is_trained_by_both_optimizers(finished: tuple[Path, Any, str]) -> None:
     folder, results, printed = finished
     assert [each.name for each in results] == ["tensor-4x4x8-adamw", "tensor-4x4x8-adam"]
-    assert [each.optimizer for each in results] == ["adamw", "adam"]
+    assert [each.recipe.optimizer for each in results] == ["adamw", "adam"]
     recipes = [
-        json.loads((folder / "runs" / f"{each.name}.json").read_text())["settings"]["trained"]
+        json.loads(next((folder / "runs").glob(f"{each.name}.*.json")).read_text())["settings"]["trained"]
         for each in results
     ]
     assert [(each["optimizer"], each["weight_decay"]) for each in recipes] == [("adamw", 0.02), ("adam", 0.0)]
@@ -155,19 +153,28 @@ def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, 
         shares = (each.train_top1, each.train_top5, each.test_top1, each.test_top5)
         figures = " | ".join(f"{share:.2f}" for share in shares)
         assert (
-            f"| {each.name} | {'AdamW' if each.optimizer == 'adamw' else 'Adam'} | 10,602 | {figures} |"
+            f"| {each.name} | {'AdamW' if each.recipe.optimizer == 'adamw' else 'Adam'} | 10,602 | {figures} |"
             in report
         )
     assert "shifted by up to 1.5 pixels, turned by up to 5°, zoomed by up to 5 %, at random" in report
-    assert "--row tensor-4x4x8 --set epochs=1 --set batch=10\n" in report
+    assert "trained by one schedule: 1 epochs of AdamW or Adam" in report
+    assert "soft attention | Adam, 0.02, 0 | 10,602 |" in report
+    assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
 
 
 def test_the_weights_fit_the_model(finished: tuple[Path, Any, str]) -> None:
     folder, _, _ = finished
-    weights = load_file(folder / "runs" / "tensor-4x4x8-adam.safetensors")
-    module = tn.module(graph_of("mnist", "tensor-4x4x8"))
-    module.load_state_dict(weights)
+    (path,) = (folder / "runs").glob("tensor-4x4x8-adam.*.safetensors")
+    graph, weights = load_trained(path)
+    assert graph == graph_of("mnist", "tensor-4x4x8")
+    tn.module(graph).load_state_dict(weights)
     assert sum(each.numel() for each in weights.values()) == 10_602
+
+
+@pytest.mark.parametrize(("name", "row"), [row for row in ROWS if row[0] != "cifar10"])
+def test_graphs_of_models_read_back(name: str, row: str) -> None:
+    graph = graph_of(name, row)
+    assert tn.Graph.from_json(graph.to_json()) == graph
 
 
 def test_a_run_by_sgd_stands_beside_the_others(finished: tuple[Path, Any, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,7 +65,7 @@ def classifier(dropout: bool = True) -> tn.Graph:
 
 def trained(recipe: Recipe = FULL, **changes: Any) -> Trained:
     graph = classifier(recipe is FULL)
-    return train("rows", "", graph, examples(), **{"recipe": recipe, "seed": 1, **changes})
+    return train("rows", "rows", "", graph, examples(), **{"recipe": recipe, "seed": 1, **changes})
 
 
 def same(one: Trained, other: Trained) -> bool:
@@ -348,6 +349,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     assert str(kept.path) in said[0]
     assert reason in said[0]
     damage(kept.previous)
+    assert not kept.path.exists()  # the damaged one is gone
     beginning = StopAfter(1000)
     assert same(trained(checkpoints=kept, progress=beginning), whole)
     assert beginning.began_at == 0
@@ -363,16 +365,36 @@ def json_of(path: Path) -> Any:
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path: Path) -> None:
     kept = store(tmp_path)
     kept.save(Checkpoint({"w": torch.ones(2)}, {"step": 3}))
-    said: list[str] = []
-    assert replace(kept, fingerprint="other", say=said.append).load() is None
-    assert said == []
     found = kept.load()
     assert found is not None
     assert found.state == {"step": 3}
     assert torch.equal(found.tensors["w"], torch.ones(2))
+    said: list[str] = []
+    assert replace(kept, fingerprint="other", say=said.append).load() is None
+    assert "is not one of this run" in said[0]
+    kept.save(Checkpoint({"w": torch.ones(2)}, {"step": 3}))
     kept.remove()
     assert kept.load() is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_does_not_replace_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded from the one before, then killed while the next is written."""
+    kept = store(tmp_path)
+    for step in (1, 2):
+        kept.save(Checkpoint({"w": torch.ones(2)}, {"step": step}))
+    _halve(kept.path)
+    assert kept.load().state == {"step": 1}  # type: ignore[union-attr]
+
+    def killed(old: Path, new: Path) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(Stopped):
+        kept.save(Checkpoint({"w": torch.ones(2)}, {"step": 3}))
+    assert kept.load().state == {"step": 1}  # type: ignore[union-attr]
 
 
 def test_a_kill_between_two_renames_leaves_the_one_before(tmp_path: Path) -> None:
@@ -405,17 +427,25 @@ def result_of(folder: Path) -> Any:
     return {**json.loads(path.read_text())["result"], "step_ms": 0.0}
 
 
+def newest(folder: Path) -> int:
+    """When the newest checkpoint was written; 0 if there is none."""
+    found = [0]
+    for path in (folder / "runs").glob("*.checkpoint"):
+        with contextlib.suppress(FileNotFoundError):  # it is being replaced
+            found.append(path.stat().st_mtime_ns)
+    return max(found)
+
+
 def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True, timeout=300)
     folder = tmp_path / "killed"
     for wait in (0.0, 0.35):
         process = subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL)
-        checkpoint = folder / "runs" / "tensor-4x2x2-adamw.checkpoint"
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        before = newest(folder)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if checkpoint.exists() and checkpoint.stat().st_mtime_ns > before:
+            if newest(folder) > before:
                 break
             time.sleep(0.005)
         time.sleep(wait)
@@ -426,7 +456,8 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     assert "tensor-4x2x2-adamw: goes on after step" in done.stdout
     assert result_of(folder) == result_of(tmp_path / "whole")
     names = sorted(path.name for path in (folder / "runs").iterdir())
-    assert names == ["tensor-4x2x2-adamw.json", "tensor-4x2x2-adamw.safetensors"]
+    fingerprint = names[0].split(".")[1]
+    assert names == [f"tensor-4x2x2-adamw.{fingerprint}.{end}" for end in ("json", "safetensors")]
 
 
 def test_two_processes_share_each_mini_batch(tmp_path: Path) -> None:

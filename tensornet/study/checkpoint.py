@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import rename, write_whole
+from .files import write_whole
 from .libraries import library
 
 __all__ = ["Checkpoint", "Checkpoints"]
@@ -31,7 +31,7 @@ class Checkpoints:
 
     Attributes:
         path: of the newest; the one before has `.previous` in its name.
-        fingerprint: of the settings of the run; a checkpoint of others is not its own.
+        fingerprint: of the settings of the run.
         say: told when a file is refused.
     """
 
@@ -57,20 +57,17 @@ class Checkpoints:
             "digest": _digest(checkpoint),
         }
         content = library("safetensors.torch").save(dict(checkpoint.tensors), metadata)
-        if self.path.exists():
-            rename(self.path, self.previous)
-        write_whole(self.path, content)
+        write_whole(self.path, content, self.previous)
 
     def load(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole and of this run, or nothing."""
+        """The newest checkpoint that is whole, or nothing; a damaged one is removed, lest it replace a good one."""
         for path in (self.path, self.previous):
             if path.exists():
                 try:
                     return self._read(path)
-                except _NotOursError:
-                    continue
                 except (OSError, ValueError, KeyError, library("safetensors").SafetensorError) as error:
                     self.say(f"{path} is damaged and not used: {error}")
+                    path.unlink(missing_ok=True)
         return None
 
     def remove(self) -> None:
@@ -83,7 +80,7 @@ class Checkpoints:
         with library("safetensors").safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("fingerprint") != self.fingerprint or metadata.get("format") != FORMAT:
-                raise _NotOursError
+                raise ValueError("it is not one of this run")
             found = Checkpoint(
                 {name: file.get_tensor(name) for name in file.keys()},  # noqa: SIM118
                 json.loads(metadata["state"]),
@@ -91,10 +88,6 @@ class Checkpoints:
         if _digest(found) != metadata["digest"]:
             raise ValueError("its content is not what was written")
         return found
-
-
-class _NotOursError(Exception):
-    """A checkpoint of a run with other settings."""
 
 
 def _digest(checkpoint: Checkpoint) -> str:

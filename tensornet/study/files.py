@@ -8,11 +8,16 @@ from pathlib import Path
 
 from tensornet.errors import TensornetError
 
-__all__ = ["rename", "write_whole"]
+__all__ = ["write_whole"]
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, previous: Path | None = None) -> None:
     """Writes a file so that whoever reads it finds the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: all of it.
+        previous: the name that the old content keeps; at any moment at least one of the two is whole.
 
     Raises:
         TensornetError: the folder cannot be made or written.
@@ -21,26 +26,14 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
+        if previous is not None and path.exists():
+            os.replace(path, previous)
         os.replace(temporary, path)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        reason = error.strerror or error
+        raise TensornetError(
+            f"cannot write {path}: {reason}", fix="give a folder that can be written"
+        ) from None
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def rename(path: Path, target: Path) -> None:
-    """Gives a file another name, in the place of what bore it.
-
-    Raises:
-        TensornetError: the folder cannot be written.
-    """
-    try:
-        os.replace(path, target)
-    except OSError as error:
-        raise _unwritable(target, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> TensornetError:
-    reason = error.strerror or error
-    return TensornetError(f"cannot write {path}: {reason}", fix="give a folder that can be written")

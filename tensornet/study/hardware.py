@@ -52,15 +52,16 @@ class Hardware:
         distributed = torch.distributed
         world = distributed.get_world_size() if distributed.is_initialized() else 1
         rank = distributed.get_rank() if world > 1 else 0
-        if device is None:
-            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device == "cuda":
+            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
         try:
-            torch.empty(1, device=device)
+            torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
-        if threads is not None and threads < 1:
-            raise TensornetError(f"threads is {threads}", fix="give 1 or more")
+        if threads is not None and (not isinstance(threads, int) or threads < 1):
+            raise TensornetError(f"threads is {threads}", fix="give a whole number, 1 or more")
         return cls(device, threads or torch.get_num_threads(), _precision(precision, device), world, rank)
 
     @property
@@ -99,6 +100,11 @@ class Hardware:
         if self.processes == 1:
             return module
         return library("torch").nn.parallel.DistributedDataParallel(module)
+
+    def wait(self) -> None:
+        """Until what was asked of the device is done, so that times are those of the work."""
+        if self.kind == "cuda":
+            library("torch").cuda.synchronize(self.device)
 
     def total(self, values: Any) -> Any:
         """The sum of a tensor over the processes."""
@@ -154,7 +160,8 @@ def _precision(wanted: str, device: str) -> str:
 def processes() -> Iterator[None]:
     """Joins the processes that `torchrun` started, for as long as the study runs; alone it does nothing."""
     torch = library("torch")
-    if "WORLD_SIZE" not in os.environ or torch.distributed.is_initialized():
+    started = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    if not started or torch.distributed.is_initialized():
         yield
         return
     on_cuda = torch.cuda.is_available()

@@ -10,6 +10,7 @@ import gzip
 import io
 import math
 import pickle
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,22 @@ IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 
 def read_mnist(folder: Path) -> tuple[Part, Part]:
     """`train-images-idx3-ubyte` and the three others, as they are or compressed by gzip."""
-    return tuple(  # type: ignore[return-value]
-        _matched(
-            folder,
-            _idx(_idx_file(folder, f"{part}-images", 3), IMAGES_MAGIC, 3)[:, None],
-            _idx(_idx_file(folder, f"{part}-labels", 1), LABELS_MAGIC, 1).astype(np.int64),
-            classes=10,
-        )
-        for part in ("train", "t10k")
-    )
+    parts = []
+    for part in ("train", "t10k"):
+        file, labels_file = _idx_file(folder, f"{part}-images", 3), _idx_file(folder, f"{part}-labels", 1)
+        images = _idx(file, IMAGES_MAGIC, 3)
+        if images.shape[1:] != (28, 28):
+            raise TensornetError(
+                f"{file} holds images of {images.shape[2]}×{images.shape[1]} pixels", fix="28×28 are expected"
+            )
+        labels = _idx(labels_file, LABELS_MAGIC, 1).astype(np.int64)
+        if len(images) != len(labels):
+            raise TensornetError(
+                f"{file} holds {len(images):,} images, {labels_file} {len(labels):,} labels",
+                fix="as many of both are expected",
+            )
+        parts.append((images[:, None], _classes(labels_file, labels)))
+    return parts[0], parts[1]
 
 
 def _idx_file(folder: Path, stem: str, order: int) -> Path:
@@ -74,7 +82,7 @@ def _content(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
         return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" or path.suffix == ".gz" else raw
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise TensornetError(
             f"{path} cannot be read: {error}", fix="it is damaged or cut off; fetch it anew"
         ) from None
@@ -86,7 +94,7 @@ def read_cifar10(folder: Path) -> tuple[Part, Part]:
     for names in ([f"data_batch_{number}" for number in range(1, 6)], ["test_batch"]):
         batches = [_batch(folder / name) for name in names]
         pixels, labels = (np.concatenate(each) for each in zip(*batches, strict=True))
-        parts.append(_matched(folder, pixels.reshape(-1, 3, 32, 32), labels, classes=10))
+        parts.append((pixels.reshape(-1, 3, 32, 32), labels))
     return parts[0], parts[1]
 
 
@@ -95,17 +103,19 @@ def _batch(path: Path) -> tuple[Any, Any]:
     expected = "expected is a pickled dictionary with data, n × 3072 bytes, and n labels; fetch it anew"
     try:
         found = _Numbers(io.BytesIO(_content(path)), encoding="bytes").load()
-        pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"], dtype=np.int64)
+        pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"])
     except TensornetError:
         raise
     except Exception as error:  # a damaged pickle can raise almost anything
         reason = str(error) or type(error).__name__
         raise TensornetError(f"{path} is not a batch of CIFAR-10: {reason}", fix=expected) from None
-    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072 or labels.ndim != 1:
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise TensornetError(f"{path} holds {pixels.dtype} {pixels.shape}", fix=expected)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise TensornetError(f"{path} holds labels of {labels.dtype} {labels.shape}", fix=expected)
     if len(pixels) != len(labels):
         raise TensornetError(f"{path} holds {len(pixels)} images and {len(labels)} labels", fix=expected)
-    return pixels, labels
+    return pixels, _classes(path, labels.astype(np.int64))
 
 
 class _Numbers(pickle.Unpickler):
@@ -132,12 +142,20 @@ def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
     """`wnids.txt`, `train/<wnid>/images/*.JPEG`, and `val/images/*` with `val/val_annotations.txt` for the test."""
     wnids = _lines(folder / "wnids.txt")
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
-    paths, labels = [], []
+    if len(label_of) != len(wnids):
+        raise TensornetError(f"{folder / 'wnids.txt'} names a class twice", fix="fetch it anew")
+    paths: list[Path] = []
+    labels: list[int] = []
     for wnid in wnids:
         inner = folder / "train" / wnid / "images"
         found = sorted(inner.glob("*.JPEG"))
         if not found:
             raise TensornetError(f"there are no images in {inner}", fix="expected are *.JPEG of 64×64")
+        if labels and len(found) != labels.count(0):
+            raise TensornetError(
+                f"{inner} holds {len(found):,} images",
+                fix=f"{labels.count(0):,} are expected, as in other classes",
+            )
         paths += found
         labels += [label_of[wnid]] * len(found)
     annotations = folder / "val" / "val_annotations.txt"
@@ -152,6 +170,12 @@ def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
             )
         tested.append(folder / "val" / "images" / name)
         test_labels.append(label_of[wnid])
+    there = len(list((folder / "val" / "images").glob("*.JPEG")))
+    if there != len(tested):
+        raise TensornetError(
+            f"{annotations} has {len(tested):,} lines, and there are {there:,} images beside it",
+            fix="as many of both are expected; fetch them anew",
+        )
     return (_photos(paths), np.array(labels)), (_photos(tested), np.array(test_labels))
 
 
@@ -182,19 +206,14 @@ def _photos(paths: list[Path], side: int = 64) -> Any:
     return images
 
 
-def _matched(folder: Path, images: Any, labels: Any, classes: int) -> Part:
-    """Images and labels, if they are as many and the labels are classes."""
-    if len(images) != len(labels) or not len(labels):
-        raise TensornetError(
-            f"{folder} holds {len(images):,} images and {len(labels):,} labels of one part",
-            fix="as many of both are expected",
-        )
-    if labels.min() < 0 or labels.max() >= classes:
-        raise TensornetError(
-            f"a label in {folder} is {labels.max() if labels.max() >= classes else labels.min()}",
-            fix=f"expected are 0 to {classes - 1}",
-        )
-    return images, labels
+def _classes(path: Path, labels: Any, classes: int = 10) -> Any:
+    """The labels of a file, if they are classes, from 0."""
+    if not len(labels):
+        raise TensornetError(f"{path} is empty", fix="fetch it anew")
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise TensornetError(f"a label in {path} is {wrong[0]}", fix=f"expected are 0 to {classes - 1}")
+    return labels
 
 
 FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], tuple[Part, Part]]]] = {

@@ -16,6 +16,7 @@ NEEDED = {
     "sklearn": "scikit-learn",
     "matplotlib": "matplotlib",
     "safetensors": "safetensors",
+    "filelock": "filelock",
 }
 """Name to import → name to install; all are needed for every study."""
 
@@ -50,7 +51,7 @@ def versions() -> dict[str, str]:
     """Library → version, of those that numbers depend on."""
     found = {"tensornet-einsum": tn.__version__}
     for name in ("numpy", *NEEDED.values()):
-        if name not in ("matplotlib", "safetensors"):
+        if name not in ("matplotlib", "safetensors", "filelock"):
             found[name] = _version(name)
     return found
 

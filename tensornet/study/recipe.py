@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -97,6 +98,7 @@ class Recipe:
 
 
 _LEAST = {"epochs": 1, "batch": 1}
+_MOST = 2**31
 _BELOW_ONE = ("warmup", "smoothing", "zoom")
 
 
@@ -110,9 +112,9 @@ def _checked(name: str, value: Any, kind: type) -> Any:
         if not isinstance(value, bool):
             raise TensornetError(f"{name} is {value}", fix="give true or false")
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     least = _LEAST.get(name, 0)
-    if not number or value < least or (kind is int and value != int(value)):
+    if not number or not least <= value < _MOST or (kind is int and value != int(value)):
         what = "a whole number" if kind is int else "a number"
         raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more")
     if name in _BELOW_ONE and value >= 1:

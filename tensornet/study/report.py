@@ -7,6 +7,7 @@ import io
 import json
 import math
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .files import write_whole
 from .pictures import curves_picture, pareto_front, pareto_picture, training_picture
+from .recipe import Recipe
 from .results import RunResult
 from .task import Published, Task
 
@@ -23,21 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["table", "write_outputs"]
 
 COLUMNS = (
-    "name",
-    "about",
-    "optimizer",
-    "formula",
-    "sizes",
-    "parameters",
-    "counted",
-    "flops",
-    "train_top1",
-    "train_top5",
-    "test_top1",
-    "test_top5",
-    "step_ms",
+    *(
+        "name",
+        "about",
+        "optimizer",
+        "learning_rate",
+        "weight_decay",
+        "formula",
+        "sizes",
+        "parameters",
+        "counted",
+    ),
+    *("flops", "train_top1", "train_top5", "test_top1", "test_top5", "step_ms"),
 )
-"""The columns of results.csv: the fields of a result, all but its history."""
+"""The columns of results.csv: of a result, or of the recipe it was trained by."""
 
 
 def write_outputs(
@@ -105,7 +106,8 @@ def _csv(results: Sequence[RunResult]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([getattr(each, name) for name in COLUMNS] for each in results)
+    rows = [{**asdict(each.recipe), **asdict(each)} for each in results]
+    writer.writerows([row[name] for name in COLUMNS] for row in rows)
     return buffer.getvalue()
 
 
@@ -115,7 +117,7 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
     ]
     parts = (
         [f"# {task.title}"],
-        _introduction(task, results, environment),
+        _introduction(results, environment),
         _results_table(task, results),
         ["![Test top-1 against parameters](pareto.png)"],
         ["![Test top-1 by epoch](curves.png)"],
@@ -135,9 +137,9 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 
 
-def _introduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
+def _introduction(results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     recipe, hardware = environment["recipe"], environment["hardware"]
-    used = " or ".join(dict.fromkeys(OPTIMIZERS[each.optimizer] for each in results))
+    used = " or ".join(dict.fromkeys(OPTIMIZERS[each.recipe.optimizer] for each in results))
     changes = [
         text
         for amount, text in (
@@ -151,50 +153,33 @@ def _introduction(task: Task, results: Sequence[RunResult], environment: Mapping
     return [
         f"Classifiers of {environment['data']['about']},",
         f"trained by one schedule: {recipe['epochs']} epochs of {used} in mini-batches of {recipe['batch']}, with",
-        f"warm-up and cosine decay, label smoothing {recipe['smoothing']:g}, weight decay"
-        f" {recipe['weight_decay']:g}{' (none by Adam)' if 'Adam' in used.split(' or ') else ''}.",
-        f"{_learning_rates(task, results, environment)}; the seed is {environment['seed']}.",
+        f"warm-up and cosine decay, label smoothing {recipe['smoothing']:g}; the seed is {environment['seed']}.",
         *([f"Training images are {', '.join(changes)}, at random."] if changes else []),
         f"Computed on {hardware['device']} ({environment['machine']}), {hardware['threads']} thread(s),"
         f" {hardware['processes']} process(es), in {hardware['precision']}.",
     ]
 
 
-def _learning_rates(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
-    """The learning rate of all, or that of each row."""
-    rates = {
-        name: {**task.changes(row), **environment["changes"]}.get(
-            "learning_rate", environment["recipe"]["learning_rate"]
-        )
-        for name, row in task.rows.items()
-        if any(_is_of(each, name) for each in results)
-    }
-    if len(set(rates.values())) == 1:
-        return f"The learning rate is {next(iter(rates.values())):g}"
-    return "Learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-
-
-def _is_of(result: RunResult, row: str) -> bool:
-    """Whether a run is one of a row."""
-    return result.name in (row, f"{row}-{result.optimizer}")
-
-
 def _results_table(task: Task, results: Sequence[RunResult]) -> list[str]:
     """The rows of the report; bold on the Pareto front."""
     front = {each.name for each in pareto_front(results)}
-    most = next((each.parameters for each in results if _is_of(each, task.reference)), None)
+    most = next((each.parameters for each in results if each.row == task.reference), None)
     lines = [
-        "| name | classifier | parameters | × fewer | FLOPs | top-1 (%) | top-5 (%) | ms a step |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| name | classifier | trained by | parameters | × fewer | FLOPs | top-1 (%) | top-5 (%) | ms a step |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for each in results:
         name = f"**{each.name}**" if each.name in front else each.name
         fewer = f"{most / each.parameters:.1f}" if most else "–"
         lines.append(
-            f"| {name} | {each.about} | {each.parameters:,} | {fewer} | {each.flops:,}"
+            f"| {name} | {each.about} | {_training(each.recipe)} | {each.parameters:,} | {fewer} | {each.flops:,}"
             f" | {each.test_top1:.2f} | {each.test_top5:.2f} | {each.step_ms:.2f} |"
         )
     return lines
+
+
+def _training(recipe: Recipe) -> str:
+    return f"{OPTIMIZERS[recipe.optimizer]}, {recipe.learning_rate:g}, {recipe.weight_decay:g}"
 
 
 def _published(task: Task, results: Sequence[RunResult]) -> list[list[str]]:
@@ -208,7 +193,7 @@ def _published(task: Task, results: Sequence[RunResult]) -> list[list[str]]:
     for each in task.published:
         lines.append(f"| {each.name} (published) | {each.optimizer} {_figures(each)}")
     for result in results:
-        lines.append(f"| {result.name} | {OPTIMIZERS[result.optimizer]} {_figures(result)}")
+        lines.append(f"| {result.name} | {OPTIMIZERS[result.recipe.optimizer]} {_figures(result)}")
     return [["## Beside the published figures"], [f"Those of the thesis are its {task.source}."], lines]
 
 
@@ -233,6 +218,7 @@ def _reading(task: Task, results: Sequence[RunResult], tested: int) -> list[str]
 def _meanings(task: Task) -> list[str]:
     example = task.example
     return [
+        "- **trained by**: the optimizer, its largest learning rate, and the weight decay.",
         "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
         *(
             [f"- **× fewer**: the parameters of the row `{task.reference}` divided by these."]
@@ -252,13 +238,17 @@ def _meanings(task: Task) -> list[str]:
 
 def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:
     """The command, and the versions it was run with."""
-    rows = [name for name in task.rows if any(_is_of(each, name) for each in results)]
+    shown = {each.row for each in results}
+    rows = [name for name in task.rows if name in shown]
     command = ["tensornet study", environment["task"]]
-    place = environment["data"]["place"]
-    command += [f"--data {place}"] if place else []
-    command += [f"--seed {environment['seed']}", f"--threads {environment['hardware']['threads']}"]
+    if environment["hardware"]["processes"] > 1:
+        command[0] = f"torchrun --nproc-per-node {environment['hardware']['processes']} -m {command[0]}"
+    place, hardware = environment["data"]["place"], environment["hardware"]
+    command += [f"--data {shlex.quote(place)}"] if place else []
+    command += [f"--seed {environment['seed']}", f"--threads {hardware['threads']}"]
+    command += [f"--device {hardware['device']}", f"--precision {hardware['precision']}"]
     command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []
-    used = list(dict.fromkeys(each.optimizer for each in results))
+    used = list(dict.fromkeys(each.recipe.optimizer for each in results))
     command += [f"--optimizer {name}" for name in used] if used != list(task.optimizers) else []
     command += [f"--set {name}={value}" for name, value in environment["changes"].items()]
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())

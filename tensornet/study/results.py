@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .recipe import Recipe
+
 if TYPE_CHECKING:
     import tensornet as tn
 
@@ -33,8 +35,9 @@ class RunResult:
 
     Attributes:
         name: that of the run: the row, and the optimizer where there are several.
+        row: that of its row in the task.
         about: what the classifier is.
-        optimizer: what trained it.
+        recipe: how it was trained.
         formula: its number of parameters, in the sizes of axes.
         sizes: those sizes, as "i=8, j=8".
         parameters: the formula evaluated.
@@ -51,8 +54,9 @@ class RunResult:
     """
 
     name: str
+    row: str
     about: str
-    optimizer: str
+    recipe: Recipe
     formula: str
     sizes: str
     parameters: int

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import numbers
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +58,8 @@ def run_study(
 
     A run that the folder holds already, with the same settings, is kept; one that was interrupted
     goes on from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
-    `report.md`, `pareto.png`, `curves.png`, and for each run `runs/<name>.json` and its weights,
-    `runs/<name>.safetensors`. They show every run that is finished with these settings, those of an
+    `report.md`, `pareto.png`, `curves.png`, `training.png`, and for each run `runs/<name>.<fingerprint>.json`
+    and its weights as safetensors. They show every run that is finished with these settings, those of an
     earlier call too. Started by `torchrun`, the processes share each mini-batch.
 
     Args:
@@ -85,6 +87,7 @@ def run_study(
     """
     from rich.console import Console
 
+    data = None if data is None else str(data)
     subject = _task(task, data)
     changes = dict(recipe or {}) | ({} if epochs is None else {"epochs": epochs})
     runs = _runs(subject, rows, optimizers, changes)
@@ -111,6 +114,7 @@ class _Run:
     """A row of a task, and how it is trained."""
 
     name: str
+    of: str
     row: Any
     recipe: Recipe
 
@@ -138,6 +142,7 @@ def _runs(
     return [
         _Run(
             name if task.optimizers == (optimizer,) else f"{name}-{optimizer}",
+            name,
             task.rows[name],
             _recipe(task.recipe.changed(task.changes(task.rows[name])).optimized_by(optimizer), changes),
         )
@@ -164,9 +169,9 @@ def _recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _checked_seed(seed: int) -> int:
-    if not 0 <= seed < 2**32:
-        raise TensornetError(f"seed is {seed}", fix="give 0 to 4294967295")
-    return seed
+    if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**32:
+        raise TensornetError(f"seed is {seed}", fix="give a whole number, 0 to 4294967295")
+    return int(seed)
 
 
 @dataclass(frozen=True)
@@ -212,17 +217,20 @@ class _Study:
 
     def run(self, runs: Sequence[_Run], fresh: bool) -> list[RunResult]:
         """The results of these runs, found in the folder or trained now."""
-        found = {} if fresh or self.hardware.rank else {run.name: self._finished(run) for run in runs}
+        if fresh and not self.hardware.rank:
+            for run in runs:
+                self.store.remove(run.name, self.settings(run))
+        found = {} if self.hardware.rank else {run.name: self._finished(run) for run in runs}
         done = {name: result for name, result in found.items() if result is not None}
         done = self.hardware.agreed(done)
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
-            self._train([run for run in runs if run.name not in done], done, fresh)
+            self._train([run for run in runs if run.name not in done], done)
         except KeyboardInterrupt:
             self._say(
                 f"stopped: {len(done)} of {len(runs)} runs are finished and kept in {self.folder};"
-                " give the same command again to resume"
+                f" give the same command again{', without --fresh,' if fresh else ''} to resume"
             )
             raise
         return [done[run.name] for run in runs]
@@ -240,37 +248,37 @@ class _Study:
     def _finished(self, run: _Run) -> RunResult | None:
         return self.store.load(run.name, self.settings(run))
 
-    def _train(self, runs: Sequence[_Run], done: dict[str, RunResult], fresh: bool) -> None:
+    def _train(self, runs: Sequence[_Run], done: dict[str, RunResult]) -> None:
         """Trains these runs; each is kept, on disk and in `done`, as soon as it is finished."""
         if not runs:
             return
         with bars(self.console, len(runs)) as progress:
             for run in runs:
-                trained = self._train_one(run, progress, fresh)
+                trained = self._train_one(run, progress)
                 done[run.name] = trained.result
                 progress.end()
                 if not self.console.is_terminal:
                     self._say(_line(trained.result))
 
-    def _train_one(self, run: _Run, progress: Bars, fresh: bool) -> Trained:
-        settings = self.settings(run)
+    def _train_one(self, run: _Run, progress: Bars) -> Trained:
+        settings, first = self.settings(run), not self.hardware.rank
         checkpoints = self.store.checkpoints(run.name, settings, self._say)
-        if fresh and not self.hardware.rank:
-            checkpoints.remove()
-        trained = train(
-            run.name,
-            run.row.about,
-            self.task.build(run.row, self.examples),
-            self.examples,
-            recipe=run.recipe,
-            seed=self.seed,
-            hardware=self.hardware,
-            checkpoints=checkpoints,
-            progress=progress,
-        )
-        if not self.hardware.rank:
-            self.store.save(trained, settings)
-            checkpoints.remove()
+        with self.store.training(run.name, settings) if first else nullcontext():
+            trained = train(
+                run.name,
+                run.of,
+                run.row.about,
+                self.task.build(run.row, self.examples),
+                self.examples,
+                recipe=run.recipe,
+                seed=self.seed,
+                hardware=self.hardware,
+                checkpoints=checkpoints,
+                progress=progress,
+            )
+            if first:
+                self.store.save(trained, settings)
+                checkpoints.remove()
         return trained
 
     def _say(self, text: str) -> None:

@@ -84,11 +84,12 @@ def load_texts(seed: int, data: str | None) -> Examples:
         for number, text in enumerate(texts):
             found = [known.get(word, UNKNOWN) for word in read(text)[:longest]] or [UNKNOWN]
             tokens[number, : len(found)] = torch.tensor(found)
-        digest.update(tokens.numpy().tobytes())
+        digest.update(tokens.numpy().tobytes() + bytes(str(labels), "ascii"))
         parts.append(((tokens, tokens != PADDING), torch.tensor(labels, dtype=torch.int64)))
     classes = len({*train[1], *test[1]})
+    place = "a folder" if Path(name).is_dir() else name
     about = (
-        f"{len(train[0]):,} texts of {name} for training and {len(test[0]):,} for the test, in {classes} classes,"
+        f"{len(train[0]):,} texts of {place} for training and {len(test[0]):,} for the test, in {classes} classes,"
         f" {len(known):,} words, {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
     )
     sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}

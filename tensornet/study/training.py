@@ -75,6 +75,7 @@ class _State:
 
 def train(
     name: str,
+    row: str,
     about: str,
     graph: tn.Graph,
     examples: Examples,
@@ -89,10 +90,12 @@ def train(
     """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
     The same seed gives the same numbers (all but the time), whatever ran before, and also if the run
-    was stopped, at any moment, and goes on from its checkpoint.
+    was stopped, at any moment, and goes on from its checkpoint. Several processes give those of one,
+    up to rounding, where nothing is dropped at random: each draws its own masks.
 
     Args:
         name: that of the run; with the seed it decides every random draw.
+        row: that of its row in the task.
         about: what the classifier is.
         graph: the classifier.
         examples: what it learns and is tested on.
@@ -124,7 +127,7 @@ def train(
                 checkpoints.save(run.checkpoint(state))
                 saved = time.monotonic()
                 cost = saved - begun
-        return Trained(run.result(about, state), graph, run.parameters())
+        return Trained(run.result(row, about, state), graph, run.parameters())
 
 
 class _Run:
@@ -177,6 +180,7 @@ class _Run:
         self.scaler.update()
         right = _right(logits.detach(), labels[mine])
         self.sums += hardware.total(self.torch.stack([loss.detach().double(), *right]))
+        hardware.wait()
         self.timed[0] += time.perf_counter() - start
         self.timed[1] += 1
 
@@ -211,7 +215,7 @@ class _Run:
         top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
         return top1, top5
 
-    def result(self, about: str, state: _State) -> RunResult:
+    def result(self, row: str, about: str, state: _State) -> RunResult:
         """The run, finished."""
         graph, formula = self.graph, tn.parameter_formula(self.graph)
         names = sorted(str(size) for size in formula.free_symbols)
@@ -220,8 +224,9 @@ class _Run:
         train_top1, train_top5 = self.accuracies(self.train)
         return RunResult(
             name=self.name,
+            row=row,
             about=about,
-            optimizer=self.recipe.optimizer,
+            recipe=self.recipe,
             formula=str(formula),
             sizes=", ".join(f"{size}={graph.bound[size]}" for size in names if size in graph.bound),
             parameters=int(tn.parameter_count(graph)),
@@ -232,7 +237,7 @@ class _Run:
             train_top5=train_top5,
             test_top1=state.history[-1].test_top1,
             test_top5=state.history[-1].test_top5,
-            step_ms=1e3 * statistics.median(self.seconds or [self.timed[0] / max(1, self.timed[1])]),
+            step_ms=1e3 * statistics.median(self.seconds),
         )
 
     # ------------------------------------------------------------------------ being interrupted
@@ -247,7 +252,8 @@ class _Run:
         tensors["sums"] = self.sums.cpu().clone()
         for number, slots in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
-        return Checkpoint(tensors, {**state.as_json(), "scaler": self.scaler.state_dict()})
+        rest = {"scaler": self.scaler.state_dict(), "seconds": self.seconds, "timed": self.timed}
+        return Checkpoint(tensors, {**state.as_json(), **rest})
 
     def resumed(self, checkpoints: Checkpoints | None) -> _State:
         """The state of the checkpoint, with which all processes go on; or the beginning."""
@@ -270,6 +276,7 @@ class _Run:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
         self.scaler.load_state_dict(found.state["scaler"])
+        self.seconds, self.timed = list(found.state["seconds"]), list(found.state["timed"])
         self.sums.copy_(found.tensors["sums"])
         return _State.from_json(found.state)
 
