@@ -44,6 +44,16 @@ MODELS: dict[str, tuple[tn.Graph, Callable[[Any], list[Array]]]] = {
         models.transformer_classifier(11, 3, 8, 2, 2, 12),
         lambda rng: [words(rng, 3, 6), np.ones((3, 6), bool)],
     ),
+    "swin": (
+        models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2),
+        lambda rng: [rng.standard_normal((3, 3, 10, 10))],
+    ),
+    "tensor_swin": (
+        models.tensor_swin(
+            8, 2, ((2, 2, 1), (2, 2, 2)), (2, 1), ((2, 1, 1), (1, 2, 2)), 5, window=2, ratios=(2, 1, 1)
+        ),
+        lambda rng: [rng.standard_normal((3, 3, 8, 8))],
+    ),
     "xlnet": (
         models.xlnet(11, 8, 2, 2, 12),
         lambda rng: [
