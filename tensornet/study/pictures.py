@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .libraries import library
-from .results import RunResult
+from .results import Epoch, RunResult
 
 __all__ = ["curves_picture", "pareto_front", "pareto_picture", "training_picture"]
 
@@ -65,10 +65,7 @@ def curves_picture(results: Sequence[RunResult]) -> bytes:
             linewidth=1.2,
             label=result.name,
         )
-    # the first epochs start near chance and would press all that matters into the top of the picture
-    settled = [epoch.test_top1 for each in results for epoch in each.history[len(each.history) // 5 :]]
-    lowest = min(settled)
-    axes.set_ylim(max(0.0, lowest - 3.0), 100.5)
+    _from_settled(axes, [epoch.test_top1 for each in results for epoch in _settled(each)])
     axes.set_xlabel("epoch")
     axes.set_ylabel("test top-1 (%)")
     axes.grid(visible=True, alpha=0.2)
@@ -87,6 +84,7 @@ def training_picture(results: Sequence[RunResult]) -> bytes:
         mark = "o" if len(epochs) == 1 else None
         axes.plot(epochs, [each.train_top1 for each in result.history], label="train", marker=mark)
         axes.plot(epochs, [each.test_top1 for each in result.history], label="test", marker=mark)
+        _from_settled(axes, [top1 for each in _settled(result) for top1 in (each.train_top1, each.test_top1)])
         axes.set_title(f"{result.name}, {result.parameters:,} parameters", fontsize=9)
         axes.set_xlabel("epoch", fontsize=8)
         axes.set_ylabel("top-1 (%)", fontsize=8)
@@ -94,6 +92,17 @@ def training_picture(results: Sequence[RunResult]) -> bytes:
         axes.grid(visible=True, alpha=0.2)
         axes.legend(loc="lower right", fontsize=8)
     return _png(figure)
+
+
+def _settled(result: RunResult) -> Sequence[Epoch]:
+    """The epochs after the first fifth."""
+    return result.history[len(result.history) // 5 :]
+
+
+def _from_settled(axes: Any, accuracies: Sequence[float]) -> None:
+    """Limits for these: the first epochs, near chance, would press what matters into the top of the picture."""
+    axes.set_ylim(max(0.0, min(accuracies) - 3.0), 100.5)
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _kind(result: RunResult) -> str:
