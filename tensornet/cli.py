@@ -242,7 +242,7 @@ def study(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do finished runs again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train classifiers, dense and tensorized, and compare them: a table, pictures, a report.
+    """Train classifiers of handwritten digits, photographs or texts, dense and tensorized, and compare them.
 
     `digits`: multi-layer classifiers of handwritten digits, in under a minute. `text`: Transformers on the
     sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW,

@@ -22,7 +22,7 @@ def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for word in ("plan", "count", "study", "calibrate", "fewest FLOPs", "tensorized"):
+    for word in ("plan", "count", "study", "calibrate", "fewest FLOPs", "handwritten"):
         assert word in done.stdout
     for command in ("plan", "count", "study", "calibrate"):
         assert "--json" in run(command, "--help").stdout

@@ -1,4 +1,4 @@
-"""What the study writes: results.json, results.csv, report.md with two pictures, and a table."""
+"""What the study writes: results.json, results.csv, report.md with three pictures, and a table."""
 
 from __future__ import annotations
 
@@ -25,19 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["table", "write_outputs"]
 
 COLUMNS = (
-    *(
-        "name",
-        "about",
-        "optimizer",
-        "learning_rate",
-        "weight_decay",
-        "formula",
-        "sizes",
-        "parameters",
-        "counted",
-    ),
-    *("flops", "train_top1", "train_top5", "test_top1", "test_top5", "step_ms"),
-)
+    "name about optimizer learning_rate weight_decay formula sizes parameters counted flops"
+    " train_top1 train_top5 test_top1 test_top5 step_ms"
+).split()
 """The columns of results.csv: of a result, or of the recipe it was trained by."""
 
 

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import tensornet as tn
@@ -63,7 +63,7 @@ class _State:
     """How far a run has come: updates made, and what is known of the present epoch and of those before."""
 
     step: int = 0
-    history: tuple[Epoch, ...] = field(default=())
+    history: tuple[Epoch, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
