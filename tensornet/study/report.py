@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["table", "write_outputs"]
 
-COLUMNS = (
-    "name about optimizer learning_rate weight_decay formula sizes parameters counted flops"
-    " train_top1 train_top5 test_top1 test_top5 step_ms"
-).split()
+_MODEL = ("name", "about", "optimizer", "learning_rate", "weight_decay", "formula", "sizes", "parameters")
+_FIGURES = ("counted", "flops", "train_top1", "train_top5", "test_top1", "test_top5", "step_ms")
+COLUMNS = _MODEL + _FIGURES
 """The columns of results.csv: of a result, or of the recipe it was trained by."""
 
 
