@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .composition import Tensor, model
 from .elaboration import layer
-from .errors import BackendError, EquationError, ShapeError, TensornetError
+from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError
 from .formula import parameter_count, parameter_formula, parameter_table
 from .functions import register
 from .graph import Graph
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "DtypeError",
     "EquationError",
     "Executable",
     "Graph",

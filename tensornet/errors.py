@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "BackendError",
+    "DtypeError",
     "EquationError",
     "Place",
     "ShapeError",
@@ -68,6 +69,10 @@ class ShapeError(TensornetError, ValueError):
     """Sizes disagree, or one is missing."""
 
 
+class DtypeError(TensornetError, TypeError):
+    """Element types disagree, or one cannot do what the equations ask of it."""
+
+
 def outside(name: str, position: int, size: int) -> ShapeError:
     """The error for a position that no dimension has."""
     return ShapeError(
@@ -76,9 +81,9 @@ def outside(name: str, position: int, size: int) -> ShapeError:
     )
 
 
-def no_positions(name: str, dtype: str) -> ShapeError:
+def no_positions(name: str, dtype: str) -> DtypeError:
     """The error for an index that is no array of whole numbers."""
-    return ShapeError(f"'{name}' indexes, and holds {dtype}", fix="give whole numbers, such as int64")
+    return DtypeError(f"'{name}' indexes, and holds {dtype}", fix="give whole numbers, such as int64")
 
 
 class BackendError(TensornetError, RuntimeError):
