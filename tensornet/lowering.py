@@ -6,6 +6,7 @@ each n-ary contraction to `choose`, which returns which pairs to contract, and h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -62,7 +63,6 @@ def lower(
     profile: DeviceProfile,
     itemsize: int,
     choose: Choose,
-    only: Sequence[Equation] | None = None,
 ) -> tuple[tuple[Step, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.
 
@@ -72,16 +72,11 @@ def lower(
         profile: the device.
         itemsize: bytes of one element.
         choose: orders an n-ary contraction.
-        only: the equations to lower, all if not given; for pricing a part.
     """
     lowering = _Lowering(graph, values, profile, itemsize, choose)
-    chosen = graph.equations if only is None else only
     for equation in graph.equations:
-        if equation in chosen:
-            lowering.equation(equation)
-        else:
-            lowering.assume(equation)
-    results = tuple(lowering.result(name) for name in graph.outputs) if only is None else ()
+        lowering.equation(equation)
+    results = tuple(lowering.result(name) for name in graph.outputs)
     return _with_frees(lowering.steps, results), results
 
 
@@ -118,6 +113,7 @@ class _Lowering:
         self.values = {**values, **graph.bound}
         self.steps: list[Step] = []
         self.taken = set(graph.dims)
+        self.numbered = (f"t{number}" for number in itertools.count(1))
         self.truths: set[str] = set()  # variables that hold true and false
         self.positions = _positions(graph)  # equations that index a tensor, and what they are made of
         self.stored = {leaf.name: _as_declared(leaf.name, leaf.dims) for leaf in graph.leaves}
@@ -144,10 +140,6 @@ class _Lowering:
         missing = set(axes_of_index(equation.left)) - set(value.layout)
         assert not missing, f"{equation} lost {missing}"
         self.stored[equation.name] = _Stored(variable, entries, logical, self.graph.dims[equation.name])
-
-    def assume(self, equation: Equation) -> None:
-        """Takes an equation as computed elsewhere, in the order it is written."""
-        self.stored[equation.name] = _as_declared(equation.name, self.graph.dims[equation.name])
 
     def _rename_last(self, name: str) -> None:
         last = self.steps[-1]
@@ -192,8 +184,7 @@ class _Lowering:
         flops: bool = False,
     ) -> Value:
         """Adds a step; returns its result."""
-        name = _next(self.taken)
-        self.taken.add(name)
+        name = next(name for name in self.numbered if name not in self.taken)
         axes = axes_of_index(left)
         everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))
         known = {axis: size for each in operands for axis, size in each.sizes.items()} | dict(sizes)
@@ -559,24 +550,17 @@ def _distinct(index: tuple[Index, ...]) -> bool:
     return len(flat) == len(set(flat))
 
 
-def _next(taken: set[str]) -> str:
-    number = 1
-    while f"t{number}" in taken:
-        number += 1
-    return f"t{number}"
-
-
 def _with_frees(steps: list[Step], results: tuple[Result, ...]) -> tuple[Step, ...]:
     """Notes after which step each intermediate is needed no more."""
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
         for ref in references(step.equation.right):
             last[ref.name] = number
-    made = {step.equation.name for step in steps} - {each.value.name for each in results}
-    return tuple(
-        replace(step, frees=tuple(sorted(name for name, at in last.items() if at == number and name in made)))
-        for number, step in enumerate(steps)
-    )
+    frees: list[list[str]] = [[] for _ in steps]
+    for name in {step.equation.name for step in steps} - {each.value.name for each in results}:
+        if name in last:
+            frees[last[name]].append(name)
+    return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
 
 
 def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], itemsize: int) -> int:

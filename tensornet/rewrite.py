@@ -5,7 +5,7 @@ Each rewrite is a pure function. The result is a new Graph, so it has been valid
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from .expression import (
     sum_of,
     transform,
 )
-from .graph import Graph
+from .graph import Graph, Leaf
 from .shape import scope_of
 from .sizes import evaluate
 
@@ -46,6 +46,64 @@ def prune(graph: Graph) -> Graph:
     needed = graph.needed()
     kept = tuple(equation for equation in graph.equations if equation.name in needed)
     return graph if len(kept) == len(graph.equations) else replace(graph, equations=kept)
+
+
+class Draft:
+    """The equations of a graph while some are rewritten: who reads what, kept up at each change.
+
+    A rewrite changes how a tensor is computed, never its dimensions; so those of the graph hold
+    throughout, and only an equation that changes has to be looked at again.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._equations: dict[str, Equation] = {}
+        self._readers: dict[str, Counter[str]] = defaultdict(Counter)
+        for equation in graph.equations:
+            self._add(equation)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._equations
+
+    def __getitem__(self, name: str) -> Equation:
+        return self._equations[name]
+
+    def only_reader(self, name: str) -> Equation | None:
+        """The equation that reads a tensor, if it alone does, once, and no caller wants it."""
+        readers = self._readers[name]
+        if name in self.graph.outputs or readers.total() != 1:
+            return None
+        return self._equations[next(iter(readers.elements()))]
+
+    def put(self, equation: Equation) -> None:
+        """Another equation in the place of the one of its name; what nothing reads any more goes."""
+        former = self._equations[equation.name]
+        self._add(equation)
+        self._forget(former)
+
+    def part(self, *equations: Equation) -> Graph:
+        """Some equations, present or proposed, as a graph by themselves: what they read is given."""
+        made = {equation.name for equation in equations}
+        read = dict.fromkeys(ref.name for each in equations for ref in references(each.right))
+        leaves = tuple(Leaf(name, "input", self.graph.dims[name]) for name in read if name not in made)
+        return Graph(leaves, equations, (equations[-1].name,), self.graph.sizes)
+
+    def finished(self) -> Graph:
+        """The graph of what stands now, checked again as a whole."""
+        equations = tuple(self._equations.values())
+        return self.graph if equations == self.graph.equations else replace(self.graph, equations=equations)
+
+    def _add(self, equation: Equation) -> None:
+        self._equations[equation.name] = equation
+        for ref in references(equation.right):
+            self._readers[ref.name][equation.name] += 1
+
+    def _forget(self, equation: Equation) -> None:
+        for ref in references(equation.right):
+            readers = self._readers[ref.name]
+            readers[equation.name] -= 1
+            if not readers.total() and ref.name in self and ref.name not in self.graph.outputs:
+                self._forget(self._equations.pop(ref.name))
 
 
 # ---------------------------------------------------------------------------- sharing
@@ -145,19 +203,15 @@ def _merge(graph: Graph) -> Graph:
 
 def fuse(graph: Graph) -> Graph:
     """Puts a contraction that is read once, as a factor, into the contraction that reads it."""
-    equations = {equation.name: equation for equation in graph.equations}
+    draft = Draft(graph)
     for name in [equation.name for equation in graph.equations]:
-        producer = equations[name]
-        if name in graph.outputs or not isinstance(producer.right, Contraction | Ref):
+        producer, reader = draft[name], draft.only_reader(name)
+        if reader is None or not isinstance(producer.right, Contraction | Ref):
             continue
-        readers = [each for each in equations.values() for ref in references(each.right) if ref.name == name]
-        if len(readers) != 1:
-            continue
-        merged = inline(graph, readers[0], producer)
+        merged = inline(graph, reader, producer)
         if merged is not None:
-            equations[merged.name] = merged
-            del equations[name]
-    return replace(graph, equations=tuple(equations.values()))
+            draft.put(merged)
+    return draft.finished()
 
 
 def inline(graph: Graph, reader: Equation, producer: Equation, *, sums: bool = False) -> Equation | None:
@@ -322,55 +376,41 @@ def _split_entry(entry: str | tuple[str, ...], axis: str, parts: tuple[str, ...]
 # ---------------------------------------------------------------------------- distribution
 
 
-def distribute(graph: Graph, cost: Callable[[Graph, tuple[Equation, ...]], float]) -> Graph:
+def distribute(graph: Graph, cost: Callable[[Graph], float]) -> Graph:
     """Multiplies sums out, `(x·A + u)·B` into `x·A·B + u·B`, wherever `cost` says that pays.
 
     Args:
         graph: the graph.
-        cost: the expected seconds of some equations of a graph.
+        cost: the expected seconds of a graph; it is asked about a few equations at a time.
     """
-    names = [equation.name for equation in graph.equations]
-    for name in names:
-        reader = next((each for each in graph.equations if each.name == name), None)
-        if reader is None:
+    draft = Draft(graph)
+    for name in [equation.name for equation in graph.equations]:
+        if name not in draft:
             continue
-        for candidate, replaced in _distributions(graph, reader):
-            changed = cost(candidate, tuple(each for each in candidate.equations if each.name == name))
-            if changed < cost(graph, replaced):
-                graph = prune(candidate)
+        for candidate, replaced in _distributions(draft, draft[name]):
+            if cost(draft.part(candidate)) < cost(draft.part(*replaced)):
+                draft.put(candidate)
                 break
-    return graph
+    return draft.finished()
 
 
-def _distributions(graph: Graph, reader: Equation) -> Iterator[tuple[Graph, tuple[Equation, ...]]]:
+def _distributions(draft: Draft, reader: Equation) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
     """Ways to multiply a sum out in an equation, each with the equations it replaces."""
     if isinstance(reader.right, Contraction) and any(_is_sum(factor) for factor in reader.right.factors):
-        yield _replaced(graph, reader, multiplied_out(reader)), (reader,)
+        yield multiplied_out(reader), (reader,)
     for ref in references(reader.right):
-        producer = next((each for each in graph.equations if each.name == ref.name), None)
-        if producer is None or not _is_sum(producer.right) or producer.name in graph.outputs:
+        if ref.name not in draft or draft.only_reader(ref.name) is None:
             continue
-        if sum(other.name == ref.name for each in graph.equations for other in references(each.right)) != 1:
+        producer = draft[ref.name]
+        if not _is_sum(producer.right):
             continue
-        merged = inline(graph, reader, producer, sums=True)
+        merged = inline(draft.graph, reader, producer, sums=True)
         if (
             merged is not None
             and isinstance(merged.right, Contraction)
             and any(map(_is_sum, merged.right.factors))
         ):
-            changed = replace(
-                graph,
-                equations=tuple(
-                    multiplied_out(merged) if each is reader else each
-                    for each in graph.equations
-                    if each is not producer
-                ),
-            )
-            yield changed, (producer, reader)
-
-
-def _replaced(graph: Graph, old: Equation, new: Equation) -> Graph:
-    return replace(graph, equations=tuple(new if each is old else each for each in graph.equations))
+            yield multiplied_out(merged), (producer, reader)
 
 
 def _is_sum(expression: Expression) -> bool:
