@@ -202,6 +202,9 @@ class ArrayBackend:
     def device(self, array: Any = None) -> str:
         return "cpu"
 
+    def check_device(self, device: str) -> None:
+        return None
+
     def version(self, device: str) -> str:
         return f"{self.name} {getattr(self.xp, '__version__', '')} on {device}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ def _library() -> Any:
     except ImportError:
         raise BackendError(
             "CuPy is not installed",
-            fix="pip install 'tensornet-einsum[cupy-cuda12x]' (or cupy-cuda13x), on a machine with CUDA",
+            fix="pip install cupy-cuda12x (or cupy-cuda13x), on a machine with CUDA",
         ) from None
     return xp
 
@@ -38,6 +39,10 @@ class CupyBackend:
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"
+
+    def check_device(self, device: str) -> None:
+        if not re.fullmatch(r"cuda(:\d+)?", device):
+            raise BackendError(f"CuPy has no device '{device}'", fix="use device='cuda:0'")
 
     def version(self, device: str) -> str:
         _library()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tensornet.errors import BackendError
+
 from .array_api import helpers
 from .array_api import templates as generic
 
@@ -70,6 +72,10 @@ class NumpyBackend:
 
     def device(self, array: Any = None) -> str:
         return "cpu"
+
+    def check_device(self, device: str) -> None:
+        if device != "cpu":
+            raise BackendError(f"NumPy has no device '{device}'", fix="use device='cpu'")
 
     def version(self, device: str) -> str:
         import os

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -77,7 +78,7 @@ def _library() -> Any:
     try:
         import torch
     except ImportError:
-        raise BackendError("PyTorch is not installed", fix="pip install 'tensornet-einsum[torch]'") from None
+        raise BackendError("PyTorch is not installed", fix="pip install 'torch>=2.6'") from None
     return torch
 
 
@@ -175,12 +176,21 @@ class TorchBackend:
             return str(array.device)
         return str(_library().get_default_device())
 
+    def check_device(self, device: str) -> None:
+        if importlib.util.find_spec("torch") is None:
+            return  # planned here, to run elsewhere
+        try:
+            _library().device(device)
+        except RuntimeError:
+            fix = "use device='cpu' or 'cuda:0'"
+            raise BackendError(f"PyTorch has no device '{device}'", fix=fix) from None
+
     def version(self, device: str) -> str:
         import platform
 
         torch = _library()
         if device.startswith("cuda"):
-            if not torch.cuda.is_available():
+            if (torch.device(device).index or 0) >= torch.cuda.device_count():
                 raise BackendError(f"there is no device '{device}' here", fix="use device='cpu'")
             where = torch.cuda.get_device_name(device)
         else:

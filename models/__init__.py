@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tensornet.errors import EquationError, ShapeError
+from tensornet.errors import EquationError, ShapeError, near
 from tensornet.graph import Graph
 from tensornet.permutation import Factorization, factorize, see_before
 
@@ -132,15 +131,13 @@ def create(name: str, **changes: Any) -> Graph:
         16
     """
     if name not in _MAKERS:
-        near = difflib.get_close_matches(name, _MAKERS, 1)
-        fix = f"did you mean '{near[0]}'? " if near else ""
-        raise EquationError(
-            f"there is no layer or model '{name}'", fix=f"{fix}there are {', '.join(names())}"
-        )
+        fix = f"{near(name, _MAKERS)}there are {', '.join(names())}"
+        raise EquationError(f"there is no layer or model '{name}'", fix=fix)
     known = settings(name)
     for setting in changes:
         if setting not in known:
-            raise ShapeError(f"'{name}' has no setting '{setting}'", fix=f"its settings: {', '.join(known)}")
+            fix = f"{near(setting, known)}its settings: {', '.join(known)}"
+            raise ShapeError(f"'{name}' has no setting '{setting}'", fix=fix)
     missing = [
         each for each, default in known.items() if default is inspect.Parameter.empty and each not in changes
     ]

@@ -53,6 +53,8 @@ def measure(backend: Backend, device: str, rounds: int = 3) -> DeviceProfile:
     Raises:
         BackendError: the library or the device is missing.
     """
+    backend.check_device(device)
+    backend.version(device)  # before anything is timed: is it here?
     probe = _Probe(backend, device)
     found = [_constants(probe, device) for _ in range(rounds)][-1]
     usual = default_profile(device)

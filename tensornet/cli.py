@@ -1,11 +1,18 @@
-"""The command line: plan an equation, count a layer, run the study, measure the device."""
+"""The command line: plan an equation, count a layer, list the functions, run the study, measure the device.
+
+A result goes to standard output, as JSON with `--json`; what a user did wrong goes to standard error, as text
+either way, and the exit code is 2. A program looks at the exit code before it reads.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__
-from .equation import locate
-from .errors import Place, ShapeError, TensornetError
-from .expression import ELLIPSIS, axes_of_index, references
-from .graph import Graph
+from .errors import EquationError, ShapeError, TensornetError
 
 __all__ = ["app", "main"]
 
@@ -31,7 +35,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON for machines; an error stays text, on standard error."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
@@ -40,18 +47,27 @@ Settings = Annotated[
 
 def main() -> None:
     """Runs the command line; what a user can cause ends with one message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without µ shows ?
     try:
         app()
     except TensornetError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        _console(stderr=True).print(_printable(f"error: {error}"))
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print(
-            "stopped; what was finished is kept, and the same command goes on from there"
-        )
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(1)
+
+
+def _console(stderr: bool = False) -> Console:
+    """Where text is printed as it is: `softmax[j]` is no markup."""
+    return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+
+
+def _printable(text: str) -> str:
+    """The text with what would steer a terminal written out, `\\x1b` for an escape."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -82,12 +98,14 @@ def plan(
         typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter."),
     ] = "",
     outputs: Annotated[
-        str, typer.Option(help="The names of the results; the last equation if not given.")
+        str, typer.Option(help="The names of the results; that of the last equation if not given.")
     ] = "",
     size: Annotated[
         list[str] | None,
         typer.Option(
-            "--size", metavar="AXIS=SIZE", help="The size of an axis, e.g. `--size b=32`; repeatable."
+            "--size",
+            metavar="AXIS=SIZE",
+            help="The size of an axis, e.g. `--size b=32,i=8`; repeatable. One not given is assumed to be 64.",
         ),
     ] = None,
     backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "numpy",
@@ -102,18 +120,13 @@ def plan(
     """
     import tensornet as tn
 
-    text = sys.stdin.read() if equation == "-" else "\n".join(each.strip() for each in equation.split(";"))
-    sizes = _sizes(size or [])
-    graph = tn.layer(text, inputs=inputs, outputs=outputs, **sizes)
-    if graph.open_sizes:
-        missing = graph.open_sizes
-        fix = " ".join(f"--size {name}=…" for name in missing)
-        raise ShapeError(f"no size is given for {', '.join(missing)}", _first_place(graph, missing[0]), fix)
+    text = _standard_input() if equation == "-" else "\n".join(each.strip() for each in equation.split(";"))
+    graph = tn.layer(text, inputs=inputs, outputs=outputs, **_sizes(size or []))
     found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
     if as_json:
         typer.echo(found.to_json())
         return
-    Console(soft_wrap=True).print(str(found), markup=False, highlight=False)
+    _console().print(str(found))
     if code:
         typer.echo("\n" + found.code)
 
@@ -122,7 +135,7 @@ def plan(
 def count(
     name: Annotated[str, typer.Argument(help="A layer or a model; without one, all are listed.")] = "",
     settings: Settings = None,
-    depth: Annotated[int, typer.Option(help="How many dotted names make a part of the table.")] = 1,
+    depth: Annotated[int, typer.Option(min=1, help="How many dotted names make a part of the table.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Print the parameters and FLOPs of a layer or a model: formula, number, a table by part.
@@ -131,10 +144,12 @@ def count(
     """
     import tensornet as tn
 
+    from .planner import NOMINAL
+
     if not name:
         _list_models(as_json)
         return
-    graph = tn.models.create(name, **dict(_setting(each) for each in settings or []))
+    graph = tn.models.create(name, **_settings(settings or []))
     rows = tn.parameter_table(graph, depth)
     flops = tn.flop_formula(graph)
     document = {
@@ -145,6 +160,7 @@ def count(
         "flop_formula": str(flops),
         "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
         "open_sizes": list(graph.open_sizes),
+        "assumed": dict.fromkeys(graph.open_sizes, NOMINAL),
         "parts": [
             {"part": part, "formula": str(formula), "parameters": _plain(number)}
             for part, formula, number in rows
@@ -157,7 +173,7 @@ def count(
 
 
 def _print_count(document: dict[str, Any]) -> None:
-    console = Console(soft_wrap=True)
+    console = _console()
     table = Table(title=document["name"], title_justify="left")
     for heading in ("part", "formula", "parameters"):
         table.add_column(heading, justify="right" if heading == "parameters" else "left", overflow="fold")
@@ -168,10 +184,15 @@ def _print_count(document: dict[str, Any]) -> None:
     console.print(table)
     for label, key in (("parameters", "parameters"), ("FLOPs", "flops")):
         formula = document["parameter_formula" if key == "parameters" else "flop_formula"]
-        console.print(f"{label}: {formula} = {_grouped(document[key])}", markup=False, highlight=False)
+        console.print(f"{label}: {formula} = {_grouped(document[key])}")
     if document["sizes"]:
-        at = ", ".join(f"{axis}={value}" for axis, value in document["sizes"].items())
-        console.print(f"at {at}", markup=False, highlight=False)
+        console.print(f"at {_listed(document['sizes'])}")
+    if document["assumed"]:
+        console.print(f"the FLOPs are those of the order planned assuming {_listed(document['assumed'])}")
+
+
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{axis}={value}" for axis, value in sizes.items())
 
 
 def _list_models(as_json: bool) -> None:
@@ -186,13 +207,31 @@ def _list_models(as_json: bool) -> None:
     table = Table("name", "settings (with --set)")
     for name, known in rows.items():
         table.add_row(name, ", ".join(f"{key}={value}" if value else key for key, value in known.items()))
-    Console().print(table)
+    _console().print(table)
 
 
 def _shown(default: Any) -> str:
-    import inspect
-
     return "" if default is inspect.Parameter.empty else str(default)
+
+
+@app.command()
+def functions(as_json: Json = False) -> None:
+    """List the functions of the equation language: how each is written, and what it is."""
+    from .functions import FUNCTIONS, SUM
+
+    rows = [*FUNCTIONS.values(), SUM]
+    if as_json:
+        keys = ("name", "kind", "form", "formula")
+        typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in rows], indent=1))
+        return
+    table = Table("function", "form", "formula")
+    for row in rows:
+        table.add_row(row.name, row.form, row.formula)
+    console = _console()
+    console.print(table)
+    console.print(
+        "besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own"
+    )
 
 
 @app.command()
@@ -264,7 +303,7 @@ def study(
         seed=seed,
         rows=row,
         optimizers=optimizer,
-        recipe=dict(map(_setting, setting or [])),
+        recipe=_settings(setting or []),
         device=device,
         threads=threads,
         precision=precision,
@@ -289,7 +328,7 @@ def calibrate(
     from .protocol import load_backend
 
     chosen = load_backend(backend)
-    profile = measure(chosen, device or chosen.device())
+    profile = measure(chosen, chosen.device() if device is None else device)
     path = save_profile(profile)
     if as_json:
         typer.echo(json.dumps({**asdict(profile), "path": str(path or "")}, indent=1))
@@ -307,48 +346,67 @@ def calibrate(
     for name, value in asdict(profile).items():
         if name != "key":
             table.add_row(name, f"{value:.3g} {units.get(name, 'bytes/s')}")
-    console = Console(soft_wrap=True)
+    console = _console()
     console.print(table)
     console.print(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
-
-
-def _first_place(graph: Graph, axis: str) -> Place | None:
-    """Where the equations first name an axis."""
-    written = ELLIPSIS if axis == "lead" else axis
-    for equation in graph.equations:
-        for ref in references(equation.right):
-            if written in axes_of_index(ref.index):
-                return locate(ref.place, written)
-    return None
 
 
 # ---------------------------------------------------------------------------- reading options
 
 
-def _pair(text: str, what: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name.strip() or not value.strip():
-        raise ShapeError(f"'{text}' is not {what}", fix=f"write {what}")
-    return name.strip(), value.strip()
+def _standard_input() -> str:
+    """The equations piped in.
+
+    Raises:
+        EquationError: they are no text.
+    """
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte {error.object[error.start]:#04x} at position {error.start}"
+        raise EquationError(
+            f"standard input is no text in UTF-8: {found}", fix="pipe equations in, one a line"
+        ) from None
+
+
+def _pairs(texts: Iterable[str], what: str) -> dict[str, str]:
+    """`b=32` and the like, each name once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = (each.strip() for each in text.partition("="))
+        if not sign or not name or not value:
+            raise ShapeError(f"'{text}' is not {what}", fix=f"write {what}")
+        if found.setdefault(name, value) != value:
+            raise ShapeError(f"'{name}' is given twice: {found[name]} and {value}", fix="give it once")
+    return found
 
 
 def _sizes(texts: list[str]) -> dict[str, Any]:
     """`b=32,c=4` and the like; a size may be an expression such as 4*D."""
+    from . import layer
     from .reading import parse_size
 
-    pairs = [_pair(part, "AXIS=SIZE") for text in texts for part in text.split(",")]
-    return {name: parse_size(value) for name, value in pairs}
+    pairs = _pairs((part for text in texts for part in text.split(",")), "AXIS=SIZE")
+    taken = inspect.getfullargspec(layer)
+    for name, value in pairs.items():
+        if name in (*taken.args, *taken.kwonlyargs):
+            fix = f"write its size among the equations: {name}: {value}"
+            raise ShapeError(f"an axis called '{name}' cannot be sized by an option", fix=fix)
+    return {name: parse_size(value) for name, value in pairs.items()}
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _settings(texts: list[str]) -> dict[str, Any]:
+    return {name: _setting(value) for name, value in _pairs(texts, "NAME=VALUE").items()}
+
+
+def _setting(value: str) -> Any:
     """A number, a list, a truth value or a word; any other expression is a symbolic size."""
-    name, value = _pair(text, "NAME=VALUE")
     if value.lower() in ("true", "false"):
-        return name, value.lower() == "true"
+        return value.lower() == "true"
     try:
-        return name, ast.literal_eval(f"({value})")
+        return ast.literal_eval(f"({value})")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return name, value
+        return value
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .equation import Declaration, Equation, einstein, resolve
-from .errors import EquationError, Place, ShapeError
+from .errors import EquationError, Place, ShapeError, near
 from .expression import (
     ELLIPSIS,
     Call,
@@ -413,9 +413,10 @@ class _Block:
             if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
                 continue
             if name not in self.axes or not self._mentions(name):
-                axes = sorted(self.axes - set(self.given))
-                fix = f"the axes are {', '.join(axes)}" if axes else "leave it out"
-                raise ShapeError(f"a size is given for '{name}', which is no axis here", fix=fix)
+                axes = sorted(axis for axis in self.axes - {ELLIPSIS} if self._mentions(axis))
+                fix = f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
+                message = f"a size is given for '{name}', which is no axis here"
+                raise ShapeError(message, fix=near(name, axes) + fix)
         for leaf in leaves:
             if leaf.kind == "constant" and leaf.value is None:
                 raise EquationError(

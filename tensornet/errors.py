@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 __all__ = [
@@ -11,6 +13,7 @@ __all__ = [
     "Place",
     "ShapeError",
     "TensornetError",
+    "near",
     "no_positions",
     "outside",
 ]
@@ -71,6 +74,16 @@ class ShapeError(TensornetError, ValueError):
 
 class DtypeError(TensornetError, TypeError):
     """Element types disagree, or one cannot do what the equations ask of it."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'heads'? ` where one of the known names is a slip away from `name`, else nothing.
+
+    Names of another length are another word: 'floor' is no slip of 'foo'.
+    """
+    alike = [each for each in known if abs(len(each) - len(name)) <= max(1, len(name) // 4)]
+    found = difflib.get_close_matches(name, alike, 1, cutoff=0.7)
+    return f"did you mean '{found[0]}'? " if found else ""
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:

@@ -7,6 +7,7 @@ table of templates under the same name.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,6 +25,7 @@ class Function:
 
     `pointwise` maps elements (operands align by axis name), `axis` keeps the axes it runs over
     (softmax), `reduction` removes them (mean), `structure` moves elements (roll, concat).
+    `written` shows how an equation writes it, where kind and arity do not tell.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Function:
     formula: str
     options: tuple[tuple[str, float], ...] = ()
     infix: str = ""
+    written: str = ""
     scalar: Callable[..., Any] | None = field(default=None, compare=False)
     implementations: tuple[tuple[str, Callable[..., Any]], ...] = field(default=(), compare=False)
 
@@ -40,6 +43,17 @@ class Function:
         """Whether the function is written with axes in brackets, as `softmax[j](s)`."""
         return self.kind in ("axis", "reduction") or self.name in ("concat", "onehot")
 
+    @property
+    def form(self) -> str:
+        """How an equation writes it: `softmax[j](a)`, `a + b`, `where(condition, a, b)`."""
+        operands = string.ascii_lowercase[: self.arity[0]]
+        if self.written:
+            return self.written
+        if self.infix:
+            return f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}a"
+        arguments = [*operands, *(f"{name}={value:g}" for name, value in self.options)]
+        return f"{self.name}{'[j]' if self.takes_axes else ''}({', '.join(arguments)})"
+
 
 def _pointwise(
     name: str,
@@ -47,9 +61,10 @@ def _pointwise(
     arity: int | tuple[int, int] = 1,
     infix: str = "",
     scalar: Callable[..., Any] | None = None,
+    written: str = "",
 ) -> Function:
     bounds = arity if isinstance(arity, tuple) else (arity, arity)
-    return Function(name, "pointwise", bounds, formula, infix=infix, scalar=scalar)
+    return Function(name, "pointwise", bounds, formula, infix=infix, written=written, scalar=scalar)
 
 
 def _sigmoid(a: float) -> float:
@@ -65,7 +80,7 @@ def _table() -> dict[str, Function]:
     rows = [
         _pointwise("add", "a + b + …", many, "+", lambda *a: sum(a)),
         _pointwise("reciprocal", "1 / a", scalar=lambda a: 1 / a),
-        _pointwise("power", "a ** b", 2, "**", lambda a, b: float(a) ** float(b)),
+        _pointwise("power", "aᵇ", 2, "**", lambda a, b: float(a) ** float(b)),
         _pointwise("exp", "eᵃ", scalar=math.exp),
         _pointwise("expm1", "eᵃ − 1", scalar=math.expm1),
         _pointwise("log", "natural logarithm", scalar=math.log),
@@ -88,19 +103,30 @@ def _table() -> dict[str, Function]:
         _pointwise("softplus", "log(1 + eᵃ)", scalar=lambda a: math.log1p(math.exp(a))),
         _pointwise("maximum", "the larger of a and b", 2, scalar=max),
         _pointwise("minimum", "the smaller of a and b", 2, scalar=min),
-        _pointwise("where", "a if condition else b", 3, scalar=lambda c, a, b: a if c else b),
-        _pointwise("equal", "a == b", 2, "==", scalar=lambda a, b: a == b),
-        _pointwise("not_equal", "a != b", 2, "!=", scalar=lambda a, b: a != b),
+        _pointwise(
+            "where",
+            "a if condition else b",
+            3,
+            scalar=lambda c, a, b: a if c else b,
+            written="where(condition, a, b)",
+        ),
+        _pointwise("equal", "a = b", 2, "==", scalar=lambda a, b: a == b),
+        _pointwise("not_equal", "a ≠ b", 2, "!=", scalar=lambda a, b: a != b),
         _pointwise("less", "a < b", 2, "<", scalar=lambda a, b: a < b),
-        _pointwise("less_equal", "a <= b", 2, "<=", scalar=lambda a, b: a <= b),
+        _pointwise("less_equal", "a ≤ b", 2, "<=", scalar=lambda a, b: a <= b),
         _pointwise("greater", "a > b", 2, ">", scalar=lambda a, b: a > b),
-        _pointwise("greater_equal", "a >= b", 2, ">=", scalar=lambda a, b: a >= b),
+        _pointwise("greater_equal", "a ≥ b", 2, ">=", scalar=lambda a, b: a >= b),
         _pointwise("logical_and", "a and b", 2, "&", scalar=lambda a, b: bool(a and b)),
         _pointwise("logical_or", "a or b", 2, "|", scalar=lambda a, b: bool(a or b)),
         _pointwise("logical_not", "not a", 1, "~", lambda a: not a),
-        _pointwise("cast", "in the working type", scalar=float),
-        _pointwise("widen", "in float32, or in the working type if that is longer", scalar=float),
-        _pointwise("dropout", "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating", 2),
+        _pointwise("cast", "a in the working type", scalar=float),
+        _pointwise("widen", "a in float32, or in the working type if that is longer", scalar=float),
+        _pointwise(
+            "dropout",
+            "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating",
+            2,
+            written="dropout(a, rate)",
+        ),
         Function("softmax", "axis", (1, 1), "eᵃ / Σ eᵃ"),
         Function("log_softmax", "axis", (1, 1), "a − log Σ eᵃ"),
         Function("hardmax", "axis", (1, 1), "1 at the first largest element, 0 elsewhere"),
@@ -111,16 +137,32 @@ def _table() -> dict[str, Function]:
         Function("min", "reduction", (1, 1), "smallest element"),
         Function("prod", "reduction", (1, 1), "product of the elements"),
         Function("logsumexp", "reduction", (1, 1), "log Σ eᵃ"),
-        Function("index", "structure", (0, 0), "position along an axis, from 0"),
-        Function("roll", "structure", (1, 1), "cyclic shift: roll(x, i=s)[i] = x[i − s]"),
-        Function("concat", "structure", (1, 10**6), "operands one after another along an axis"),
-        Function("pad", "structure", (1, 1), "pad(x, i=(before, after), value=0)", (("value", 0),)),
-        Function("onehot", "structure", (1, 1), "onehot[v](t)[…, v] = 1 where t = v, else 0"),
+        Function("index", "structure", (0, 0), "position along an axis, from 0", written="index(i)"),
+        Function("roll", "structure", (1, 1), "a at i − s, around the ends", written="roll(a, i=s)"),
+        Function(
+            "concat",
+            "structure",
+            (1, 10**6),
+            "operands one after another along an axis",
+            written="concat[j](a, b, …)",
+        ),
+        Function(
+            "pad",
+            "structure",
+            (1, 1),
+            "a with so many more positions along an axis, fewer where negative",
+            (("value", 0),),
+            written="pad(a, i=(before, after), value=0)",
+        ),
+        Function("onehot", "structure", (1, 1), "1 where a is the position along j, else 0"),
     ]
     return {row.name: row for row in rows}
 
 
 FUNCTIONS: dict[str, Function] = _table()
+
+SUM = Function("sum", "reduction", (1, 1), "Σ a")
+"""Read as a contraction, so no row of the table; a user meets it as one function among others."""
 
 
 def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: Callable[..., Any]) -> None:

@@ -195,11 +195,13 @@ def plan(
         profile: the device constants; those measured on this machine if not given.
         memory_limit: bytes that may be alive at once, inputs and parameters included.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
-        **sizes: values for open sizes to plan at (64 for one not given). The code works for others.
+        **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
+            says so. The code works for others.
 
     Raises:
         ShapeError: a size is given that is not open.
-        BackendError: there is no such backend, or the plan needs more than `memory_limit`.
+        BackendError: there is no such backend, it has no such device, or the plan needs more than
+            `memory_limit`.
 
     Example:
         >>> import tensornet as tn
@@ -208,7 +210,8 @@ def plan(
         't1'
     """
     chosen = load_backend(backend)
-    device, dtype = device or chosen.device(), element_type(dtype)
+    device, dtype = chosen.device() if device is None else device, element_type(dtype)
+    chosen.check_device(device)
     profile = profile or profile_of(chosen, device)
     found = _schedule(graph, chosen.name, device, dtype, profile, memory_limit, compare, sizes)
     return replace(found, code=generate(found, chosen))
@@ -238,7 +241,8 @@ def _schedule(
         )
     alternatives = _alternatives(graph, values, profile, size) if compare else ()
     at = tuple(sorted(values.items()))
-    return Plan(graph, backend, device, dtype, at, steps, results, peak, alternatives)
+    assumed = tuple(name for name, _ in at if name not in sizes)
+    return Plan(graph, backend, device, dtype, at, steps, results, peak, assumed, alternatives)
 
 
 def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:

@@ -37,8 +37,14 @@ class Backend(Protocol):
     def device(self, array: Any = None) -> str:
         """The device of an array, or the default one, as text: `cpu`, `cuda:0`."""
 
+    def check_device(self, device: str) -> None:
+        """Raises a BackendError if the library has no device of that name on any machine."""
+
     def version(self, device: str) -> str:
-        """Library, version and hardware: the key under which measurements are kept."""
+        """Library, version and hardware: the key under which measurements are kept.
+
+        Raises a BackendError if the device is not here.
+        """
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
         """An array of this library from anything NumPy reads (or another library's, by DLPack)."""

@@ -12,7 +12,6 @@ expression  := see `expression`
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import re
 import textwrap
@@ -21,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .equation import Declaration, Equation, Statement, locate
-from .errors import EquationError, Place
+from .errors import EquationError, Place, near
 from .expression import (
     ELLIPSIS,
     Call,
@@ -363,9 +362,8 @@ class _Reader:
         if name == "sum":
             return self.sum(node, axes)
         if name not in FUNCTIONS:
-            near = difflib.get_close_matches(name, [*FUNCTIONS, "sum"], 1)
-            fix = f"did you mean '{near[0]}'? " if near else ""
-            raise self.fail(node.func, f"'{name}' is not a function", fix + "tn.register adds functions")
+            fix = "`tensornet functions` lists all, tn.register adds one of your own"
+            raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
         if name == "index":
             return self.position(node)
         return self.checked(node, name, axes)

@@ -69,6 +69,7 @@ class Plan:
         graph: what is computed, as the user wrote it.
         backend, device, dtype: what it was planned for.
         sizes: the sizes it was planned at, name and value.
+        assumed: the names among them that nobody gave a value.
         steps: the operations, in order.
         results: where the outputs are.
         peak_memory: bytes of the tensors alive at the worst step, inputs and parameters included.
@@ -84,6 +85,7 @@ class Plan:
     steps: tuple[Step, ...]
     results: tuple[Result, ...]
     peak_memory: int
+    assumed: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     code: str = field(default="", repr=False)
 
@@ -110,8 +112,7 @@ class Plan:
         return sum(step.seconds for step in self.steps)
 
     def __str__(self) -> str:
-        at = ", ".join(f"{name}={value:,}" for name, value in self.sizes)
-        lines = [f"plan for {self.backend} on {self.device}, {self.dtype}" + (f", at {at}" if at else "")]
+        lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
         shown = [str(step.equation) for step in self.steps]
         width = min(76, max((len(text) for text in shown), default=0))
         for number, (text, step) in enumerate(zip(shown, self.steps, strict=True), 1):
@@ -135,6 +136,12 @@ class Plan:
             )
         return "\n".join(lines)
 
+    def _shown_sizes(self) -> str:
+        given = [f"{name}={value:,}" for name, value in self.sizes if name not in self.assumed]
+        assumed = [f"{name}={value:,}" for name, value in self.sizes if name in self.assumed]
+        text = f", at {', '.join(given)}" if given else ""
+        return text + (f", assuming {', '.join(assumed)}" if assumed else "")
+
     def to_json(self) -> str:
         """The plan as JSON: what it is for, the steps as equations with their costs, the code."""
         document = {
@@ -144,6 +151,7 @@ class Plan:
             "device": self.device,
             "dtype": self.dtype,
             "sizes": dict(self.sizes),
+            "assumed": list(self.assumed),
             "graph": json.loads(self.graph.to_json()),
             "steps": [
                 {

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import tensornet as tn
+from tensornet import cli
+from tensornet.expression import subexpressions
+from tensornet.functions import FUNCTIONS, SUM
+
+COMMANDS = ("plan", "count", "functions", "study", "calibrate")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -22,9 +31,9 @@ def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 def test_help_reads_well() -> None:
     done = run("--help")
     assert done.returncode == 0
-    for word in ("plan", "count", "study", "calibrate", "fewest FLOPs", "handwritten"):
+    for word in ("fewest FLOPs", "handwritten", *COMMANDS):
         assert word in done.stdout
-    for command in ("plan", "count", "study", "calibrate"):
+    for command in COMMANDS:
         assert "--json" in run(command, "--help").stdout
 
 
@@ -57,22 +66,77 @@ def test_plan_as_json_and_from_standard_input() -> None:
 WRONG = [
     (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i"),
     (["h[b,p] = x[b,i]*U[p,i]; y[b] = h[b,i]*v[i]", "--inputs", "x", "--size", "i=3,p=4"], "sizes disagree: axis 'i' is i = 3, but in 'h' it is p = 4\n  line 2: y[b] = h[b,i]*v[i]\n                     ^\nfix: "),
-    (["y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2"], "no size is given for i\n  line 1: y[b] = x[b,i]*v[i]\n                     ^\nfix: --size i=…"),
+    (["y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2,i=2,zz=2"], "a size is given for 'zz', which is no axis here\nfix: the axes are b, i\n"),
+    (["y[b] = x[b,rows]*v[rows]", "--inputs", "x", "--size", "row=2"], "a size is given for 'row', which is no axis here\nfix: did you mean 'rows'? the axes are b, rows\n"),
+    (["y[b] = x[b,i]", "--inputs", "x", "--size", "b=2", "--size", "b=3"], "'b' is given twice: 2 and 3\nfix: give it once\n"),
+    (["y[inputs] = x[inputs]", "--inputs", "x", "--size", "inputs=2"], "an axis called 'inputs' cannot be sized by an option\nfix: write its size among the equations: inputs: 2\n"),
     (["y[b] = x[b,i", "--inputs", "x"], "syntax error: '[' was never closed\n  line 1: y[b] = x[b,i\n                  ^\nfix: an equation reads"),
     (["y[b] = x[b,i]", "--inputs", "x", "--size", "b"], "'b' is not AXIS=SIZE\nfix: write AXIS=SIZE"),
     (["y[b] = x[b,i]", "--inputs", "x", "--size", "b=2,i=2", "--backend", "jax"], "there is no backend 'jax'\nfix: choose one of numpy, torch, cupy"),
+    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu"], "NumPy has no device 'gpu'\nfix: use device='cpu'\n"),
+    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "torch"], "PyTorch has no device 'gpu'\nfix: use device='cpu' or 'cuda:0'\n"),
+    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "cupy"], "CuPy has no device 'gpu'\nfix: use device='cuda:0'\n"),
+    (["y[b] = x[b,i]", "--inputs", "x", "--dtype", "float12"], "there is no element type 'float12'\nfix: choose one of float16, "),
+    (["y[b] = sofmax[i](x[b,i])", "--inputs", "x"], "'sofmax' is not a function\n  line 1: y[b] = sofmax[i](x[b,i])\n                 ^^^^^^^^^\nfix: did you mean 'softmax'? `tensornet functions` lists all"),
+    (["y[b] = foo(x[b])", "--inputs", "x"], "'foo' is not a function\n  line 1: y[b] = foo(x[b])\n                 ^^^\nfix: `tensornet functions` lists all"),
+    (["y[b] = x[b]", "--inputs", "x", "--outputs", "\x1b[31mz"], "syntax error: invalid non-printable character U+001B\n  line 1: \\x1b: output\n"),
 ]  # fmt: skip
 
 
+def main(*arguments: str) -> str:
+    """Runs the command line in this process; its exit code, as text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["tensornet", *arguments])
+        with pytest.raises(SystemExit, match=r"^\d+$") as ended:
+            cli.main()
+    return str(ended.value)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_a_wrong_equation_ends_with_two_and_one_message(
+    arguments: list[str], message: str, form: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("plan", *arguments, *form) == "2"
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert done.err.startswith(f"error: {message}")
+
+
+def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "y[b,o] = x[b,i]*W[o,i]", "--inputs", "x", "--size", "i=4"]
+    assert main(*arguments) == "0"
+    shown = capsys.readouterr().out
+    assert shown.startswith("plan for numpy on cpu, float32, assuming b=64, o=64\n")
+    graph = tn.layer("y[b,o] = x[b,i]*W[o,i]", inputs="x", i=4)
+    assert str(tn.plan(graph, b=3)).startswith("plan for numpy on cpu, float32, at b=3, assuming o=64\n")
+    assert str(tn.plan(graph, b=64, o=64)).startswith("plan for numpy on cpu, float32, at b=64, o=64\n")
+    main(*arguments, "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["sizes"], document["assumed"]) == ({"b": 64, "o": 64}, ["b", "o"])
+    assert document["flops"] == 2 * 64 * 64 * 4
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"), WRONG, ids=["left", "disagree", "missing", "syntax", "option", "backend"]
+    ("piped", "message"),
+    [
+        (b"y[b] = x[b]\xff", "standard input is no text in UTF-8: byte 0xff at position 11"),
+        (b"y[b] = x[b]\x00", "syntax error: "),
+        (b"", "the input 'x' is never used"),
+    ],
 )
-def test_a_wrong_equation_ends_with_two_and_one_message(arguments: list[str], message: str) -> None:
-    done = run("plan", *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"error: {message}")
-    assert "Traceback" not in done.stderr
+def test_what_is_piped_in_may_be_no_text(piped: bytes, message: str) -> None:
+    command = [sys.executable, "-X", "utf8", "-m", "tensornet", "plan", "-", "--inputs", "x"]
+    done = subprocess.run(command, input=piped, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"error: {message}")
+
+
+def test_a_terminal_of_few_letters_shows_the_rest_as_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run("plan", "y[b] = x[b,i]*v[i]", "--inputs", "x")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1.00? the time" in done.stdout
 
 
 def test_count_prints_formula_number_and_parts() -> None:
@@ -86,11 +150,75 @@ def test_count_prints_formula_number_and_parts() -> None:
     assert document["parameters"] == 68 == sum(part["parameters"] for part in document["parts"])
     assert "tucker_to_tensor" in run("count").stdout
     assert set(json.loads(run("count", "--json").stdout)["tcl"]) == {"sizes", "ranks", "bias"}
-    wrong = run("count", "tcl", "--set", "size=3")
-    assert (wrong.returncode, wrong.stderr) == (
-        2,
-        "error: 'tcl' has no setting 'size'\nfix: its settings: sizes, ranks, bias\n",
-    )
+
+
+def test_count_says_at_which_sizes_it_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["count", "tcl", "--set", "sizes=4,4", "--set", "ranks=2"]
+    main(*arguments)
+    assert "the FLOPs are those of the order planned assuming lead=64" in capsys.readouterr().out
+    main(*arguments, "--json")
+    assert json.loads(capsys.readouterr().out)["assumed"] == {"lead": 64}
+
+
+WRONG_COUNTS = [
+    (["tcl", "--set", "size=3"], "error: 'tcl' has no setting 'size'\nfix: did you mean 'sizes'? its settings: sizes, ranks, bias\n"),
+    (["tcl", "--set", "zz=3"], "error: 'tcl' has no setting 'zz'\nfix: its settings: sizes, ranks, bias\n"),
+    (["tcl", "--set", "sizes"], "error: 'sizes' is not NAME=VALUE\nfix: write NAME=VALUE\n"),
+    (["tcl", "--set", "sizes=4", "--set", "sizes=5"], "error: 'sizes' is given twice: 4 and 5\nfix: give it once\n"),
+    (["tcl"], "error: 'tcl' needs sizes, ranks\nfix: its settings: sizes, ranks, bias\n"),
+    (["tlc"], "error: there is no layer or model 'tlc'\nfix: there are attention, "),
+    (["swin_tt"], "error: there is no layer or model 'swin_tt'\nfix: did you mean 'swin_t'? there are attention, "),
+    (["tcl", "--depth", "-1"], "Usage: "),
+    (["tcl", "--depth", "0"], "Usage: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(("arguments", "message"), WRONG_COUNTS)
+def test_a_wrong_count_ends_with_two_and_one_message(
+    arguments: list[str], message: str, form: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("count", *arguments, *form) == "2"
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert done.err.startswith(message)
+
+
+def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("functions", "--json") == "0"
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(rows) == {*FUNCTIONS, "sum"}
+    assert rows["normalize"] == {
+        "name": "normalize",
+        "kind": "axis",
+        "form": "normalize[j](a, eps=1e-05)",
+        "formula": "(a − mean) / √(variance + eps)",
+    }
+    assert main("functions") == "0"
+    shown = capsys.readouterr().out
+    for row in rows.values():
+        assert row["name"] in shown
+    assert "softmax[j](a)" in shown
+
+
+EXAMPLES = {", …": "", "(before, after)": "(1, 1)", "rate": "0.5", "i=s": "i=1"}
+
+
+@pytest.mark.parametrize("row", [*FUNCTIONS.values(), SUM], ids=lambda row: row.name)
+def test_every_function_reads_as_it_is_listed(row: Any) -> None:
+    """The form in the list, put into an equation, calls the function of that name."""
+    text = row.form
+    for symbol, example in EXAMPLES.items():
+        text = text.replace(symbol, example)
+    given = "a[i,j] b[i,j] condition[i,j]"
+    axes = "i" if row.kind == "reduction" or row.name == "index" else "i,j"
+    if row.name == "onehot":
+        given = given.replace("a[i,j]", "a[i]")
+    inputs = [name for name in given.split() if re.search(rf"\b{name[:-5]}\b", text)]
+    sizes = {axis: 3 for axis in "ij" if axis in f"{axes}{inputs}"}
+    (equation,) = tn.layer(f"y[{axes}] = {text}", inputs=inputs, **sizes).equations
+    called = [getattr(part, "function", "sum") for part in subexpressions(equation.right)]
+    assert row.name in called
 
 
 def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +226,9 @@ def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     document = json.loads(run("calibrate", "--backend", "numpy", "--json").stdout)
     assert Path(document["path"]).parent == tmp_path
     assert json.loads(Path(document["path"]).read_text())["flops"] == document["flops"]
-    assert run("calibrate", "--backend", "cupy").returncode == 2
+    for wrong in (["--backend", "cupy"], ["--device", "gpu"], ["--backend", "torch", "--device", "cuda:99"]):
+        assert main("calibrate", *wrong, "--json") == "2"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_version() -> None:

@@ -405,7 +405,7 @@ ERRORS = [
             "'__import__' is not a function",
             '  line 1: y[b] = __import__("os")',
             "                 ^^^^^^^^^^",
-            "fix: tn.register adds functions",
+            "fix: `tensornet functions` lists all, tn.register adds one of your own",
         ],
     ),
     (
@@ -423,7 +423,7 @@ ERRORS = [
             "'geluu' is not a function",
             "  line 1: y[b] = geluu(x[b])",
             "                 ^^^^^",
-            "fix: did you mean 'gelu'? tn.register adds functions",
+            "fix: did you mean 'gelu'? `tensornet functions` lists all, tn.register adds one of your own",
         ],
     ),
     (
@@ -664,7 +664,7 @@ ERRORS = [
             "'gélu' is not a function",
             "  line 1: é[b] = x[b] * gélu(x[b])",
             "                        ^^^^",
-            "fix: did you mean 'gelu'? tn.register adds functions",
+            "fix: did you mean 'gelu'? `tensornet functions` lists all, tn.register adds one of your own",
         ],
     ),
     (
