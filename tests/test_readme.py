@@ -44,7 +44,7 @@ def test_the_error_in_the_readme_is_the_error() -> None:
     assert f"error: {result.exception}\n" == shown
 
 
-@pytest.mark.parametrize("command", re.findall(r"\$ tensornet ((?:plan \"y|count).*)", README))
+@pytest.mark.parametrize("command", re.findall(r"\$ tensornet ((?:plan \"y|count|functions).*)", README))
 def test_commands_of_the_readme_run(command: str) -> None:
     result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
     assert result.exit_code == 0

@@ -31,7 +31,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = {**NEEDED, "PIL": "pillow"}.get(name.partition(".")[0], name)
-        fix = "pip install 'tensornet-einsum[study]'"
+        fix = f"pip install {package}; in a checkout, pip install '.[study]' installs all that it needs"
         raise BackendError(
             f"the study needs {package}, and it cannot be imported: {error}", fix=fix
         ) from None

@@ -247,7 +247,7 @@ def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping
         f"Used here: Python {platform.python_version()}, {versions}.",
         "",
         "```console",
-        "$ pip install 'tensornet-einsum[study]'",
+        "$ pip install '.[study]'  # in a checkout of tensornet",
         f"$ {' '.join(command)}",
         "```",
     ]
