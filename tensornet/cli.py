@@ -145,6 +145,7 @@ def count(
     import tensornet as tn
 
     from .planner import NOMINAL
+    from .sizes import evaluate
 
     if not name:
         _list_models(as_json)
@@ -156,7 +157,7 @@ def count(
         "name": name,
         "parameters": _plain(tn.parameter_count(graph)),
         "parameter_formula": str(tn.parameter_formula(graph)),
-        "flops": _plain(tn.flop_count(graph)),
+        "flops": _plain(evaluate(flops, graph.bound)),  # flop_count would plan once more
         "flop_formula": str(flops),
         "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
         "open_sizes": list(graph.open_sizes),
