@@ -147,6 +147,10 @@ def test_a_recipe_for_another_optimizer() -> None:
         ({"batch": True}, "batch is True"),
         ({"optimizer": "lion"}, "there is no optimizer 'lion'\nfix: choose of adamw, adam, sgd"),
         ({"speed": 1}, "the recipe has no setting 'speed'\nfix: its settings: epochs, batch"),
+        (
+            {"epoch": 1},
+            "the recipe has no setting 'epoch'\nfix: did you mean 'epochs'\\? its settings: epochs",
+        ),
     ],
 )
 def test_a_wrong_recipe_is_told(changes: dict[str, Any], message: str) -> None:

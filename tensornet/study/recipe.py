@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tensornet.errors import TensornetError
+from tensornet.errors import TensornetError, near
 
 from .libraries import library
 
@@ -82,9 +82,8 @@ class Recipe:
         values = {}
         for name, value in changes.items():
             if name not in known:
-                raise TensornetError(
-                    f"the recipe has no setting '{name}'", fix=f"its settings: {', '.join(known)}"
-                )
+                fix = f"{near(name, known)}its settings: {', '.join(known)}"
+                raise TensornetError(f"the recipe has no setting '{name}'", fix=fix)
             values[name] = _checked(name, value, type(known[name]))
         return replace(self, **values)
 
