@@ -9,12 +9,17 @@ only) and summed (in both, not in the result). A matrix product wants each group
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .device import DeviceProfile
 
-__all__ = ["Arrangement", "arrangements", "flatten", "ordered", "view_order"]
+__all__ = ["Arrangement", "arrangements", "extent", "flatten", "ordered", "view_order"]
+
+MOST = 10**60
+"""More elements than any tensor has; four such numbers still multiply to a finite one."""
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
@@ -28,7 +33,6 @@ class Arrangement:
         kind: "matmul", "dot" (rows and columns empty) or "multiply" (nothing summed).
         swapped: whether the second tensor stands on the left of the product.
         batch, rows, columns, summed: the groups, each in the order used.
-        broadcast: the leading axes of `batch` that only one of the two has.
         result: the groups of the result as it comes out.
         seconds: expected time, copies of operands included.
     """
@@ -41,6 +45,11 @@ class Arrangement:
     summed: Layout
     result: Groups
     seconds: float
+
+    @property
+    def groups(self) -> Groups:
+        """Batch, rows, columns and summed axes."""
+        return (self.batch, self.rows, self.columns, self.summed)
 
 
 def flatten(groups: Groups) -> Layout:
@@ -70,11 +79,9 @@ def _in_place(layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> bo
     return order is not None and not (order and order[-1] == 0 and (outer or inner))
 
 
-def _count(axes: Sequence[str], sizes: Mapping[str, int]) -> int:
-    total = 1
-    for axis in axes:
-        total *= sizes[axis]
-    return total
+def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
+    """The number of positions along some axes, cut off where only a hopeless order comes to."""
+    return min(math.prod([sizes[axis] for axis in axes]), MOST)
 
 
 def arrangements(
@@ -120,10 +127,10 @@ def _multiply(
     a: Layout, b: Layout, wanted: Layout | None, sizes: Mapping[str, int], profile: DeviceProfile, size: int
 ) -> Arrangement:
     everything = set(a) | set(b)
-    big, small = (a, b) if _count(a, sizes) >= _count(b, sizes) else (b, a)
+    big, small = (a, b) if extent(a, sizes) >= extent(b, sizes) else (b, a)
     result = wanted if wanted is not None and set(wanted) == everything else ordered(everything, big, small)
-    elements = _count(result, sizes)
-    moved = size * (_count(a, sizes) + _count(b, sizes) + elements)
+    elements = extent(result, sizes)
+    moved = size * (extent(a, sizes) + extent(b, sizes) + elements)
     seconds = profile.pointwise(moved, size * elements)
     return Arrangement("multiply", False, result, (), (), (), tuple((axis,) for axis in result), seconds)
 
@@ -144,15 +151,15 @@ def _dot(
         if view_order(first, (ordered(batch, first), ordered(summed, first))) == (0, 1):
             lead, tail = ordered(batch, first), ordered(summed, first)
             break
-    elements = _count(a, sizes)
-    seconds = profile.pointwise(2.0 * size * elements, size * _count(lead, sizes))
+    elements = extent(a, sizes)
+    seconds = profile.pointwise(2.0 * size * elements, size * extent(lead, sizes))
     seconds += sum(
         profile.permute(elements, size)
         for each, loose in zip((a, b), free, strict=True)
         if each != lead + tail and not loose
     )
     if wanted is not None and wanted != lead:
-        seconds += profile.permute(_count(lead, sizes), size)
+        seconds += profile.permute(extent(lead, sizes), size)
     return Arrangement("dot", False, lead, (), (), tail, (lead,) if lead else (), seconds)
 
 
@@ -197,19 +204,19 @@ def _price(
 ) -> Arrangement:
     batch, rows, columns, summed = groups
     batch_a, batch_b = (tuple(axis for axis in batch if axis in each) for each in (a, b))
-    m, n = _count(rows, sizes), _count(columns, sizes)
+    m, n = extent(rows, sizes), extent(columns, sizes)
     if swapped:
         m, n = n, m
-    seconds = profile.matmul(_count(batch, sizes), m, n, _count(summed, sizes), size)
+    seconds = profile.matmul(extent(batch, sizes), m, n, extent(summed, sizes), size)
     seconds *= (
         1.05 if swapped and not batch else 1.0
     )  # nearly a tie: what comes after likes the order as it stands
     if not free[0] and not _in_place(a, batch_a, rows, summed):
-        seconds += profile.permute(_count(a, sizes), size)
+        seconds += profile.permute(extent(a, sizes), size)
     if not free[1] and not _in_place(b, batch_b, summed, columns):
-        seconds += profile.permute(_count(b, sizes), size)
+        seconds += profile.permute(extent(b, sizes), size)
     result = (batch, columns, rows) if swapped else (batch, rows, columns)
     if wanted is not None and flatten(result) != wanted:
-        seconds += profile.permute(_count(flatten(result), sizes), size)
+        seconds += profile.permute(extent(flatten(result), sizes), size)
     kept = tuple(group for group in result if group)
     return Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)

@@ -41,7 +41,7 @@ class DeviceProfile:
     fresh_bytes: float  # results larger than this are touched for the first time
     fresh_bandwidth: float  # bytes/s at first touch
 
-    def matmul(self, batch: int, m: int, n: int, k: int, size: int) -> float:
+    def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
         share = (m / (m + self.half_rows)) * (n / (n + self.half_columns)) * (k / (k + self.half))
         rate = self.flops * share * min(1.0, 4.0 / size)
@@ -54,7 +54,7 @@ class DeviceProfile:
         """Seconds to move bytes in order."""
         return moved / self.bandwidth
 
-    def permute(self, elements: int, size: int) -> float:
+    def permute(self, elements: float, size: int) -> float:
         """Seconds to copy a tensor into another order of axes."""
         return 2.0 * elements * size / self.permute_bandwidth + self.fresh(elements * size) + self.launch
 

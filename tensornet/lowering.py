@@ -7,6 +7,7 @@ each n-ary contraction to `choose`, which returns which pairs to contract, and h
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -357,9 +358,9 @@ class _Lowering:
     def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
         """Sums the axes that only one factor has, which never hurts."""
         reduced: list[Value] = []
-        for position, each in enumerate(values):
-            others = {axis for n, other in enumerate(values) if n != position for axis in other.layout}
-            alone = tuple(axis for axis in each.layout if axis in summed and axis not in others)
+        holders = Counter(axis for each in values for axis in set(each.layout))
+        for each in values:
+            alone = tuple(axis for axis in each.layout if axis in summed and holders[axis] == 1)
             if alone:
                 left = tuple(axis for axis in each.layout if axis not in alone)
                 each = self.emit(left, Contraction((each.ref,), tuple(sorted(alone))), [each], each.sizes)
@@ -518,18 +519,28 @@ class _Lowering:
         self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None
     ) -> Value:
         """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
-        if isinstance(order, int):
-            return values[order]
-        way = order.way
-        left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
-        asked = (flatten((way.batch, way.rows, way.summed)), flatten((way.batch, way.summed, way.columns)))
-        if way.kind == "multiply" and wanted is not None:
-            left = ordered(flatten(way.result), wanted)
-            asked = (wanted, wanted)
-        a = self.build(order.first, values, sizes, asked[0])
-        b = self.build(order.second, values, sizes, asked[1])
-        right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
-        return self.emit(left, right, [a, b], sizes, way, True)
+        made, asked = list(values), self._asked(order, len(values), wanted)
+        for number, pair in enumerate(order):
+            way, a, b = pair.way, made[pair.first], made[pair.second]
+            left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
+            order_asked = asked.get(len(values) + number)
+            if way.kind == "multiply" and order_asked is not None:
+                left = ordered(flatten(way.result), order_asked)
+            right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
+            made.append(self.emit(left, right, [a, b], sizes, way, True))
+        return made[-1]
+
+    def _asked(self, order: Order, count: int, wanted: Layout | None) -> dict[int, Layout]:
+        """The order in memory that the reader of each intermediate would like, by its number."""
+        asked = {} if wanted is None else {count + len(order) - 1: wanted}
+        for number, pair in reversed(list(enumerate(order, count))):
+            way = pair.way
+            if way.kind != "multiply":
+                asked[pair.first] = flatten((way.batch, way.rows, way.summed))
+                asked[pair.second] = flatten((way.batch, way.summed, way.columns))
+            elif number in asked:
+                asked[pair.first] = asked[pair.second] = asked[number]
+        return asked
 
 
 # ---------------------------------------------------------------------------- small things

@@ -1,19 +1,10 @@
-"""Finding the order that is fastest on a device: opt_einsum's search under the time model.
-
-plan(graph) = rewrite, choose a tree of pairs for every contraction, lower, generate
-"""
+"""Graph to plan: rewrite, order every contraction, lower, generate."""
 
 from __future__ import annotations
 
-import functools
-import itertools
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-import opt_einsum
-from opt_einsum.paths import PathOptimizer
 
 from .calibration import profile_of
 from .codegen import generate
@@ -22,154 +13,17 @@ from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
 from .graph import Graph
 from .lowering import lower, peak_memory
+from .ordering import as_written, fastest, fewest_flops
 from .protocol import Backend, load_backend
 from .rewrite import distribute, simplify
 from .schedule import Alternative, Plan
-from .search import Choose, Order, Problem, Search, Tree, left_to_right, path_of, tree_of
+from .search import Choose
 from .sizes import evaluate
 
 __all__ = ["flop_count", "flop_formula", "plan"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""
-
-EXHAUSTIVE = 6
-"""Up to so many operands every order is considered, whatever comes out on the way."""
-
-
-# ---------------------------------------------------------------------------- search
-
-
-class FastestOrder(PathOptimizer):  # type: ignore[misc]
-    """opt_einsum's interface to the exhaustive search under the time model, for few operands.
-
-    Of each subset of the operands the fastest way is kept for every order in memory in which the
-    result may come out, so the cost of permutations between steps is counted, and outer products
-    are candidates like any other.
-
-    Args:
-        profile: the device.
-        itemsize: bytes of one element.
-    """
-
-    def __init__(self, profile: DeviceProfile, itemsize: int = 4) -> None:
-        self.profile, self.itemsize = profile, itemsize
-
-    def __call__(
-        self,
-        inputs: Sequence[Any],
-        output: Any,
-        size_dict: Mapping[str, int],
-        memory_limit: int | None = None,
-    ) -> list[tuple[int, ...]]:
-        """A path in opt_einsum's form; axes lie in memory in sorted order."""
-        layouts = tuple(tuple(sorted(each)) for each in inputs)
-        problem = Problem(layouts, frozenset(output), None, dict(size_dict), self.profile, self.itemsize)
-        return path_of(Search(problem).exhaustive()[1], len(inputs))
-
-
-def _local_time(problem: Problem) -> Callable[..., None]:
-    """The time model as a cost function for opt_einsum's dynamic programming.
-
-    Orders in memory are left out: axes count only by the group of the matrix product they form.
-    """
-    numbers = _numbered(problem)
-    sizes = [problem.sizes[name] for name in numbers]
-
-    def count(axes: frozenset[int]) -> int:
-        return functools.reduce(lambda total, axis: total * sizes[axis], axes, 1)
-
-    def compare(
-        cost1: float,
-        cost2: float,
-        union: frozenset[int],
-        size_dict: Sequence[int],
-        cost_cap: float,
-        s1: int,
-        s2: int,
-        xn: dict[int, Any],
-        g: int,
-        all_tensors: int,
-        inputs: Sequence[frozenset[int]],
-        cut: frozenset[int],
-        memory_limit: int | None,
-        contract1: Any,
-        contract2: Any,
-    ) -> None:
-        subset = s1 | s2
-        rest = [inputs[n] for n in range(len(inputs)) if g & (all_tensors ^ subset) >> n & 1]
-        legs = frozenset(axis for axis in union if axis not in cut or any(axis in other for other in rest))
-        a, b = legs_of[s1], legs_of[s2]
-        summed = union - legs
-        batch, rows, columns = a & b & legs, (a - b) & legs, (b - a) & legs
-        if summed:
-            seconds = problem.profile.matmul(
-                count(batch), count(rows), count(columns), count(summed), problem.itemsize
-            )
-        else:
-            moved = problem.itemsize * (count(a) + count(b) + count(legs))
-            seconds = problem.profile.pointwise(moved, problem.itemsize * count(legs))
-        cost = cost1 + cost2 + seconds
-        if cost <= cost_cap and (subset not in xn or cost < xn[subset][1]):
-            legs_of[subset] = legs
-            xn[subset] = (legs, cost, (contract1, contract2))
-
-    legs_of = {
-        1 << n: frozenset(numbers[axis] for axis in layout) for n, layout in enumerate(problem.layouts)
-    }
-    return compare
-
-
-def fastest(problem: Problem) -> Order:
-    """The order expected to be fastest: exhaustive for few operands, the best of several searches for more."""
-    count, search = len(problem.layouts), Search(problem)
-    if count <= EXHAUSTIVE:
-        return search.exhaustive()[1]
-    optimizers: list[Any] = ["greedy", "auto-hq", opt_einsum.DynamicProgramming("flops")]
-    optimizers.append(
-        opt_einsum.DynamicProgramming(_local_time(problem), cost_cap=False, search_outer=count <= 10)
-    )
-    ranked = [search.along(_search(problem, optimizer)) for optimizer in optimizers]
-    return min(ranked, key=lambda each: each[0])[1]
-
-
-def fewest_flops(problem: Problem) -> Order:
-    """The order with the fewest FLOPs, as opt_einsum finds it."""
-    search = opt_einsum.DynamicProgramming("flops", search_outer=len(problem.layouts) <= 8)
-    return Search(problem).along(_search(problem, search))[1]
-
-
-def as_written(problem: Problem) -> Order:
-    """From left to right."""
-    return Search(problem).along(left_to_right(len(problem.layouts)))[1]
-
-
-def _search(problem: Problem, optimizer: Any) -> Tree:
-    """Asks opt_einsum for a path.
-
-    Axes go under their numbers, in the order of `_numbered`: sets of numbers are walked in the same
-    order in every process, sets of letters are not, and equal costs would then be decided by chance.
-    """
-    numbers = _numbered(problem)
-    inputs = [tuple(numbers[axis] for axis in layout) for layout in problem.layouts]
-    output = tuple(numbers[axis] for axis in numbers if axis in problem.kept)
-    sizes = {numbers[axis]: problem.sizes[axis] for axis in numbers}
-    if isinstance(optimizer, str):
-        optimizer = opt_einsum.paths.get_path_fn(optimizer)
-    drawn = random.getstate()  # its random searches seed the generator that is everybody's
-    try:
-        return tree_of(optimizer(inputs, output, sizes, None), len(inputs))
-    except RuntimeError:
-        return left_to_right(len(inputs))
-    finally:
-        random.setstate(drawn)
-
-
-def _numbered(problem: Problem) -> dict[str, int]:
-    """The axes by number, as opt_einsum's dynamic programming numbers them: as they come, operand by operand."""
-    names = dict.fromkeys(itertools.chain(*problem.layouts))
-    return {axis: number for number, axis in enumerate(names)}
-
 
 # ---------------------------------------------------------------------------- planning
 

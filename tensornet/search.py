@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .arrangement import Arrangement, Layout, arrangements, flatten
+from .arrangement import Arrangement, Layout, arrangements, extent, flatten
 from .device import DeviceProfile
 
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
@@ -29,60 +28,80 @@ class Problem:
     profile: DeviceProfile
     itemsize: int
 
-    def needed(self, rest: Sequence[Layout], union: frozenset[str]) -> frozenset[str]:
-        """The axes of an intermediate that something else still needs."""
-        others = self.kept.union(*rest) if rest else self.kept
-        return union & others
+    def holders(self) -> dict[str, int]:
+        """The operands that have each axis, as a set of bits."""
+        found: dict[str, int] = dict.fromkeys(itertools.chain(*self.layouts), 0)
+        for number, layout in enumerate(self.layouts):
+            for axis in layout:
+                found[axis] |= 1 << number
+        return found
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two operands, or what came of pairs before, and the way to contract them."""
+    """Two tensors and the way to contract them.
 
-    first: Order
-    second: Order
+    A number below that of the operands is one of these; the ones above are the results of pairs, in order.
+    """
+
+    first: int
+    second: int
     way: Arrangement
 
 
-Order: TypeAlias = "int | Pair"
-"""An n-ary contraction decided: which pairs, and each in which way. A number is an operand."""
+Order: TypeAlias = "tuple[Pair, ...]"
+"""An n-ary contraction decided: which pairs, and each in which way. Empty for a single operand."""
 
 Choose: TypeAlias = "Callable[[Problem], Order]"
 
+Tree: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Which tensors to contract with which, numbered as in `Pair`."""
 
-Tree: TypeAlias = "int | tuple[Tree, Tree]"
-"""Which operands to contract with which; a number is an operand."""
+
+@dataclass(frozen=True)
+class _Made:
+    """An intermediate on the way to an order: what it was made of, how, and the operands in it."""
+
+    first: _Made | int
+    second: _Made | int
+    way: Arrangement
+    subset: int
+
 
 _Form: TypeAlias = tuple[Layout, bool]
 """The order a tensor comes out in, and whether any other would have cost the same."""
 
-_Forms: TypeAlias = dict[_Form, tuple[float, Order]]
+_Forms: TypeAlias = dict[_Form, tuple[float, "_Made | int"]]
 """For every form an intermediate may take, the fastest way to it."""
 
 
 class Search:
-    """Ways to make the intermediates of one contraction, by dynamic programming over their forms."""
+    """Ways to make the intermediates of one contraction, by dynamic programming over their forms.
+
+    A set of operands is a number, with a bit for each of them.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.everything = (1 << len(problem.layouts)) - 1
+        self.holders = problem.holders()
 
     def operand(self, number: int) -> _Forms:
         return {(self.problem.layouts[number], False): (0.0, number)}
 
-    def kept(self, subset: int) -> frozenset[str]:
-        """The axes of the intermediate made of a subset of the operands."""
-        layouts = self.problem.layouts
-        inside = [layout for n, layout in enumerate(layouts) if subset >> n & 1]
-        outside = [layout for n, layout in enumerate(layouts) if not subset >> n & 1]
-        return self.problem.needed(outside, frozenset(itertools.chain.from_iterable(inside)))
-
-    def join(self, subset: int, first: _Forms, second: _Forms, best: _Forms) -> None:
-        """Adds to `best` the ways to make a subset from two intermediates."""
-        problem, kept = self.problem, self.kept(subset)
+    def join(self, one: tuple[int, _Forms], other: tuple[int, _Forms], best: _Forms) -> None:
+        """Adds to `best` the ways to make an intermediate from two others, each with its operands."""
+        problem, subset = self.problem, one[0] | other[0]
+        axes = {
+            axis
+            for forms in (one[1], other[1])
+            for (layout, _) in itertools.islice(forms, 1)
+            for axis in layout
+        }
+        kept = frozenset(axis for axis in axes if axis in problem.kept or self.holders[axis] & ~subset)
         wanted = problem.wanted if subset == self.everything else None
-        for (a, (time_a, order_a)), (b, (time_b, order_b)) in itertools.product(
-            first.items(), second.items()
+        for (a, (time_a, made_a)), (b, (time_b, made_b)) in itertools.product(
+            one[1].items(), other[1].items()
         ):
             loose = (a[1], b[1])
             for way in arrangements(
@@ -90,85 +109,172 @@ class Search:
             ):
                 form, seconds = (flatten(way.result), way.kind == "multiply"), time_a + time_b + way.seconds
                 if form not in best or seconds < best[form][0]:
-                    best[form] = (seconds, Pair(order_a, order_b, way))
+                    best[form] = (seconds, _Made(made_a, made_b, way, subset))
 
     def worthwhile(self, forms: _Forms) -> _Forms:
         """The forms that nothing beats: not the fastest and a permutation, and the quickest `FORMS` of them."""
         least, (layout, _) = min((seconds, form) for form, (seconds, _) in forms.items())
-        elements = math.prod(self.problem.sizes[axis] for axis in layout)
+        elements = extent(layout, self.problem.sizes)
         bound = least + self.problem.profile.permute(elements, self.problem.itemsize)
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
         return dict([each for each in ranked if each[1][0] <= bound][:FORMS])
 
-    def along(self, tree: Tree) -> tuple[float, Order]:
-        """The fastest forms along a given tree."""
+    def along(self, tree: Tree, breadth: int = 2) -> tuple[float, Order]:
+        """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
 
-        def walk(part: Tree) -> tuple[int, _Forms]:
-            if isinstance(part, int):
-                return 1 << part, self.operand(part)
-            (set_a, a), (set_b, b) = walk(part[0]), walk(part[1])
-            best: _Forms = {}
-            self.join(set_a | set_b, a, b, best)
-            return set_a | set_b, self.worthwhile(best)
-
-        return min(walk(tree)[1].values(), key=lambda each: each[0])
+        Args:
+            tree: which tensors to contract with which.
+            breadth: each intermediate may be made of its parts, cut as finely as into so many, in any
+                order; with 2 the tree stays as it is.
+        """
+        known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
+        made = list(known)
+        for one, other in tree:
+            made.append(made[one] | made[other])
+            known |= self._among(self._cut(made[one], made[other], known, breadth), known)
+        return self._fastest(known[self.everything])
 
     def exhaustive(self) -> tuple[float, Order]:
         """The fastest of all trees."""
-        count = len(self.problem.layouts)
-        found = {1 << n: self.operand(n) for n in range(count)}
-        for number in range(2, count + 1):
-            for members in itertools.combinations(range(count), number):
-                subset = sum(1 << n for n in members)
+        known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
+        return self._fastest(self._among(list(known), known)[self.everything])
+
+    def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
+        """The two parts of an intermediate cut finer, the slowest first, as they were made."""
+        parts = {subset: self._least(known[subset]) for subset in (one, other)}
+        while len(parts) < breadth and any(isinstance(made, _Made) for _, made in parts.values()):
+            subset, (_, made) = max(parts.items(), key=lambda each: each[1][0])
+            assert isinstance(made, _Made)
+            first = made.first.subset if isinstance(made.first, _Made) else 1 << made.first
+            del parts[subset]
+            parts |= {half: self._least(known[half]) for half in (first, subset ^ first)}
+        return sorted(parts, key=lambda subset: subset & -subset)
+
+    def _least(self, forms: _Forms) -> tuple[float, _Made | int]:
+        """The seconds an intermediate takes at least, and how it is made then."""
+        return min(forms.values(), key=lambda each: each[0])
+
+    def _among(self, parts: Sequence[int], known: Mapping[int, _Forms]) -> dict[int, _Forms]:
+        """The best forms of every union of some tensors, by any tree."""
+        found = {subset: known[subset] for subset in parts}
+        for number in range(2, len(parts) + 1):
+            for members in itertools.combinations(parts, number):
                 best: _Forms = {}
-                for half in _halves(subset):
-                    self.join(subset, found[half], found[subset ^ half], best)
-                found[subset] = self.worthwhile(best)
-        return min(found[self.everything].values(), key=lambda each: each[0])
+                for chosen in _halves(number):
+                    half = sum(part for place, part in enumerate(members) if chosen >> place & 1)
+                    rest = sum(members) ^ half
+                    self.join((half, found[half]), (rest, found[rest]), best)
+                found[sum(members)] = self.worthwhile(best)
+        return found
+
+    def _fastest(self, forms: _Forms) -> tuple[float, Order]:
+        seconds, made = self._least(forms)
+        return seconds, _in_order(made, len(self.problem.layouts))
 
 
-def _halves(subset: int) -> list[int]:
-    """The ways to cut a set of operands in two, each once."""
-    lowest = subset & -subset
-    halves, half = [], (subset - 1) & subset
-    while half:
-        if half & lowest:
-            halves.append(half)
-        half = (half - 1) & subset
-    return halves
+def _in_order(made: _Made | int, count: int) -> Order:
+    """The pairs of an intermediate of `count` operands, each after those it is made of."""
+    numbers: dict[int, int] = {}
+    pairs: list[Pair] = []
+    waiting: list[_Made | int] = [made]
+    while waiting:
+        last = waiting[-1]
+        parts = () if isinstance(last, int) else (last.first, last.second)
+        unmade = [part for part in parts if isinstance(part, _Made) and id(part) not in numbers]
+        if unmade:
+            waiting.extend(reversed(unmade))
+            continue
+        waiting.pop()
+        if isinstance(last, _Made) and id(last) not in numbers:
+            one, other = (part if isinstance(part, int) else numbers[id(part)] for part in parts)
+            numbers[id(last)] = count + len(pairs)
+            pairs.append(Pair(one, other, last.way))
+    return tuple(pairs)
+
+
+@functools.cache
+def _halves(count: int) -> tuple[int, ...]:
+    """The ways to cut `count` things in two, each once, as the set of bits that holds the first."""
+    return tuple(half for half in range((1 << count) - 2, 0, -1) if half & 1)
+
+
+# ---------------------------------------------------------------------------- trees and paths
 
 
 def left_to_right(count: int) -> Tree:
-    tree: Tree = 0
-    for number in range(1, count):
-        tree = (tree, number)
-    return tree
+    """Each operand onto what came of those before it."""
+    return tuple((number if number == 0 else count + number - 1, number + 1) for number in range(count - 1))
 
 
-def tree_of(path: Sequence[Sequence[int]], count: int) -> Tree:
-    """opt_einsum's path (positions in a shrinking list) as a tree of pairs."""
-    operands: list[Tree] = list(range(count))
+def tree_of(path: Iterable[Sequence[int]], count: int) -> Tree:
+    """opt_einsum's path (positions in a shrinking list) as pairs; a step of more than two goes from the left."""
+    present, tree = list(range(count)), list[tuple[int, int]]()
+
+    def join(one: int, other: int) -> int:
+        tree.append((one, other))
+        return count + len(tree) - 1
+
     for positions in path:
-        taken = [operands.pop(position) for position in sorted(positions, reverse=True)][::-1]
-        operands.append(functools.reduce(lambda a, b: (a, b), taken))
-    return functools.reduce(lambda a, b: (a, b), operands)
+        taken = [present.pop(position) for position in sorted(positions, reverse=True)][::-1]
+        present.append(functools.reduce(join, taken))
+    functools.reduce(join, present)
+    return tuple(tree)
 
 
 def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
     """An order of pairs as opt_einsum's path."""
-    operands: list[Order] = list(range(count))
-    path: list[tuple[int, ...]] = []
-
-    def walk(part: Order) -> None:
-        if isinstance(part, int):
-            return
-        walk(part.first)
-        walk(part.second)
-        positions = sorted((operands.index(part.first), operands.index(part.second)))
+    present, path = list(range(count)), list[tuple[int, ...]]()
+    for number, pair in enumerate(order):
+        positions = sorted((present.index(pair.first), present.index(pair.second)))
         path.append(tuple(positions))
         for position in reversed(positions):
-            operands.pop(position)
-        operands.append(part)
-
-    walk(order)
+            present.pop(position)
+        present.append(count + number)
     return path
+
+
+# ---------------------------------------------------------------------------- equal problems
+
+
+def searched_once(choose: Choose, most: int = 4096) -> Choose:
+    """The choice, made once for all problems that differ in the names of their axes alone.
+
+    The names that stand in for the axes sort as they do, so that nothing decided by order changes.
+    """
+
+    @functools.lru_cache(maxsize=most)
+    def chosen(
+        layouts: tuple[Layout, ...],
+        kept: frozenset[str],
+        wanted: Layout | None,
+        sizes: tuple[int, ...],
+        profile: DeviceProfile,
+        itemsize: int,
+    ) -> Order:
+        named = {f"{number:05}": size for number, size in enumerate(sizes)}
+        return choose(Problem(layouts, kept, wanted, named, profile, itemsize))
+
+    def choice(problem: Problem) -> Order:
+        axes = sorted(set(itertools.chain(*problem.layouts)))
+        stand_in = {axis: f"{number:05}" for number, axis in enumerate(axes)}
+        own = {name: axis for axis, name in stand_in.items()}
+
+        def moved(layout: Layout, names: Mapping[str, str]) -> Layout:
+            return tuple(names[axis] for axis in layout)
+
+        def way_back(way: Arrangement) -> Arrangement:
+            batch, rows, columns, summed = (moved(each, own) for each in way.groups)
+            result = tuple(moved(group, own) for group in way.result)
+            return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)
+
+        order = chosen(
+            tuple(moved(layout, stand_in) for layout in problem.layouts),
+            frozenset(stand_in[axis] for axis in problem.kept if axis in stand_in),
+            None if problem.wanted is None else moved(problem.wanted, stand_in),
+            tuple(problem.sizes[axis] for axis in axes),
+            problem.profile,
+            problem.itemsize,
+        )
+        return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
+
+    return choice

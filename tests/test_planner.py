@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.calibration import measure, profile_of
 from tensornet.device import DeviceProfile, default_profile, load_profile, save_profile
-from tensornet.planner import FastestOrder, fastest, fewest_flops
+from tensornet.ordering import FastestOrder, fastest, fewest_flops
 from tensornet.protocol import load_backend
 from tensornet.rewrite import distribute, fuse, prune, share, simplify
-from tensornet.search import Problem, Search, path_of
+from tensornet.search import Problem, Search, Tree, path_of
 
 from . import reference
 from .strategies import Block, blocks
@@ -32,16 +32,14 @@ from .strategies import Block, blocks
 CPU = default_profile("cpu")
 
 
-def trees(items: tuple[int, ...]) -> Iterator[Any]:
-    """Every way to contract operands in pairs."""
-    if len(items) == 1:
-        yield items[0]
-        return
-    first, rest = items[0], items[1:]
-    for count in range(len(rest)):
-        for chosen in itertools.combinations(rest, count):
-            left, right = (first, *chosen), tuple(n for n in rest if n not in chosen)
-            yield from itertools.product(trees(left), trees(right))
+def trees(present: tuple[int, ...], made: int) -> Iterator[Tree]:
+    """Every way to contract tensors in pairs, the next result under the number `made`."""
+    if len(present) == 1:
+        yield ()
+    for one, other in itertools.combinations(present, 2):
+        rest = (*(each for each in present if each not in (one, other)), made)
+        for tree in trees(rest, made + 1):
+            yield ((one, other), *tree)
 
 
 @st.composite
@@ -59,7 +57,8 @@ def problems(draw: Any, most: int = 4) -> Problem:
 @given(problems())
 def test_no_order_is_faster_than_the_one_found(problem: Problem) -> None:
     best, _ = Search(problem).exhaustive()
-    for tree in trees(tuple(range(len(problem.layouts)))):
+    count = len(problem.layouts)
+    for tree in trees(tuple(range(count)), count):
         assert best <= Search(problem).along(tree)[0] * (1 + 1e-9)
 
 

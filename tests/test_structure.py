@@ -22,7 +22,7 @@ FLOORS = {
     0: ("equation", "reading", "errors", "functions", "expression", "sizes", "permutation"),
     1: ("graph", "shape", "unify", "elaboration", "composition", "hygiene", "protocol"),
     2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement", "search"),
-    3: ("planner", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),
+    3: ("planner", "ordering", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),
     4: ("models", "backends"),
     5: ("cli", "study"),
 }

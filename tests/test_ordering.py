@@ -1,0 +1,233 @@
+"""Contractions of many operands: chains, rings, trees, stars, hyperedges; against opt_einsum and NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import opt_einsum
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.device import default_profile
+from tensornet.ordering import FastestOrder, as_written, fastest, fewest_flops
+from tensornet.search import Order, Problem, Search, left_to_right, path_of, tree_of
+
+from .conftest import within
+
+CPU = default_profile("cpu")
+Operands = list[tuple[str, ...]]
+
+
+def problem(operands: Operands, kept: set[str], size: Callable[[str], int]) -> Problem:
+    axes = dict.fromkeys(itertools.chain(*operands))
+    return Problem(tuple(operands), frozenset(kept), None, {axis: size(axis) for axis in axes}, CPU, 4)
+
+
+def chain(count: int) -> Problem:
+    return problem([(f"a{n}", f"a{n + 1}") for n in range(count)], {"a0", f"a{count}"}, lambda axis: 8)
+
+
+def ring(count: int) -> Problem:
+    return problem([(f"a{n}", f"a{(n + 1) % count}") for n in range(count)], set(), lambda axis: 8)
+
+
+def tree(count: int) -> Problem:
+    """Node n holds the edge to its parent, and those to nodes 2n + 1 and 2n + 2."""
+    below = [(f"e{n}", *(f"e{m}" for m in (2 * n + 1, 2 * n + 2) if m < count)) for n in range(count)]
+    return problem(below, {"e0"}, lambda axis: 4)
+
+
+def star(count: int) -> Problem:
+    rays = count - 1
+    centre = tuple(f"a{n}" for n in range(min(rays, 10)))
+    return problem([centre, *((f"a{n % 10}", f"b{n}") for n in range(rays))], set(), lambda axis: 3)
+
+
+def cp(count: int) -> Problem:
+    """x[b, i…] · Π U[iₙ, r] · Π V[oₙ, r]: the rank is an axis of every factor."""
+    modes = (count - 1) // 2
+    ins, outs = ([f"{letter}{n}" for n in range(modes)] for letter in "io")
+    factors = [(axis, "r") for axis in (*ins, *outs)]
+    return problem([("b", *ins), *factors], {"b", *outs}, lambda axis: {"b": 64, "r": 32}.get(axis, 4))
+
+
+def train(count: int) -> Problem:
+    """x[b, i…] times the cores of a tensor train, a matrix."""
+    last = count - 2
+    cores = [
+        (*([f"r{n}"] if n else []), f"i{n}", f"o{n}", *([f"r{n + 1}"] if n < last else []))
+        for n in range(count - 1)
+    ]
+    kept = {"b", *(f"o{n}" for n in range(count - 1))}
+    return problem(
+        [("b", *(f"i{n}" for n in range(count - 1))), *cores],
+        kept,
+        lambda axis: {"b": 64, "r": 8}.get(axis[0], 2),
+    )
+
+
+def states(count: int) -> Problem:
+    """The inner product of two matrix product states."""
+    sites = count // 2
+    rows = [
+        (*([f"{letter}{n}"] if n else []), f"i{n}", *([f"{letter}{n + 1}"] if n < sites - 1 else []))
+        for letter in "pq"
+        for n in range(sites)
+    ]
+    return problem(rows, set(), lambda axis: 2 if axis[0] == "i" else 8)
+
+
+def kronecker(count: int) -> Problem:
+    modes = range(count - 1)
+    kept = {"b", *(f"o{n}" for n in modes)}
+    operands = [("b", *(f"i{n}" for n in modes)), *((f"o{n}", f"i{n}") for n in modes)]
+    return problem(operands, kept, lambda axis: 64 if axis == "b" else 2)
+
+
+NETWORKS = [
+    *(each(count) for each in (chain, ring, tree, star, states) for count in (7, 16, 32, 64)),
+    *(each(count) for each in (cp, train, kronecker) for count in (7, 13)),
+    train(17),
+]
+
+
+def seconds(order: Order) -> float:
+    return sum(pair.way.seconds for pair in order)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda each: f"{len(each.layouts)} of {each.layouts[-1]}")
+def test_never_slower_than_the_path_of_opt_einsum(network: Problem) -> None:
+    with within(60):
+        found = fastest(network)
+    sets = [frozenset(layout) for layout in network.layouts]
+    path = opt_einsum.paths.get_path_fn("auto")(sets, network.kept, dict(network.sizes))
+    theirs, _ = Search(network).along(tree_of(path, len(sets)))
+    assert seconds(found) <= theirs * (1 + 1e-9)
+    assert len(found) == len(sets) - 1
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda each: f"{len(each.layouts)} of {each.layouts[-1]}")
+@pytest.mark.parametrize("choose", [fastest, fewest_flops, as_written], ids=lambda each: each.__name__)
+def test_orders_of_many_operands_compute_the_product(
+    network: Problem, choose: Callable[[Problem], Order]
+) -> None:
+    """Sizes are made small, so that the product can be had another way; the order is that of the large ones."""
+    small = replace(
+        network, sizes={axis: 1 + number % 2 for number, axis in enumerate(sorted(network.sizes))}
+    )
+    generator = np.random.default_rng(0)
+    numbers = {axis: number for number, axis in enumerate(small.sizes)}
+    arrays = [generator.uniform(0.5, 1, [small.sizes[axis] for axis in layout]) for layout in small.layouts]
+    kept = sorted(small.kept)
+    made = [(array, layout) for array, layout in zip(arrays, small.layouts, strict=True)]
+    for pair in choose(network):
+        (a, one), (b, two) = made[pair.first], made[pair.second]
+        result = tuple(itertools.chain(*pair.way.result))
+        made.append((_product(a, one, b, two, result), result))
+    operands = [
+        part
+        for array, layout in zip(arrays, small.layouts, strict=True)
+        for part in (array, _to(layout, numbers))
+    ]
+    expected = opt_einsum.contract(*operands, _to(kept, numbers), optimize="greedy")
+    array, layout = made[-1]
+    np.testing.assert_allclose(
+        np.transpose(array, [layout.index(axis) for axis in kept]), expected, rtol=1e-9
+    )
+
+
+def _to(layout: tuple[str, ...] | list[str], numbers: dict[str, int]) -> list[int]:
+    return [numbers[axis] for axis in layout]
+
+
+def _product(
+    a: np.ndarray, one: tuple[str, ...], b: np.ndarray, two: tuple[str, ...], result: tuple[str, ...]
+) -> np.ndarray:
+    local = {axis: number for number, axis in enumerate(dict.fromkeys((*one, *two)))}
+    return np.einsum(a, _to(one, local), b, _to(two, local), _to(result, local))
+
+
+@settings(max_examples=25)
+@given(st.randoms(use_true_random=False), st.integers(7, 14))
+def test_random_networks_with_hyperedges(generator: random.Random, count: int) -> None:
+    """Each axis in one to four of the operands, kept or summed."""
+    operands: list[list[str]] = [[] for _ in range(count)]
+    for number in range(count + 2):
+        for each in generator.sample(operands, generator.randint(1, 4)):
+            each.append(f"a{number}")
+    operands = [each or ["a0"] for each in operands]
+    axes = sorted(set(itertools.chain(*operands)))
+    alone = {axis for axis in axes if sum(axis in each for each in operands) == 1}
+    kept = alone | {axis for axis in axes if generator.random() < 0.15}
+    sizes = {axis: generator.choice((1, 2, 3)) for axis in axes}
+    network = problem([tuple(each) for each in operands], kept, sizes.__getitem__)
+    arrays = [
+        np.random.default_rng(n).uniform(0.5, 1, [sizes[a] for a in each]) for n, each in enumerate(operands)
+    ]
+    numbers = {axis: number for number, axis in enumerate(axes)}
+    parts = [
+        part for array, each in zip(arrays, operands, strict=True) for part in (array, _to(each, numbers))
+    ]
+    made = [(array, tuple(each)) for array, each in zip(arrays, operands, strict=True)]
+    for pair in fastest(network):
+        result = tuple(itertools.chain(*pair.way.result))
+        made.append((_product(*made[pair.first], *made[pair.second], result), result))
+    array, layout = made[-1]
+    expected = opt_einsum.contract(*parts, _to(sorted(kept), numbers), optimize="greedy")
+    found = np.transpose(array, [layout.index(axis) for axis in sorted(kept)])
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_equal_problems_are_searched_once() -> None:
+    """Problems that differ in the names of their axes alone get the same order, each in its own names."""
+    one, other = chain(9), chain(9)
+    renamed = Problem(
+        tuple(tuple(f"z{axis}" for axis in layout) for layout in other.layouts),
+        frozenset(f"z{axis}" for axis in other.kept),
+        None,
+        {f"z{axis}": size for axis, size in other.sizes.items()},
+        CPU,
+        4,
+    )
+    first, second = fastest(one), fastest(renamed)
+    assert [(pair.first, pair.second) for pair in first] == [(pair.first, pair.second) for pair in second]
+    assert second[-1].way.result == tuple(
+        tuple(f"z{axis}" for axis in group) for group in first[-1].way.result
+    )
+
+
+def test_trees_and_paths() -> None:
+    assert left_to_right(4) == ((0, 1), (4, 2), (5, 3))
+    assert tree_of([(0, 1), (0, 1), (0, 1)], 4) == ((0, 1), (2, 3), (4, 5))
+    assert tree_of([(0, 1, 2)], 3) == ((0, 1), (3, 2))
+    assert path_of(fastest(chain(3)), 3) in ([(0, 1), (0, 1)], [(1, 2), (0, 1)])
+
+
+def test_an_image_of_784_sites_is_one_contraction() -> None:
+    """A matrix product state over 784 pixels, written sites last; against a loop over the sites."""
+    sites, rank, labels = 784, 3, 5
+    x = ", ".join(f"b i{n}" for n in range(sites))
+    cores = ["i0 p1", *(f"p{n} i{n} p{n + 1}" for n in range(1, sites - 1)), f"p{sites - 1} i{sites - 1} o"]
+    generator = np.random.default_rng(0)
+    pixels = [generator.uniform(0, 1, (2, 2)) for _ in range(sites)]
+    shapes = [(2, rank), *[(rank, 2, rank)] * (sites - 2), (rank, 2, labels)]
+    weights = [generator.uniform(0.2, 0.5, shape) for shape in shapes]
+    with within(120):
+        found = tn.einsum(f"{x}, {', '.join(cores)} -> b o", *pixels, *weights)
+    state = pixels[0] @ weights[0]
+    for pixel, core in zip(pixels[1:], weights[1:], strict=True):
+        state = np.einsum("bp,pir,bi->br", state, core, pixel)
+    np.testing.assert_allclose(found, state, rtol=1e-9)
+
+
+def test_the_order_is_an_optimizer_of_opt_einsum() -> None:
+    operands = [np.empty(shape) for shape in [(100_352, 4, 4, 6), (4, 4), (4, 4), (6, 6)]]
+    path, info = opt_einsum.contract_path("bijk,pi,qj,rk->bpqr", *operands, optimize=FastestOrder(CPU))
+    assert len(path) == 3
+    assert info.naive_cost > 0
