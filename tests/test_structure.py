@@ -158,14 +158,14 @@ def test_models_import_no_array_library() -> None:
     assert not wrong
 
 
-def test_only_the_planner_imports_opt_einsum() -> None:
+def test_only_the_search_imports_opt_einsum() -> None:
     users = {
         each.file.name
         for path in FILES
         for each in imports(path)
         if each.module.split(".")[0] == "opt_einsum"
     }
-    assert users == {"planner.py"}
+    assert users == {"ordering.py"}
 
 
 def test_only_backends_import_an_array_library_at_the_top() -> None:
