@@ -58,19 +58,25 @@ def test_identity_factors_are_the_plain_patch_cut() -> None:
     np.testing.assert_allclose(tn.compile(graph)(eyes, x), cut)
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["soft", "signed"]), st.integers(0, 1))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(["soft", "signed"]),
+    st.tuples(st.integers(0, 1), st.integers(0, 2)),
+)
 @settings(max_examples=12)
-def test_one_mode_is_ordinary_window_attention(heads: int, width: int, weights: str, shift: int) -> None:
+def test_one_mode_is_ordinary_window_attention(
+    heads: int, width: int, weights: str, shift: tuple[int, int]
+) -> None:
     """A6: with h₂ = h₃ = 1 and D₂ = D₃ = 1."""
-    dim, grid = heads * width, (4, 6)
-    tensor = tensor_window_attention((dim, 1, 1), (heads, 1, 1), 2, grid=grid, shift=shift, weights=weights)
-    dense = models.window_attention(
-        dim, heads, 2, grid=grid, shift=shift, weights=weights, bias=False, projected=False
-    )
+    dim, grid, window = heads * width, (4, 6), (2, 3)
+    settings: dict[str, Any] = {"grid": grid, "shift": shift, "weights": weights}
+    tensor = tensor_window_attention((dim, 1, 1), (heads, 1, 1), window, **settings)
+    dense = models.window_attention(dim, heads, window, bias=False, projected=False, **settings)
     parameters = parameters_of(dense)
     ours = {f"{name}{n}": np.ones((1, 1)) for name in "QKV" for n in (2, 3)}
     ours |= {f"{name.upper()}1": parameters[f"W{name}"] for name in "qkv"}
-    ours |= {"B": parameters["B"].reshape(9, heads, 1, 1)}
+    ours |= {"B": parameters["B"].reshape(15, heads, 1, 1)}
     x = np.random.default_rng(0).standard_normal((2, *grid, dim))
     np.testing.assert_allclose(
         tn.compile(tensor)(ours, x), tn.compile(dense)(parameters, x), rtol=1e-9, atol=1e-11
@@ -105,12 +111,14 @@ def test_the_worked_example_of_signed_attention() -> None:
     np.testing.assert_allclose(found, [1 / (1 + np.exp(-2)), 0], atol=1e-12)
 
 
-def test_all_dense_is_swin() -> None:
-    graph = models.tensor_swin(**small, tensorized=(), weights="soft", ratios=(2, 2, 1))
-    swin = models.swin(16, 2, 8, (2, 2), (2, 4), 3, window=4)
+@pytest.mark.parametrize("windows", [{}, {"narrow": "axes", "padding": "after"}])
+def test_all_dense_is_swin(windows: dict[str, str]) -> None:
+    settings: dict[str, Any] = {**small, "image": (6, 18), **windows}
+    graph = models.tensor_swin(**settings, tensorized=(), weights="soft", ratios=(2, 2, 1))
+    swin = models.swin((6, 18), 2, 8, (2, 2), (2, 4), 3, window=4, **windows)
     assert tn.parameter_count(graph) == tn.parameter_count(swin)
     parameters = parameters_of(swin)
-    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 18))
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
