@@ -244,8 +244,6 @@ def _perceiver_layer(ours: str, theirs: str) -> dict[str, str]:
 
 def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     config, kind = model.config, type(model).__name__
-    _refuse(config.clamp_len > 0, "clamp_len")
-    _refuse(bool(config.bi_data), "bi_data")
     _refuse(config.attn_type == "uni" and bool(config.same_length), "same_length")
     head = {"XLNetModel": None, "XLNetLMHeadModel": "tokens"}.get(kind, "classes")
     if head == "tokens":
@@ -266,6 +264,8 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "mask": None,
         "causal": config.attn_type == "uni",
         "segments": False,
+        "clamp_len": config.clamp_len if config.clamp_len > 0 else None,
+        "bi_data": bool(config.bi_data),
         "empty": "all",
         "head": head,
         "classes": config.num_labels,
