@@ -248,9 +248,6 @@ def _perceiver_decoder(module: Any) -> tuple[dict[str, Any], Names]:
     if module is None:
         return {"head": None}, {}
     kind, within = type(module).__name__, ""
-    if kind == "PerceiverProjectionDecoder":
-        classes = module.classifier.out_features
-        return {"head": "mean", "classes": classes}, _affine("head", "classifier", "W")
     if kind == "PerceiverClassificationDecoder":
         module, within = module.decoder, "decoder."
     elif kind != "PerceiverBasicDecoder":
