@@ -207,6 +207,26 @@ def test_distances_beyond_the_clamp_are_alike() -> None:
     np.testing.assert_array_equal(tn.compile(wide)(parameters, t), tn.compile(far)(parameters, t))
 
 
+def test_long_texts_in_low_precision() -> None:
+    """Distances are exact where bfloat16 has no such integers."""
+    graph = models.xlnet(
+        **{**small, "depth": 1},
+        clamp_len=290,
+        bi_data=True,
+        mask=None,
+        segments=False,
+        two_streams=False,
+        head=None,
+    )
+    low = {name: torch.tensor(array).bfloat16() for name, array in parameters_of(graph).items()}
+    t, f = (
+        torch.tensor(np.random.default_rng(0).integers(0, 13, (2, 400))),
+        tn.compile(graph, backend="torch"),
+    )
+    expected = f({name: array.double() for name, array in low.items()}, t)
+    torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "changes", [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
