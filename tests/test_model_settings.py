@@ -75,7 +75,7 @@ def test_tensor_swin(data: st.DataObject, image: tuple[int, int], first: tuple[i
         data.draw(st.tuples(*[st.integers(0, 2)] * len(every))),
         [tuple(data.draw(st.sampled_from([1, mode])) for mode in each) for each in every],  # type: ignore[misc]
         data.draw(size),
-        tensorized=data.draw(st.sets(st.sampled_from(PARTS))),
+        tensorized=tuple(data.draw(st.sets(st.sampled_from(PARTS)))),
         window=data.draw(size),
         narrow=data.draw(st.sampled_from(["square", "axes", "padded"])),
         padding=data.draw(st.sampled_from(["before", "after"])),
