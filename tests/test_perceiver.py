@@ -230,7 +230,7 @@ def test_given_queries_decode_as_many_outputs() -> None:
         ({"share_cross": "some"}, r"share_cross='some'(?s:.*)'all', 'rest', 'none'"),
         ({"shape": None}, r"positions='fourier' needs a shape"),
         ({"positions": "given", "shape": None}, r"shape= or resolution="),
-        ({"resolution": (4,)}, r"resolution=\(4,\) has 1 mode\(s\), and shape=\(224, 224\) has 2"),
+        ({"resolution": (4,)}, r"resolution=\(4(\.0)?,\) has 1 mode\(s\), and shape=\(224, 224\) has 2"),
         ({"cross_width": "keys"}, r"cross_width='keys'"),
         ({"share_latent": "some"}, r"share_latent='some'(?s:.*)'all', 'rest', 'none'"),
         ({"decoder_width": "keys", "head": "query"}, r"decoder_width='keys'"),
