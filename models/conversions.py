@@ -167,11 +167,12 @@ def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     config, kind = model.config, type(model).__name__
     inner = model if kind == "PerceiverModel" else model.perceiver
-    _refuse(kind == "PerceiverModel" and inner.input_preprocessor is not None, "a preprocessor of its own")
-    _refuse(kind == "PerceiverModel" and inner.decoder is not None, "a decoder of its own")
+    _refuse(inner.output_postprocessor is not None, "a postprocessor")
     _refuse(bool(config.qk_channels or config.v_channels), "qk_channels or v_channels")
     _refuse(not config.use_query_residual, "use_query_residual=False")
     _refuse(config.num_blocks < 1, "num_blocks=0")
+    read, names_read = _perceiver_inputs(inner.input_preprocessor, config)
+    decoded, names_decoded = _perceiver_decoder(inner.decoder)
     settings = {
         "latents": config.num_latents,
         "dim": config.d_latents,
@@ -184,45 +185,101 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "widening": config.self_attention_widening_factor,
         "cross_widening": config.cross_attention_widening_factor,
         "activation": _activation(config.hidden_act),
-        "classes": config.num_labels,
+        **read,
+        **decoded,
     }
-    if kind == "PerceiverModel":
-        settings |= {"shape": None, "positions": None, "channels": config.d_model, "head": None}
-    else:
-        side = config.image_size
-        settings |= {"shape": (side, side), "head": "query"}
-        if kind.endswith("Learned"):
-            settings |= {"positions": "learned"}
-        elif kind.endswith("ConvProcessing"):
-            settings |= {"resolution": (56, 56), "stem": 64}
-        else:
-            settings |= {"resolution": (224, 224)}
     names = {
         "latents": "embeddings.latents",
         **_perceiver_layer("cross.#", "encoder.cross_attention"),
         **_perceiver_layer("latent.#.#", "encoder.self_attends.#"),
-        **_perceiver_layer("decoder", "decoder.decoder.decoding_cross_attention"),
-        "decoder.queries": "decoder.decoder.output_position_encodings.position_embeddings",
-        **_affine("head", "decoder.decoder.final_layer", "W"),
-        **_affine("inputs", "input_preprocessor.convnet_1x1", "W"),
-        "inputs.P": "input_preprocessor.position_embeddings.position_embeddings",
-        "inputs.V": "input_preprocessor.positions_projection.weight",
-        "inputs.shift": "input_preprocessor.positions_projection.bias",
-        "stem.F": "input_preprocessor.convnet.conv.weight",
-        "stem.gain": lambda state: _batch_norm(state)[0],
-        "stem.bias": lambda state: _batch_norm(state)[1],
+        **_under("input_preprocessor.", names_read),
+        **_under("decoder.", names_decoded),
     }
-    return perceiver(**{**settings, **changes}), names if inner is model else _under("perceiver.", names)
+    names = names if inner is model else _under("perceiver.", names)
+    if kind == "PerceiverForMaskedLM":
+        settings["tied"] = True
+        names["head.bias"] = "embedding_decoder.bias"
+    return perceiver(**{**settings, **changes}), names
 
 
-def _batch_norm(state: Mapping[str, Any], eps: float = 1e-5) -> tuple[Any, Any]:
+def _perceiver_inputs(module: Any, config: Any) -> tuple[dict[str, Any], Names]:
+    """The settings of a preprocessor, and the names within it."""
+    kind = type(module).__name__
+    if module is None:
+        return {"shape": None, "positions": None, "channels": config.d_model}, {}
+    if kind == "PerceiverTextPreprocessor":
+        size = module.position_embeddings.num_embeddings
+        settings = {"vocabulary": module.embeddings.num_embeddings, "shape": size, "positions": "learned"}
+        settings |= {"channels": module.num_channels}
+        return settings, {"embedding.E": "embeddings.weight", "inputs.P": "position_embeddings.weight"}
+    _refuse(kind != "PerceiverImagePreprocessor", f"a {kind}")
+    _refuse(module.concat_or_add_pos != "concat", "positions that are added to pixels")
+    places, side = module.position_embeddings, config.image_size
+    settings = {
+        "shape": (side, side) if isinstance(side, int) else tuple(side),
+        "channels": module.in_channels,
+    }
+    if module.position_encoding_type == "fourier":
+        usual = places.concat_pos and not places.sine_only and module.project_pos_dim <= 0
+        _refuse(not usual, "Fourier features without positions, without cosines or projected")
+        settings |= {"resolution": tuple(places.max_resolution), "bands": places.num_bands}
+    match module.prep_type, module.position_encoding_type:
+        case "pixels", "fourier" if module.spatial_downsample == 1:
+            return settings, {}
+        case "conv", "fourier" if type(module.convnet.batchnorm).__name__ == "BatchNorm2d":
+            names: Names = {"stem.F": "convnet.conv.weight", **_batch_norm(module.convnet.batchnorm)}
+            return {**settings, "stem": module.out_channels}, names
+        case "conv1x1", "trainable" if module.spatial_downsample == 1:
+            width = places.output_size()
+            _refuse(
+                {module.out_channels, module.project_pos_dim} != {width},
+                "positions of another width than pixels",
+            )
+            names = {"inputs.P": "position_embeddings.position_embeddings"}
+            names |= {"inputs.V": "positions_projection.weight", "inputs.shift": "positions_projection.bias"}
+            names |= _affine("inputs", "convnet_1x1", "W")
+            return {**settings, "positions": "learned", "position_dim": width}, names
+    _refuse(True, f"{module.prep_type} with {module.position_encoding_type} positions so prepared")
+    raise AssertionError
+
+
+def _perceiver_decoder(module: Any) -> tuple[dict[str, Any], Names]:
+    """The settings of a decoder, and the names within it."""
+    if module is None:
+        return {"head": None}, {}
+    kind, within = type(module).__name__, ""
+    if kind == "PerceiverClassificationDecoder":
+        module, within = module.decoder, "decoder."
+    elif kind != "PerceiverBasicDecoder":
+        _refuse(True, f"a {kind}")
+    usual = module.position_encoding_type == "trainable" and not module.concat_preprocessed_input
+    _refuse(not usual or module.position_encoding_only, "queries that are not trained")
+    layer, projected = module.decoding_cross_attention, module.final_project
+    attends = layer.attention.self
+    settings = {
+        "head": "query",
+        "outputs": None if within else module.output_position_encodings.position_embeddings.shape[0],
+        "query_dim": module.num_channels,
+        "query_residual": layer.attention.use_query_residual,
+        "decoder_heads": attends.num_heads,
+        "decoder_width": attends.qk_channels,
+        "decoder_values": attends.v_channels,
+        "decoder_widening": layer.mlp.dense1.out_features // module.num_channels,
+        "classes": module.final_layer.out_features if projected else None,
+    }
+    names = {
+        **_perceiver_layer("decoder", "decoding_cross_attention"),
+        "decoder.queries": "output_position_encodings.position_embeddings",
+        **_affine("head", "final_layer", "W"),
+    }
+    return settings, _under(within, names)
+
+
+def _batch_norm(module: Any) -> Names:
     """Gain and bias of a batch normalisation with its statistics fixed."""
-    gain, bias, mean, variance = (
-        state[f"perceiver.input_preprocessor.convnet.batchnorm.{name}"]
-        for name in ("weight", "bias", "running_mean", "running_var")
-    )
-    scale = gain * (variance + eps) ** -0.5
-    return scale, bias - mean * scale
+    scale = (module.weight * (module.running_var + module.eps) ** -0.5).detach()
+    bias = module.bias.detach() - module.running_mean * scale
+    return {"stem.gain": lambda state: scale, "stem.bias": lambda state: bias}
 
 
 def _perceiver_layer(ours: str, theirs: str) -> dict[str, str]:
@@ -244,8 +301,6 @@ def _perceiver_layer(ours: str, theirs: str) -> dict[str, str]:
 
 def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     config, kind = model.config, type(model).__name__
-    _refuse(config.clamp_len > 0, "clamp_len")
-    _refuse(bool(config.bi_data), "bi_data")
     _refuse(config.attn_type == "uni" and bool(config.same_length), "same_length")
     head = {"XLNetModel": None, "XLNetLMHeadModel": "tokens"}.get(kind, "classes")
     if head == "tokens":
@@ -266,6 +321,8 @@ def _xlnet(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "mask": None,
         "causal": config.attn_type == "uni",
         "segments": False,
+        "clamp_len": config.clamp_len if config.clamp_len > 0 else None,
+        "bi_data": bool(config.bi_data),
         "empty": "all",
         "head": head,
         "classes": config.num_labels,
@@ -407,6 +464,8 @@ TRANSFORMERS: dict[str, Converter] = {
     "SwinModel": _swin,
     "SwinForImageClassification": _swin,
     "PerceiverModel": _perceiver,
+    "PerceiverForMaskedLM": _perceiver,
+    "PerceiverForSequenceClassification": _perceiver,
     "PerceiverForImageClassificationFourier": _perceiver,
     "PerceiverForImageClassificationLearned": _perceiver,
     "PerceiverForImageClassificationConvProcessing": _perceiver,

@@ -30,8 +30,9 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     | ViTModel | pixel_values[b, C, H, W] | last_hidden_state |
     | ViTForImageClassification | the same | logits |
     | SwinModel, SwinForImageClassification | pixel_values[b, C, H, W] | last_hidden_state, logits |
-    | PerceiverModel without preprocessors | inputs[b, M, C] | last_hidden_state |
+    | PerceiverModel | inputs[b, M, C], tokens or images | last_hidden_state; with a decoder logits |
     | PerceiverForImageClassificationFourier, …Learned, …ConvProcessing | inputs[b, C, H, W] | logits |
+    | PerceiverForMaskedLM, PerceiverForSequenceClassification | inputs[b, M] of tokens | logits |
     | XLNetModel | input_ids[b, n] | last_hidden_state |
     | XLNetLMHeadModel, XLNetForSequenceClassification | the same | logits |
     | MarianMTModel | input_ids[b, m], decoder_input_ids[b, n] | logits |

@@ -16,10 +16,10 @@ from tensornet.shape import dim_size
 from tensornet.sizes import evaluate, symbol
 
 from .attention import attention
-from .blocks import encoder_layer, feed_forward, norm, projection, sublayer
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer
 from .convolution import convolutional_stem
 from .dimensions import Size, chosen, count, divided, hygienic, pair, positive
-from .positions import fourier_features
+from .positions import fourier_features, learned_positions
 
 __all__ = ["PRESETS", "perceiver"]
 
@@ -52,6 +52,9 @@ QUERIES = """
 """
 
 MEAN = "y[b,d] = mean[n](z[b,n,d])"
+LOGITS = "y[b,o,v] = x[b,o,c] * E[v,c]"
+BIASED = "y[b,o,v] = x[b,o,v] + bias[v]"
+"""How well an output fits each token: by the embedding that inputs have."""
 
 BYTES = {
     "array": "y[b,m,c] = x[b,m,c]",
@@ -84,8 +87,9 @@ def perceiver(
     cross_attends: int = 8,
     cross_heads: Size = 1,
     share_cross: str = "rest",
-    share_latent: bool = True,
+    share_latent: str = "all",
     cross_width: str | Size = "inputs",
+    vocabulary: Size | None = None,
     positions: str | None = "fourier",
     bands: int = 64,
     resolution: Sequence[float] | None = None,
@@ -96,21 +100,25 @@ def perceiver(
     outputs: Size | None = None,
     query_dim: Size | None = None,
     query_residual: bool = True,
+    tied: bool = False,
     decoder_heads: Size = 1,
+    decoder_width: str | Size | None = None,
+    decoder_values: Size | None = None,
     widening: int = 1,
     cross_widening: int = 1,
+    decoder_widening: int = 1,
     activation: str = "gelu",
     eps: float = 1e-5,
 ) -> tn.Graph:
     """A Perceiver: cross-attend to the inputs, L layers among the latents, and again.
 
-    Inputs x[b, C, I1, …, IN] for a shape, x[b, M, C] for none; then positions p[b, M, n] if given,
-    keep[b, M] for a mask, queries q[b, O, Q] if given. Output logits[b, K], or [b, O, K] for O
-    outputs; latents z[b, N, D] without a head.
+    Inputs x[b, C, I1, …, IN] for a shape, x[b, M, C] for none, tokens x[b, M] for a vocabulary; then
+    positions p[b, M, n] if given, keep[b, M] for a mask, queries q[b, O, Q] if given. Output
+    logits[b, K], or [b, O, K] for O outputs, [b, O, V] of tokens; latents z[b, N, D] without a head.
 
     Args:
-        shape: I1 … IN, or M alone; none for M inputs in no order.
-        channels: C.
+        shape: I1 … IN, or M alone; none for M inputs in no order. Of tokens the greatest M.
+        channels: C; of tokens the width of their embedding.
         latents: N.
         dim: D, the width of the latents.
         depth: L, layers of the latent Transformer between two cross-attends.
@@ -120,9 +128,11 @@ def perceiver(
         cross_attends: how many of these runs begin with a cross-attend.
         cross_heads: of the cross-attends.
         share_cross: "all" cross-attends share parameters, the "rest" after the first, or "none".
-        share_latent: whether all runs of the latent Transformer share parameters.
+        share_latent: the same of the runs of the latent Transformer.
         cross_width: of queries, keys and values in the cross-attends: as wide as their "inputs", as
             their "queries", or a number.
+        vocabulary: V, for inputs that are tokens: x = E[t] + P[m], V·C parameters, and M·C if
+            positions are "learned"; they may also be none.
         positions: "fourier"; "learned", M·position_dim parameters; "given", Fourier features of
             positions that the caller passes; or none.
         bands, resolution: as in `fourier_features`.
@@ -134,9 +144,15 @@ def perceiver(
         outputs: O, the number of trained queries; one, and no axis for it, if not given.
         query_dim: Q, the width of queries; D if not given.
         query_residual: whether the decoder adds the queries to what they read.
+        tied: whether outputs are logits of tokens, by the embedding of inputs, y·Eᵀ + b, instead of
+            classes: V parameters more, and Q = C.
         decoder_heads: of the cross-attention with which queries read.
+        decoder_width: of its queries and keys: "inputs" (the latents, D), "queries" (Q) or a number; as
+            `cross_width` has it if not given.
+        decoder_values: the width of its values; that of its keys if not given.
         widening: the MLPs of the latent Transformer are this many times as wide inside.
-        cross_widening: those of the cross-attends; the decoder's are as wide as the queries.
+        cross_widening: those of the cross-attends.
+        decoder_widening: that of the decoder, 2·w·Q² + w·Q + Q parameters.
         activation: of the MLPs.
         eps: of the norms.
 
@@ -150,23 +166,26 @@ def perceiver(
         (44912254, 42135859)
     """
     chosen(share_cross, SHARING, "share_cross")
+    chosen(share_latent, SHARING, "share_latent")
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
     for number, what in ((depth, "depth"), (repeats, "repeats"), (cross_attends, "cross_attends")):
         count(number, what)
     if outputs is not None and head != "query":
         raise tn.ShapeError(f"outputs={outputs} with head={head!r}", fix="give head='query', or no outputs")
+    if tied and (vocabulary is None or head not in ("query", "given") or query_dim not in (None, channels)):
+        raise tn.ShapeError(
+            f"tied=True with vocabulary={vocabulary!r}, head={head!r}, query_dim={query_dim!r}",
+            fix="give a vocabulary, queries, and no query_dim: they are as wide as the channels",
+        )
     modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
     if not all(positive(size) for size in modes):
         raise tn.ShapeError(
             f"shape={shape!r}", fix="give positive integers; M may be open where there is no shape"
         )
-    cut = None if stem is None else convolutional_stem(*pair(modes, "shape"), "C", "T")  # type: ignore[arg-type]
-    read_modes = (
-        modes if cut is None else tuple(evaluate(dim_size(dim), cut.bound) for dim in cut.dims["y"][2:])
-    )
-    array = _byte_array(read_modes, positions, resolution, "C" if stem is None else "T", single=bands == 1)
-    wide = evaluate(dim_size(array.dims[array.outputs[0]][2]), array.bound)
+    if vocabulary is not None:
+        modes = _places_of_tokens(modes, positions, stem)
+    layers, wide = _reading(modes, positions, resolution, bands == 1, stem, vocabulary)
     if isinstance(cross_width, str):
         chosen(cross_width, WIDTHS, "cross_width")
     width: Any = {"inputs": wide, "queries": "D"}.get(str(cross_width), cross_width)
@@ -179,42 +198,73 @@ def perceiver(
     def forward(x: tn.Tensor, *rest: tn.Tensor) -> Any:
         given = dict(zip(more, rest, strict=True))
         seen = [given["keep"]] if mask else []
-        x = x if cut is None else cut(x, scope="stem")
-        x = array(x, *([given["p"]] if positions == "given" else []), scope="inputs")
+        for scope, layer in layers.items():
+            x = layer(x, *([given["p"]] if scope == "inputs" and positions == "given" else []), scope=scope)
         z = tn.layer(LATENTS, inputs="x[b,m,c]", n="N", d="D")(x)
         for run in range(repeats):
             if run < cross_attends:
-                scope = f"cross.{run if share_cross == 'none' else min(run, int(share_cross == 'rest'))}"
+                scope = f"cross.{_which(share_cross, run)}"
                 read = norm(wide, eps)(x, scope=f"{scope}.norm_inputs")
                 z = encoder_layer(z, read, *seen, attend=cross, mlp=cross_mlp, normed=ln, scope=scope)
             for number in range(depth):
-                scope = f"latent.{0 if share_latent else run}.{number}"
+                scope = f"latent.{_which(share_latent, run)}.{number}"
                 z = encoder_layer(z, attend=latent, mlp=mlp, normed=ln, scope=scope)
         if head is None:
             return z
         if head == "mean":
             y = tn.layer(MEAN, inputs="z")(z)
             return y if classes is None else projection("D", "K", start=0.02)(y, scope="head")
-        y = _decode(z, given.get("q"), outputs, decoder_width, query_residual, activation, eps)
+        hidden = feed_forward("Q", f"{decoder_widening}*Q", activation=activation)
+        attend = attention("Q", "S", keys="D", qk=decoder, v=decoder_values)
+        y = _decode(z, given.get("q"), outputs, attend, hidden, query_residual, eps)
+        if tied:
+            y = tn.layer(LOGITS, inputs="x", v="V", c="C")(y, scope="embedding")
+            return tn.layer(BIASED, inputs="x")(y, scope="head")
         return y if classes is None else projection("Q", "K", start=0.02)(y, scope="head")
 
-    decoder_width: Any = {"inputs": "D", "queries": "Q"}.get(str(cross_width), cross_width)
+    decoder: Any = cross_width if decoder_width is None else decoder_width
+    if isinstance(decoder, str):
+        chosen(decoder, WIDTHS, "decoder_width")
+    decoder = {"inputs": "D", "queries": "Q"}.get(str(decoder), decoder)
     indices = [f"I{number}" for number in range(1, len(modes) + 1)]
     more = {"p": f"p[b,M,n:{len(resolution or ())}]"} if positions == "given" else {}
     more |= {"keep": "keep[b,M]"} if mask else {}
     more |= {"q": "q[b,O,Q]"} if head == "given" else {}
     sizes = {"C": channels, "N": latents, "D": dim, **dict(zip(indices, modes, strict=True))}
     sizes |= {} if stem is None else {"T": stem}
-    sizes |= {"E": position_dim} if positions == "learned" else {}
+    sizes |= {"E": position_dim} if positions == "learned" and vocabulary is None else {}
     sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
     sizes |= {"h": heads} if depth and repeats else {}
     sizes |= {"G": cross_heads} if cross_attends and repeats else {}
     sizes |= {"O": outputs} if head == "query" and outputs is not None else {}
     sizes |= {"S": decoder_heads} if head in ("query", "given") else {}
-    sizes |= {"Q": dim if query_dim is None else query_dim} if head in ("query", "given") else {}
-    sizes |= {"K": classes} if head and classes is not None else {}
+    queries: Size = channels if tied else dim if query_dim is None else query_dim
+    sizes |= {"Q": queries} if head in ("query", "given") else {}
+    sizes |= {"K": classes} if head and classes is not None and not tied else {}
+    sizes |= {} if vocabulary is None else {"V": vocabulary}
     first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
+    first = first if vocabulary is None else "x[b,M]"
     return hygienic(lambda **known: tn.model(forward, inputs=[first, *more.values()], **known), sizes)
+
+
+def _reading(
+    modes: tuple[int, ...],
+    positions: str | None,
+    resolution: Sequence[float] | None,
+    single: bool,
+    stem: Size | None,
+    vocabulary: Size | None,
+) -> tuple[dict[str, tn.Graph], Any]:
+    """The layers from the inputs of the model to the array that is read, by scope, and its width."""
+    if vocabulary is not None:
+        placed = {"inputs": learned_positions("I1", "C")} if positions else {}
+        return {"embedding": embedding("V", "C"), **placed}, "C"
+    layers = {}
+    if stem is not None:
+        layers["stem"] = cut = convolutional_stem(*pair(modes, "shape"), "C", "T")  # type: ignore[arg-type]
+        modes = tuple(evaluate(dim_size(dim), cut.bound) for dim in cut.dims["y"][2:])
+    array = _byte_array(modes, positions, resolution, "C" if stem is None else "T", single=single)
+    return {**layers, "inputs": array}, evaluate(dim_size(array.dims[array.outputs[0]][2]), array.bound)
 
 
 def _byte_array(
@@ -242,6 +292,22 @@ def _byte_array(
     return tn.layer(text, inputs=x, **sizes)
 
 
+def _places_of_tokens(modes: tuple[int, ...], positions: str | None, stem: Size | None) -> tuple[int, ...]:
+    """How many learned positions tokens have, if any; refuses what tokens cannot have."""
+    chosen(positions, ("learned", None), "positions of tokens")
+    if stem is not None or len(modes) > 1 or (positions and not modes):
+        raise tn.ShapeError(
+            f"shape={modes} and stem={stem!r} with a vocabulary",
+            fix="give one number, the greatest number of tokens, and no stem",
+        )
+    return modes if positions else ()
+
+
+def _which(share: str, run: int) -> int:
+    """Which set of parameters a run has."""
+    return {"all": 0, "rest": min(run, 1), "none": run}[share]
+
+
 def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
     """Refuses heads that do not divide the cross-attention, where all of it is known."""
     ints = {name: size for name, size in known.items() if isinstance(size, int)}
@@ -253,14 +319,13 @@ def _decode(
     z: tn.Tensor,
     queries: tn.Tensor | None,
     outputs: Size | None,
-    width: Size,
+    attend: tn.Graph,
+    mlp: tn.Graph,
     query_residual: bool,
-    activation: str,
     eps: float,
 ) -> Any:
     """Output queries read the latents (Perceiver IO, §3.2)."""
-    ln, mlp = norm("Q", eps), feed_forward("Q", "Q", activation=activation)
-    attend = attention("Q", "S", keys="D", qk=width)
+    ln = norm("Q", eps)
     trained = tn.layer(QUERIES, inputs="z[b,n,d]", o=1 if outputs is None else "O", e="Q")
     q = trained(z, scope="decoder") if queries is None else queries
     read = norm("D", eps)(z, scope="decoder.norm_inputs")

@@ -20,9 +20,19 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
-from .dimensions import Size, chosen, count, divided, hygienic, positive, real
+from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, real
 
-__all__ = ["PRESETS", "Parts", "padded", "stages", "swin", "window_attention", "window_weights"]
+__all__ = [
+    "PRESETS",
+    "Pair",
+    "Parts",
+    "Windows",
+    "padded",
+    "stages",
+    "swin",
+    "window_attention",
+    "window_weights",
+]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "swin_t": {"dim": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)},
@@ -31,6 +41,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "swin_l": {"dim": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)},
 }
 """Liu et al. (2021), §3.3: windows of 7 × 7, patches of 4 × 4."""
+
+Pair = tuple[int, int]
+"""A number down and one across."""
+
+NARROW = ("square", "axes", "padded")
+PADDING = ("before", "after")
 
 PATCHES = "z[b,m,n,d] = x[b,c,(m,u),(n,v)] * E[d,c,u,v] + bias[d]"
 
@@ -48,20 +64,20 @@ WINDOWS = """
 """Eq. 4 in the windows (m,n): queries at (i,p), keys at (j,r)."""
 
 BANDS = """
-    row[m,i]  = w * index(m) + index(i)
+    row[m,i]  = u * index(m) + index(i)
     side[n,p] = w * index(n) + index(p)
-    band[m,i] = where(row[m,i] < {height} - w, 0, where(row[m,i] < {height} - {shift}, 1, 2))
-    strip[n,p] = where(side[n,p] < {width} - w, 0, where(side[n,p] < {width} - {shift}, 1, 2))
+    band[m,i] = where(row[m,i] < {height} - u, 0, where(row[m,i] < {height} - {down}, 1, 2))
+    strip[n,p] = where(side[n,p] < {width} - w, 0, where(side[n,p] < {width} - {across}, 1, 2))
 """
 """After the shift the last windows hold what was apart: each part is a band and a strip of its own."""
 
-AT = "at[i,p,j,r] = (index(i) - index(j) + w - 1) * (2 * w - 1) + index(p) - index(r) + w - 1"
-"""The row of the bias table B for queries at (i,p) and keys at (j,r) of a window of w × w."""
+AT = "at[i,p,j,r] = (index(i) - index(j) + u - 1) * (2 * w - 1) + index(p) - index(r) + w - 1"
+"""The row of the bias table B for queries at (i,p) and keys at (j,r) of a window of u × w."""
 
 NEIGHBOURS = "(band[m,i] == band[m,j]) & (strip[n,p] == strip[n,r])"
 
 GROWN = "z[b,y,x,c] = pad(g[b,y,x,c], y=(0,{below}), x=(0,{beside}))"
-SHIFTED = "z[b,y,x,c] = roll(g[b,y,x,c], y={by}, x={by})"
+SHIFTED = "z[b,y,x,c] = roll(g[b,y,x,c], y={down}, x={across})"
 CUT = "row[m] = index(m)\ncolumn[n] = index(n)\nz[b,m,n,c] = g[b,row[m],column[n],c]"
 MERGED = "z[b,m,n,(v,u,c)] = x[b,(m,u),(n,v),c]"
 IMAGE = "z[b,c,y,x] = pad(g[b,c,y,x], y=(0,{below}), x=(0,{beside}))"
@@ -72,25 +88,26 @@ MEAN = "y[b,c] = mean[m,n](x[b,m,n,c])"
 def window_attention(
     dim: Size,
     heads: Size,
-    window: int,
+    window: int | Pair,
     *,
-    grid: tuple[int, int] | None = None,
-    shift: int = 0,
+    grid: Pair | None = None,
+    shift: int | Pair = 0,
     weights: str = "soft",
     bias: bool = True,
     projected: bool = True,
 ) -> tn.Graph:
-    """Multi-head attention within windows of w × w, with a bias for each relative position.
+    """Multi-head attention within windows of u × w, with a bias for each relative position.
 
-    Input and output x[b, m·w, n·w, c], a grid of whole windows. Parameters: 4·D² + 4·D, and
-    (2w − 1)²·h for B.
+    Input and output x[b, m·u, n·w, c], a grid of whole windows. Parameters: 4·D² + 4·D, and
+    (2u − 1)·(2w − 1)·h for B.
 
     Args:
         dim: D.
         heads: h; they divide D.
-        window: w.
+        window: u and w, or one number for both.
         grid: height and width of the grid, where it has been shifted.
-        shift: by how much; what was apart before does not see one another.
+        shift: by how much, down and across or one number for both; what was apart before does not
+            see one another.
         weights: "soft", or "signed" (thesis eq. 3.0.15), or "hard".
         bias: whether queries, keys and values have biases.
         projected: whether the heads are joined by Wo, or only laid side by side.
@@ -112,24 +129,32 @@ def window_attention(
             text = text.replace(f" + {name}[(h,d)]", "")
     if not projected:
         text = text.replace("(n,p),o]", "(n,p),(h,d)]").replace(" * Wo[o,(h,d)] + bo[o]", "")
-    fixed: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r", "w"), window)
-    fixed |= {"t": (2 * window - 1) ** 2, "c": dim, "e": dim, "g": dim, "h": heads, "d": each}
+    fixed = window_sizes(window) | {"c": dim, "e": dim, "g": dim, "h": heads, "d": each}
     fixed |= {"o": dim} if projected else {}
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
 
 
+def window_sizes(window: int | Pair, *, placed: bool = True, named: bool = True) -> dict[str, Size]:
+    """The sizes of a window's axes; of its table of positions if `placed`; and u and w if `named`."""
+    u, w = pair(window, "window")
+    sizes = {"i": u, "j": u, "p": w, "r": w}
+    sizes |= {"t": (2 * u - 1) * (2 * w - 1)} if placed else {}  # type: ignore[operator]
+    return sizes | ({"u": u, "w": w} if named else {})
+
+
 def window_weights(
-    weights: str, score: str, window: int, grid: tuple[int, int] | None, shift: int
+    weights: str, score: str, window: int | Pair, grid: Pair | None, shift: int | Pair
 ) -> tuple[str, str]:
     """The equations that tell apart what a shift brought together, and the weights made of a score."""
     chosen(weights, tuple(WEIGHTS), "weights")
     shown, bands = f"abs({score})" if weights == "signed" else score, ""
-    if shift:
+    down, across = (shift, shift) if isinstance(shift, int) else shift
+    if down or across:
         if grid is None:
             raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
-        for size in grid:
-            divided(size, window, "grid", "window")
-        bands = indented(BANDS.format(height=grid[0], width=grid[1], shift=shift))
+        for size, side in zip(grid, pair(window, "window"), strict=True):
+            divided(size, side, "grid", "window")
+        bands = indented(BANDS.format(height=grid[0], width=grid[1], down=down, across=across))
         shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
     return bands, WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown)
 
@@ -148,6 +173,8 @@ def swin(
     classes: Size | None = 1000,
     *,
     window: int = 7,
+    narrow: str = "square",
+    padding: str = "before",
     ratio: float = 4,
     channels: Size = 3,
     tokens: bool = False,
@@ -155,14 +182,21 @@ def swin(
     activation: str = "gelu",
     qkv_bias: bool = True,
     eps: float = 1e-5,
+    patch_eps: float | None = None,
     dropout: float = 0.0,
     stochastic_depth: float = 0.0,
 ) -> tn.Graph:
     """A Swin Transformer over images of any size.
 
     Input x[b, C, H, W], output logits[b, K]. Images are padded to whole patches, grids to whole
-    windows and to even sides before merging, with zeros; a grid no larger than a window is one
-    window, and is not shifted.
+    windows and to even sides before merging, with zeros. A grid of height H and width W is cut into
+    windows of u × w, and shifted by s down and t across in every second layer, where w is given:
+
+    | narrow | u, w | s, t |
+    |---|---|---|
+    | "square" | min(w, H, W), both | ⌊w/2⌋, both; 0, both, if min(H, W) ≤ w |
+    | "axes" | min(w, H), min(w, W) | ⌊w/2⌋ each; 0 down if H ≤ w, 0 across if W ≤ w |
+    | "padded" | w, both | as with "axes" |
 
     Args:
         image: H and W, or one number for both.
@@ -172,6 +206,13 @@ def swin(
         heads: of each stage.
         classes: K; without it the output is the mean of the last grid, [b, 8·D].
         window: w, the side of a window, in patches.
+        narrow: what becomes of an axis of the grid no longer than a window, as tabled: "square" windows
+            that are not shifted (the authors', and `transformers`), "axes" that are each shifted or not
+            (timm), or axes "padded" to a window (torchvision). The number of parameters follows:
+            (2u − 1)·(2w − 1)·h for each layer's positions.
+        padding: whether grids are padded "before" they are shifted (transformers, torchvision) or
+            "after", and cut before they are shifted back (timm). After, the seam is counted from the
+            edge of the padding, so that where there is some, tokens of both ends see one another.
         ratio: the MLPs are this many times as wide inside.
         channels: C.
         tokens: whether the output is the last grid as tokens [b, m·n, 8·D].
@@ -179,6 +220,8 @@ def swin(
         activation: of the MLPs.
         qkv_bias: whether queries, keys and values have biases.
         eps: of the norms.
+        patch_eps: of the norms after the patches and before merging; `eps` if not given. (`transformers`
+            has 1e-5 there, whatever `layer_norm_eps` is.)
         dropout: the share of values dropped in the MLPs in training.
         stochastic_depth: the share of examples whose last layer is skipped in training; the share
             rises from 0 at the first layer.
@@ -205,6 +248,7 @@ def swin(
             divided(dim * 2**number, each, f"dim of stage {number + 1}", "heads")
     share = Fraction(real(ratio, "ratio", 0)).limit_denominator(1000)
     rate = real(stochastic_depth, "stochastic_depth", 0, 1)
+    outer = eps if patch_eps is None else real(patch_eps, "patch_eps", 0)
 
     def wide(stage: int) -> str:
         return f"{2**stage}*D"
@@ -218,16 +262,16 @@ def swin(
             wide(stage), f"{share * 2**stage}*D", activation=activation, dropout=dropout
         ),
         merge=lambda stage: projection(f"{4 * 2**stage}*D", wide(stage + 1), bias=False),
-        merge_norm=lambda stage: norm(f"{4 * 2**stage}*D", eps),
+        merge_norm=lambda stage: norm(f"{4 * 2**stage}*D", outer),
     )
-    last = len(depths) - 1
+    last, windows = len(depths) - 1, Windows(window, narrow, padding)
     grid = (-(-height // patch), -(-width // patch))
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
         x = tn.layer(PATCHES, inputs="x", d="D", u="P", v="P")(x, scope="patches")
-        x = norm("D", eps)(x, scope="patches.norm")
-        x = stages(x, grid, depths, window, parts, rate)
+        x = norm("D", outer)(x, scope="patches.norm")
+        x = stages(x, grid, depths, windows, parts, rate)
         x = norm(wide(last), eps)(x, scope="norm")
         if tokens:
             return tn.layer("y[b,(m,n),c] = x[b,m,n,c]", inputs="x")(x)
@@ -241,18 +285,50 @@ def swin(
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How a grid is cut into windows of w × w: see `swin` for the choices."""
+
+    side: int
+    narrow: str
+    padding: str
+
+    def __post_init__(self) -> None:
+        chosen(self.narrow, NARROW, "narrow")
+        chosen(self.padding, PADDING, "padding")
+
+    def sides(self, grid: Pair) -> Pair:
+        """Height and width of the windows of a grid."""
+        match self.narrow:
+            case "square":
+                return (min(self.side, *grid),) * 2
+            case "axes":
+                return min(self.side, grid[0]), min(self.side, grid[1])
+            case _:
+                return self.side, self.side
+
+    def shift(self, grid: Pair) -> Pair:
+        """By how much the grid is shifted, down and across, where it is."""
+        lengths = (min(grid),) * 2 if self.narrow == "square" else grid
+        down, across = (self.side // 2 if length > self.side else 0 for length in lengths)
+        return down, across
+
+
+@dataclass(frozen=True)
 class Parts:
-    """The layers of a hierarchy, by stage; channels are one axis, or a composite of several."""
+    """The layers of a hierarchy, by stage; channels are one axis, or a composite of several.
+
+    Attention takes the stage, the grid of whole windows, their sides and the shift.
+    """
 
     norm: Callable[[int], tn.Graph]
-    attend: Callable[[int, tuple[int, int], int, int], tn.Graph]
+    attend: Callable[[int, Pair, Pair, Pair], tn.Graph]
     mlp: Callable[[int], tn.Graph]
     merge: Callable[[int], tn.Graph]
     merge_norm: Callable[[int], tn.Graph]
 
 
 def stages(
-    x: tn.Tensor, grid: tuple[int, int], depths: Sequence[int], window: int, parts: Parts, rate: float
+    x: tn.Tensor, grid: Pair, depths: Sequence[int], windows: Windows, parts: Parts, rate: float
 ) -> Any:
     """All stages over a grid x[b, y, x, c]: layers, every second one shifted, and merging between stages."""
     number, total = 0, sum(depths)
@@ -261,7 +337,7 @@ def stages(
             dropped = rate * number / max(total - 1, 1)
             number += 1
             x = _layer(
-                x, grid, window, place % 2 == 1, stage, parts, dropped, f"stages.{stage}.blocks.{place}"
+                x, grid, windows, place % 2 == 1, stage, parts, dropped, f"stages.{stage}.blocks.{place}"
             )
         if stage + 1 < len(depths):
             scope = f"stages.{stage}.merge"
@@ -274,8 +350,8 @@ def stages(
 
 def _layer(
     x: tn.Tensor,
-    grid: tuple[int, int],
-    window: int,
+    grid: Pair,
+    windows: Windows,
     shifted: bool,
     stage: int,
     parts: Parts,
@@ -283,15 +359,20 @@ def _layer(
     scope: str,
 ) -> Any:
     """Eq. 3: attention in windows of the padded, shifted grid, then the MLP, each added to its input."""
-    side = min(window, *grid)
-    shift = window // 2 if shifted and min(grid) > window else 0
-    below, beside = -grid[0] % side, -grid[1] % side
+    sides, shift = windows.sides(grid), windows.shift(grid) if shifted else (0, 0)
+    below, beside = -grid[0] % sides[0], -grid[1] % sides[1]
     whole = (grid[0] + below, grid[1] + beside)
-    h = padded(parts.norm(stage)(x, scope=f"{scope}.norm1"), GROWN, below, beside)
-    h = _rolled(h, -shift)
-    h = parts.attend(stage, whole, side, shift)(h, scope=f"{scope}.attention")
-    h = _rolled(h, shift)
-    h = tn.layer(CUT, inputs="g[b,y,x,c]", m=grid[0], n=grid[1])(h) if whole != grid else h
+
+    def cut(h: tn.Tensor) -> Any:
+        return tn.layer(CUT, inputs="g[b,y,x,c]", m=grid[0], n=grid[1])(h) if whole != grid else h
+
+    h = parts.norm(stage)(x, scope=f"{scope}.norm1")
+    first = windows.padding == "before"
+    h = padded(h, GROWN, below, beside) if first else h
+    h = _rolled(h, -shift[0], -shift[1])
+    h = h if first else padded(h, GROWN, below, beside)
+    h = parts.attend(stage, whole, sides, shift)(h, scope=f"{scope}.attention")
+    h = cut(_rolled(h, *shift)) if first else _rolled(cut(h), *shift)
     x = _added(x, h, dropped)
     h = parts.mlp(stage)(parts.norm(stage)(x, scope=f"{scope}.norm2"), scope=f"{scope}.mlp")
     return _added(x, h, dropped)
@@ -304,8 +385,8 @@ def padded(x: tn.Tensor, line: str, below: int, beside: int) -> Any:
     return tn.layer(line.format(below=below, beside=beside), inputs="g")(x)
 
 
-def _rolled(x: tn.Tensor, by: int) -> Any:
-    return tn.layer(SHIFTED.format(by=by), inputs="g")(x) if by else x
+def _rolled(x: tn.Tensor, down: int, across: int) -> Any:
+    return tn.layer(SHIFTED.format(down=down, across=across), inputs="g")(x) if down or across else x
 
 
 def _added(x: tn.Tensor, y: tn.Tensor, dropped: float) -> Any:

@@ -24,7 +24,21 @@ from tensornet.errors import ShapeError
 from .blocks import ACTIVATIONS, feed_forward, norm, projection
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .ranks import Rank
-from .swin import AT, IMAGE, MEAN, PATCHES, Parts, indented, padded, stages, window_attention, window_weights
+from .swin import (
+    AT,
+    IMAGE,
+    MEAN,
+    PATCHES,
+    Pair,
+    Parts,
+    Windows,
+    indented,
+    padded,
+    stages,
+    window_attention,
+    window_sizes,
+    window_weights,
+)
 from .trl import trl
 
 __all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
@@ -86,24 +100,24 @@ CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U
 def tensor_window_attention(
     modes: Sizes,
     heads: Sizes,
-    window: int,
+    window: int | Pair,
     *,
-    grid: tuple[int, int] | None = None,
-    shift: int = 0,
+    grid: Pair | None = None,
+    shift: int | Pair = 0,
     weights: str = "signed",
     position_bias: bool = True,
 ) -> tn.Graph:
-    """Attention in windows of w × w, its heads in three dimensions: Dₖ = hₖ·dₖ for each mode.
+    """Attention in windows of u × w, its heads in three dimensions: Dₖ = hₖ·dₖ for each mode.
 
-    Input x[b, m·w, n·w, D1·D2·D3], output of the same shape, before the output projection.
-    Parameters: 3·(D1² + D2² + D3²), and (2w − 1)²·h1·h2·h3 for the position bias.
+    Input x[b, m·u, n·w, D1·D2·D3], output of the same shape, before the output projection.
+    Parameters: 3·(D1² + D2² + D3²), and (2u − 1)·(2w − 1)·h1·h2·h3 for the position bias.
 
     Args:
         modes: D1, D2, D3.
         heads: h1, h2, h3; each divides its mode.
-        window: w.
+        window: u and w, or one number for both.
         grid: height and width of the grid, where it has been shifted.
-        shift: by how much.
+        shift: by how much, down and across or one number for both.
         weights: "signed" (3.0.15), "soft" or "hard".
         position_bias: whether scores have a bias for each relative position, as Swin's have.
 
@@ -116,18 +130,14 @@ def tensor_window_attention(
         >>> tn.parameter_formula(tensor_window_attention((4, 4, 6), (1, 1, 3), 7, position_bias=False))
         3*d1*e1*h1 + 3*d2*e2*h2 + 3*d3*e3*h3
     """
-    sizes: dict[str, Size] = dict.fromkeys(("i", "j", "p", "r"), window)
+    bands, weighted = window_weights(weights, "s[b,m,n,h1,h2,h3,i,p,j,r]", window, grid, shift)
+    sizes = window_sizes(window, placed=position_bias, named=position_bias or bool(bands))
     for number, (mode, parts) in enumerate(zip(modes, heads, strict=True), 1):
         sizes |= {
             f"e{number}": mode,
             f"h{number}": parts,
             f"d{number}": divided(mode, parts, f"mode {number}", "heads"),
         }
-    bands, weighted = window_weights(weights, "s[b,m,n,h1,h2,h3,i,p,j,r]", window, grid, shift)
-    if shift or position_bias:
-        sizes["w"] = window
-    if position_bias:
-        sizes["t"] = (2 * window - 1) ** 2
     text = ATTENTION.format(
         bias=indented(PLACES) if position_bias else "",
         placed=" + B[at[i,p,j,r],h1,h2,h3]" if position_bias else "",
@@ -158,6 +168,8 @@ def tensor_swin(
     *,
     tensorized: Sequence[str] | str = PARTS,
     window: int = 7,
+    narrow: str = "square",
+    padding: str = "before",
     ratios: Modes = (2, 2, 1),
     channels: int = 3,
     head_rank: Rank = "same",
@@ -182,6 +194,7 @@ def tensor_swin(
         tensorized: which of "patches", "qkv", "output", "mlp", "merge", "head" are tensorized; the
             others are dense, and with none it is `swin`.
         window: w.
+        narrow, padding: as in `swin`.
         ratios: by how much the MLP widens each mode.
         channels: C.
         head_rank: the rank of the Tucker regression layer of the head.
@@ -211,7 +224,7 @@ def tensor_swin(
     grid = (-(-height // patch), -(-width // patch))
 
     @functools.cache
-    def attend(stage: int, whole: tuple[int, int], side: int, shift: int) -> tn.Graph:
+    def attend(stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
         if "qkv" not in parts and "output" not in parts:
             return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights)
         if "qkv" in parts:
@@ -261,7 +274,7 @@ def tensor_swin(
         merge=merge,
         merge_norm=lambda stage: norm(f"4*{wide[stage]}", eps),
     )
-    last = len(modes) - 1
+    last, windows = len(modes) - 1, Windows(window, narrow, padding)
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
@@ -271,7 +284,7 @@ def tensor_swin(
             cut = tn.layer(PATCHES, inputs="x", u="P", v="P", d=wide[0])
         x = cut(x, scope="patches")
         x = norm(wide[0], eps)(x, scope="patches.norm")
-        x = stages(x, grid, depths, window, layers, real(stochastic_depth, "stochastic_depth", 0, 1))
+        x = stages(x, grid, depths, windows, layers, real(stochastic_depth, "stochastic_depth", 0, 1))
         x = norm(wide[last], eps)(x, scope="norm")
         y = tn.layer(MEAN, inputs="x")(x)  # eq. 3.0.20
         if "head" not in parts:

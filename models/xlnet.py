@@ -37,10 +37,10 @@ PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
 """The content stream stands at every position."""
 
 DISTANCES = """
-    angle[r,k] = widen({klen} - index(r)) / 10000 ** (2 * widen(index(k)) / c)
-    R[r,(s,k)] = cast(where(index(s) == 0, sin(angle[r,k]), cos(angle[r,k])))
+    angle[{f}r,k] = widen({distance}) / 10000 ** (2 * widen(index(k)) / c)
+    R[{f}r,(s,k)] = cast(where(index(s) == 0, sin(angle[{f}r,k]), cos(angle[{f}r,k])))
 """
-"""R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n."""
+"""R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n; of its negative at f = 1."""
 
 AT = "at[b,i,j] = n - z[b,i] + index(j)"
 """The row of R for the distance from position z[b,i] of the text to key j of memory and text."""
@@ -59,14 +59,15 @@ CONTEXT = "y[b,j,c] = concat[j](m[b,j,c], h[b,j,c])"
 KEYS = """
     k[b,h,j,d] = x[b,j,e] * Wk[e,h,d]
     v[b,h,j,d] = x[b,j,e] * Wv[e,h,d]
-    kr[h,r,d]  = R[r,e] * Wr[e,h,d]
+    kr[{f}h,r,d] = R[{f}r,e] * Wr[e,h,d]
 """
 """Keys and values of memory and content, keys of distances: made once for both streams."""
 
 STREAM = """
     q[b,h,i,d]       = x[b,i,e] * Wq[e,h,d]
     content[b,h,i,j] = (q[b,h,i,d] + content_bias[h,d]) * k[b,h,j,d]
-    far[b,h,i,r]     = (q[b,h,i,d] + position_bias[h,d]) * kr[h,r,d]
+    {way}
+    far[b,h,i,r]     = (q[b,h,i,d] + position_bias[h,d]) * {kr}
     {near}
     s[b,h,i,j]       = (content[b,h,i,j] + far[b,h,i,at[b,i,j]]{segment}) / sqrt(d)
     a[b,h,i,j]       = {weights}
@@ -77,6 +78,9 @@ STREAM = """
 NEAR = "near[b,h,i,s] = (q[b,h,i,d] + segment_bias[h,d]) * segments[s,h,d]"
 SEGMENT = " + where(alike[b,i,j] != 0, near[b,h,i,0], near[b,h,i,1])"
 """Relative segments: one score where i and j are of one segment, another where not."""
+
+WAY = "way[b,h,r,d] = where(2 * index(b) + 1 < b, kr[0,h,r,d], kr[1,h,r,d])"
+"""The first ⌊b/2⌋ texts are read forwards, the others backwards."""
 
 MASKS = {
     "permutation": ("see[b,n,m:n]", "(see[b,z[b,i],m] != 0)"),
@@ -96,6 +100,8 @@ class _Streams:
     causal: bool
     segments: bool
     memory: bool
+    clamp_len: int | None
+    bi_data: bool
     empty: str
     activation: str
     eps: float
@@ -115,9 +121,19 @@ class _Streams:
         """The sizes of the model that no axis of a setting has."""
         return {"n": "n"} | ({"past": "past"} if self.memory else {})
 
+    @property
+    def ways(self) -> tuple[str, dict[str, int]]:
+        """The axis of reading forwards and backwards, as it is written, and its size."""
+        return ("f,", {"f": 2}) if self.bi_data else ("", {})
+
     def distances(self, t: tn.Tensor) -> Any:
-        text = DISTANCES.format(klen=self.klen)
-        sizes: dict[str, Any] = {**self.known, "r": f"n + {self.klen}", "k": "D/2", "s": 2, "c": "D"}
+        distance, (f, two) = f"{self.klen} - index(r)", self.ways
+        if self.clamp_len is not None:
+            distance = f"maximum(minimum({distance}, {self.clamp_len}), -{self.clamp_len})"
+        if self.bi_data:
+            distance = f"(1 - 2 * index(f)) * ({distance})"
+        text = DISTANCES.format(f=f, distance=distance)
+        sizes: dict[str, Any] = {**self.known, "r": f"n + {self.klen}", "k": "D/2", "s": 2, "c": "D", **two}
         return tn.layer(text, inputs="t[b,m]", outputs="R", **sizes)(t)
 
     def setting(self, z: tn.Tensor, given: dict[str, tn.Tensor], *, content: bool) -> list[tn.Tensor]:
@@ -151,7 +167,9 @@ class _Streams:
     ) -> tuple[tn.Tensor, tn.Tensor | None]:
         """One layer of both streams, or of the content stream alone."""
         x = h if memory is None else tn.layer(CONTEXT, inputs="m[b,p,c] h[b,n,c]")(memory, h)
-        keys = tn.layer(KEYS, inputs="x[b,j,e] R[r,e]", outputs="k v kr", h="h", e="D", d="D/h")
+        f, two = self.ways
+        sizes: dict[str, Any] = {"h": "h", "e": "D", "d": "D/h", **two}
+        keys = tn.layer(KEYS.format(f=f), inputs=f"x[b,j,e] R[{f}r,e]", outputs="k v kr", **sizes)
         made = keys(x, distances, scope=f"{scope}.attention")
         content = self._stream(h, made, settings[0], scope, self.masked)
         return content, None if g is None else self._stream(g, made, settings[1], scope, self.empty == "all")
@@ -163,10 +181,12 @@ class _Streams:
         )
         weights += "" if sees_some or not self.masked else " * seen[b,i,j]"
         near, segment = (NEAR, SEGMENT) if self.segments else ("", "")
-        inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", "kr[h,r,d]", "at[b,i,j]"]
+        f, two = self.ways
+        inputs = ["x[b,i,e]", "k[b,h,j,d]", "v[b,h,j,d]", f"kr[{f}h,r,d]", "at[b,i,j]"]
         inputs += (["seen[b,i,j]"] if self.masked else []) + (["alike[b,i,j]"] if self.segments else [])
-        sizes: dict[str, Any] = {"h": "h", "d": "D/h", "e": "D", **({"s": 2} if self.segments else {})}
-        text = STREAM.format(near=near, segment=segment, weights=weights)
+        sizes: dict[str, Any] = {"h": "h", "d": "D/h", "e": "D", **two, **({"s": 2} if self.segments else {})}
+        way, kr = (WAY, "way[b,h,r,d]") if self.bi_data else ("", "kr[h,r,d]")
+        text = STREAM.format(way=way, kr=kr, near=near, segment=segment, weights=weights)
         attend = tn.layer(text, inputs=inputs, **sizes)
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
         return encoder_layer(
@@ -194,6 +214,8 @@ def xlnet(
     causal: bool = False,
     segments: bool = True,
     memory: bool = False,
+    clamp_len: int | None = None,
+    bi_data: bool = False,
     empty: str = "nothing",
     head: str | None = "tokens",
     classes: Size = 2,
@@ -222,6 +244,10 @@ def xlnet(
         causal: whether positions see only those before them, whatever the order.
         segments: whether there are segments, which add 3·D for each layer.
         memory: whether layers also attend to memories; those count as segment 0.
+        clamp_len: the farthest distance that is told apart: i − j counts as
+            max(min(i − j, clamp_len), −clamp_len); every distance if not given. From Transformer-XL.
+        bi_data: whether texts are read both ways, as in pre-training: in the first ⌊b/2⌋ of a batch
+            distances are i − j, in the others j − i, as their tokens come last to first.
         empty: what a query stream reads that may see no key at all, as the first of an order without
             memory: "nothing", or "all" keys alike, its own among them, as in `transformers`.
         head: "tokens" for logits by the embedding (eq. 4), "classes" for a classifier of the last
@@ -252,7 +278,9 @@ def xlnet(
     divided(dim, 2, "dim", "a sine and a cosine")
     count(depth, "depth")
     dropout = real(dropout, "dropout", 0, 1)
-    stream = _Streams(masks, causal, segments, memory, empty, activation, eps, dropout)
+    if clamp_len is not None:
+        count(clamp_len, "clamp_len", 1)
+    stream = _Streams(masks, causal, segments, memory, clamp_len, bi_data, empty, activation, eps, dropout)
 
     def forward(*tensors: tn.Tensor) -> Any:
         given = dict(zip(inputs, tensors, strict=True))

@@ -320,8 +320,8 @@ def test_what_cannot_be_converted_says_so() -> None:
         models.from_torch(torch.nn.Linear(2, 2))
     with pytest.raises(tn.ShapeError, match=r"a dict cannot be converted(?s:.*)ViTModel"):
         models.from_transformers({})
-    config = transformers.XLNetConfig(**XLNET, clamp_len=3)
-    with pytest.raises(tn.ShapeError, match=r"clamp_len is not supported"):
+    config = transformers.XLNetConfig(**XLNET, attn_type="uni", same_length=True)
+    with pytest.raises(tn.ShapeError, match=r"same_length is not supported"):
         models.from_transformers(transformers.XLNetModel(config))
     config = transformers.ViTConfig(**VIT, image_size=8, patch_size=4, hidden_act="sigmoid")
     with pytest.raises(tn.ShapeError, match=r"the activation 'sigmoid' is not supported"):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
+SHARING = ["all", "rest", "none"]
 small: dict[str, Any] = {"latents": 4, "dim": 8, "depth": 2, "heads": 2, "classes": 5, "repeats": 3}
 
 
@@ -49,9 +50,9 @@ def test_costs_are_read_off_the_formula() -> None:
     assert {depth: coefficient / depth for depth, coefficient in layers.items()} == {1: 4, 2: 4, 5: 4}
 
 
-@given(st.integers(1, 4), st.integers(0, 4), st.sampled_from(["all", "rest", "none"]), st.booleans())
-@settings(max_examples=30)
-def test_sharing(repeats: int, cross: int, share: str, latent: bool) -> None:
+@given(st.integers(1, 4), st.integers(0, 4), st.sampled_from(SHARING), st.sampled_from(SHARING))
+@settings(max_examples=20)
+def test_sharing(repeats: int, cross: int, share: str, latent: str) -> None:
     def count(**changes: Any) -> int:
         settings = {
             **small,
@@ -66,7 +67,7 @@ def test_sharing(repeats: int, cross: int, share: str, latent: bool) -> None:
     one_tower = count(depth=3, cross_attends=0, repeats=1) - count(depth=1, cross_attends=0, repeats=1)
     used = min(cross, repeats)
     sets = {"all": min(used, 1), "rest": min(used, 2), "none": used}[share]
-    towers = 1 if latent else repeats
+    towers = {"all": 1, "rest": min(repeats, 2), "none": repeats}[latent]
     base = count(cross_attends=0, repeats=1) - one_tower
     assert count() == base + sets * one_cross + towers * one_tower
 
@@ -89,6 +90,78 @@ def test_fourier_features(shape: list[int], channels: int, bands: int) -> None:
         expected[:, at, :channels] = x[(slice(None), slice(None), *index)]
         expected[:, at, channels:] = rest
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("modes", [1, 3])
+@pytest.mark.parametrize("bands", [1, 3])
+def test_fourier_features_of_given_positions(modes: int, bands: int) -> None:
+    """§3.2 at positions of any kind, as of a point cloud."""
+    mu, rng = [4.0, 7.0, 2.5][:modes], np.random.default_rng(0)
+    x, p = rng.standard_normal((2, 6, 2)), rng.uniform(-1, 1, (2, 6, modes))
+    graph = models.fourier_features(None, 2, bands=bands, resolution=mu)
+    angles = np.concatenate(
+        [math.pi * p[..., n, None] * np.linspace(1, mu[n] / 2, bands) for n in range(modes)], -1
+    )
+    expected = np.concatenate([x, p, np.sin(angles), np.cos(angles)], -1)
+    np.testing.assert_allclose(tn.compile(graph)({}, x, p), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", ["share_cross", "share_latent"])
+def test_the_rest_share_what_the_second_has(share: str) -> None:
+    """All but the first: with as many sets of parameters, of which those from the second are equal."""
+    settings: dict[str, Any] = {**small, "depth": 1, "repeats": 3, "cross_attends": 3, "positions": None}
+    settings |= {"share_cross": "none", "share_latent": "none"}
+    tied, free = (models.perceiver(None, 3, **{**settings, share: each}) for each in ("rest", "none"))
+    rng = np.random.default_rng(0)
+    parameters = {
+        name: rng.standard_normal(array.shape) / 3 for name, array in tn.init(tied, dtype="float64").items()
+    }
+    part = "cross" if share == "share_cross" else "latent"
+    copied = {}
+    for leaf in free.parameters:
+        scope, _, rest = leaf.name.partition(".")
+        run, _, inner = rest.partition(".")
+        copied[leaf.name] = parameters[f"{scope}.{min(int(run), 1)}.{inner}" if scope == part else leaf.name]
+    x = rng.standard_normal((2, 6, 3))
+    np.testing.assert_allclose(tn.compile(tied)(parameters, x), tn.compile(free)(copied, x), rtol=1e-9)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+)
+@settings(max_examples=6)
+def test_parameters_of_tokens_and_of_the_decoder(
+    widening: int, queries: int, heads: int, width: int, values: int, tied: bool
+) -> None:
+    """Counted by hand: embedding and positions, the decoder's attention, MLP and norms, what comes after."""
+    V, L, D, K = 7, 6, small["dim"], small["classes"]
+    tokens: dict[str, Any] = {**small, "vocabulary": V, "positions": "learned"}
+    qk, v, Q = heads * width, heads * values, queries
+    graph = models.perceiver(
+        L,
+        Q,
+        **tokens,
+        head="query",
+        outputs=3,
+        query_dim=None if tied else Q,
+        tied=tied,
+        decoder_heads=heads,
+        decoder_width=qk,
+        decoder_values=v,
+        decoder_widening=widening,
+    )
+    without = models.perceiver(None, Q, **small, positions=None, head=None)
+    attends = Q * qk + qk + D * qk + qk + D * v + v + v * Q + Q
+    mlp = 2 * widening * Q**2 + widening * Q + Q
+    after = V if tied else Q * K + K
+    expected = V * Q + L * Q + 3 * Q + attends + mlp + 4 * Q + 2 * D + after
+    assert tn.parameter_count(graph) - tn.parameter_count(without) == expected
+    assert tn.parameter_count(graph) == sum(array.size for array in tn.init(graph).values())
 
 
 @pytest.mark.parametrize(
@@ -157,8 +230,14 @@ def test_given_queries_decode_as_many_outputs() -> None:
         ({"share_cross": "some"}, r"share_cross='some'(?s:.*)'all', 'rest', 'none'"),
         ({"shape": None}, r"positions='fourier' needs a shape"),
         ({"positions": "given", "shape": None}, r"shape= or resolution="),
-        ({"resolution": (4,)}, r"resolution=\(4,\) has 1 mode\(s\), and shape=\(224, 224\) has 2"),
+        ({"resolution": (4,)}, r"resolution=\(4(\.0)?,\) has 1 mode\(s\), and shape=\(224, 224\) has 2"),
         ({"cross_width": "keys"}, r"cross_width='keys'"),
+        ({"share_latent": "some"}, r"share_latent='some'(?s:.*)'all', 'rest', 'none'"),
+        ({"decoder_width": "keys", "head": "query"}, r"decoder_width='keys'"),
+        ({"vocabulary": 9}, r"positions of tokens='fourier'(?s:.*)'learned', None"),
+        ({"vocabulary": 9, "positions": "learned"}, r"shape=\(224, 224\)(?s:.*)one number"),
+        ({"vocabulary": 9, "positions": None, "shape": 4, "stem": 8}, r"stem=8(?s:.*)no stem"),
+        ({"tied": True, "head": "query"}, r"tied=True with vocabulary=None(?s:.*)give a vocabulary"),
     ],
 )
 def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
@@ -181,3 +260,131 @@ def test_the_stem_is_a_convolution(height: int, width: int) -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-11)
     with pytest.raises(tn.ShapeError, match=r"axis 'H' of 'x' is 30, and should be"):
         tn.compile(graph)({"F": f, "gain": gain, "bias": bias}, np.zeros((1, 3, 30, width)))
+
+
+def test_tokens_may_be_fewer_than_positions_and_are_masked() -> None:
+    graph = models.perceiver(9, 6, **small, vocabulary=11, positions="learned", mask=True)
+    rng = np.random.default_rng(0)
+    parameters = {
+        name: rng.standard_normal(array.shape) / 2 for name, array in tn.init(graph, dtype="float64").items()
+    }
+    f, t = tn.compile(graph), rng.integers(0, 11, (2, 7))
+    keep = np.array([[1, 1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1, 0]])
+    y = f(parameters, t, keep)
+    np.testing.assert_allclose(f(parameters, t[:, :6], keep[:, :6]), y, rtol=1e-9)  # the last are hidden
+    order = [1, 0, 2, 3, 4, 5, 6]
+    assert abs(f(parameters, t[:, order], keep[:, order]) - y).max() > 1e-3  # places count
+    one = f(parameters, t[:, :1], np.ones((2, 1)))
+    assert one.shape == (2, 5)
+    assert np.isfinite(one).all()
+
+
+def _perceiver_models(reference: Any) -> dict[str, Any]:
+    """Models of `transformers`, and inputs for them."""
+    import torch
+    import transformers
+
+    config = transformers.PerceiverConfig(
+        num_latents=5,
+        d_latents=12,
+        d_model=16,
+        num_blocks=2,
+        num_self_attends_per_block=2,
+        num_self_attention_heads=3,
+        num_cross_attention_heads=2,
+        vocab_size=11,
+        max_position_embeddings=9,
+        image_size=5,
+        num_labels=4,
+        hidden_act="gelu_new",
+    )
+    one = transformers.PerceiverConfig(**{**config.to_dict(), "num_cross_attention_heads": 1})
+    text, image = torch.randint(0, 11, (2, 7)), torch.randn(2, 3, 5, 5)
+    wide = {"widening_factor": 3, "num_heads": 2, "qk_channels": 6, "v_channels": 8, "num_channels": 10}
+    classes = reference.PerceiverClassificationDecoder(
+        config, **wide, trainable_position_encoding_kwargs={"num_channels": 10, "index_dims": 1}
+    )
+    many = reference.PerceiverBasicDecoder(
+        one,
+        output_num_channels=3,
+        output_index_dims=4,
+        num_channels=12,
+        final_project=False,
+        use_query_residual=True,
+        trainable_position_encoding_kwargs={"num_channels": 12, "index_dims": 4},
+    )
+    bands = {"concat_pos": True, "max_resolution": (7, 3), "num_bands": 4, "sine_only": False}
+    pixels = reference.PerceiverImagePreprocessor(
+        one, prep_type="pixels", spatial_downsample=1, fourier_position_encoding_kwargs=bands
+    )
+    learned = reference.PerceiverImagePreprocessor(
+        one,
+        prep_type="conv1x1",
+        spatial_downsample=1,
+        out_channels=6,
+        position_encoding_type="trainable",
+        project_pos_dim=6,
+        trainable_position_encoding_kwargs={"num_channels": 6, "index_dims": 25},
+    )
+    words = reference.PerceiverTextPreprocessor(config)
+    return {
+        "masked": (transformers.PerceiverForMaskedLM(config), text),
+        "sequence": (transformers.PerceiverForSequenceClassification(config), text),
+        "wide": (transformers.PerceiverModel(config, decoder=classes, input_preprocessor=words), text),
+        "pixels": (transformers.PerceiverModel(one, decoder=many, input_preprocessor=pixels), image),
+        "learned": (transformers.PerceiverModel(one, decoder=many, input_preprocessor=learned), image),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["masked", "sequence", "wide", "pixels", "learned"])
+def test_inputs_and_decoders_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    import torch
+    from transformers.models.perceiver import modeling_perceiver as reference
+
+    def exact(index_dims: Any, output_range: Any = (-1.0, 1.0), device: Any = None) -> torch.Tensor:
+        """Positions in float64; the reference rounds them to float32."""
+        axes = [torch.linspace(*output_range, steps, dtype=torch.float64) for steps in index_dims]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+    monkeypatch.setattr(reference, "build_linear_positions", exact)
+    torch.manual_seed(0)
+    model, x = _perceiver_models(reference)[name]
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
+    model, x = model.double().eval(), x.double() if x.is_floating_point() else x
+    keep = torch.tensor([[1] * x.shape[1], [1, 1, 0] + [1] * (x.shape[1] - 3)])
+    masked = x.ndim < 4
+    torch.set_default_dtype(torch.float64)  # frequencies, too
+    try:
+        with torch.no_grad():
+            expected = model(x, **({"attention_mask": keep} if masked else {})).logits
+    finally:
+        torch.set_default_dtype(torch.float32)
+    graph, parameters = models.from_transformers(model, mask=masked)
+    found = tn.compile(graph, backend="torch")(parameters, x, *([keep] if masked else []))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert sum(array.numel() for array in parameters.values()) == tn.parameter_count(graph)
+
+
+def test_what_preprocessors_and_decoders_cannot_be() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.perceiver import modeling_perceiver as reference
+
+    config = transformers.PerceiverConfig(num_latents=2, d_latents=8, d_model=8, num_self_attends_per_block=1)
+    patches = reference.PerceiverImagePreprocessor(
+        config,
+        prep_type="patches",
+        fourier_position_encoding_kwargs={"num_bands": 2, "max_resolution": (4, 4)},
+    )
+    with pytest.raises(tn.ShapeError, match=r"patches with fourier positions"):
+        models.from_transformers(
+            transformers.PerceiverModel(
+                transformers.PerceiverConfig(**{**config.to_dict(), "num_cross_attention_heads": 1}),
+                input_preprocessor=patches,
+            )
+        )
+    given = reference.PerceiverBasicDecoder(config, 3, position_encoding_type="none", num_channels=8)
+    with pytest.raises(tn.ShapeError, match=r"queries that are not trained"):
+        models.from_transformers(transformers.PerceiverModel(config, decoder=given))

@@ -58,19 +58,25 @@ def test_identity_factors_are_the_plain_patch_cut() -> None:
     np.testing.assert_allclose(tn.compile(graph)(eyes, x), cut)
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["soft", "signed"]), st.integers(0, 1))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from(["soft", "signed"]),
+    st.tuples(st.integers(0, 1), st.integers(0, 2)),
+)
 @settings(max_examples=12)
-def test_one_mode_is_ordinary_window_attention(heads: int, width: int, weights: str, shift: int) -> None:
+def test_one_mode_is_ordinary_window_attention(
+    heads: int, width: int, weights: str, shift: tuple[int, int]
+) -> None:
     """A6: with h₂ = h₃ = 1 and D₂ = D₃ = 1."""
-    dim, grid = heads * width, (4, 6)
-    tensor = tensor_window_attention((dim, 1, 1), (heads, 1, 1), 2, grid=grid, shift=shift, weights=weights)
-    dense = models.window_attention(
-        dim, heads, 2, grid=grid, shift=shift, weights=weights, bias=False, projected=False
-    )
+    dim, grid, window = heads * width, (4, 6), (2, 3)
+    settings: dict[str, Any] = {"grid": grid, "shift": shift, "weights": weights}
+    tensor = tensor_window_attention((dim, 1, 1), (heads, 1, 1), window, **settings)
+    dense = models.window_attention(dim, heads, window, bias=False, projected=False, **settings)
     parameters = parameters_of(dense)
     ours = {f"{name}{n}": np.ones((1, 1)) for name in "QKV" for n in (2, 3)}
     ours |= {f"{name.upper()}1": parameters[f"W{name}"] for name in "qkv"}
-    ours |= {"B": parameters["B"].reshape(9, heads, 1, 1)}
+    ours |= {"B": parameters["B"].reshape(15, heads, 1, 1)}
     x = np.random.default_rng(0).standard_normal((2, *grid, dim))
     np.testing.assert_allclose(
         tn.compile(tensor)(ours, x), tn.compile(dense)(parameters, x), rtol=1e-9, atol=1e-11
@@ -105,12 +111,14 @@ def test_the_worked_example_of_signed_attention() -> None:
     np.testing.assert_allclose(found, [1 / (1 + np.exp(-2)), 0], atol=1e-12)
 
 
-def test_all_dense_is_swin() -> None:
-    graph = models.tensor_swin(**small, tensorized=(), weights="soft", ratios=(2, 2, 1))
-    swin = models.swin(16, 2, 8, (2, 2), (2, 4), 3, window=4)
+@pytest.mark.parametrize("windows", [{}, {"narrow": "axes", "padding": "after"}])
+def test_all_dense_is_swin(windows: dict[str, str]) -> None:
+    settings: dict[str, Any] = {**small, "image": (6, 18), **windows}
+    graph = models.tensor_swin(**settings, tensorized=(), weights="soft", ratios=(2, 2, 1))
+    swin = models.swin((6, 18), 2, 8, (2, 2), (2, 4), 3, window=4, **windows)
     assert tn.parameter_count(graph) == tn.parameter_count(swin)
     parameters = parameters_of(swin)
-    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 18))
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
@@ -143,6 +151,69 @@ def test_the_head_reads_the_mean_over_space() -> None:
             + p[f"{scope}.bias"]
         )
     mean = z.mean((1, 2)).reshape(2, 2, 2, 3)
+    factors = [p["head.G"], *(p[f"head.U{n}"] for n in (1, 2, 3)), p["head.V"]]
+    expected = np.einsum("bijk,pqrs,ip,jq,kr,os->bo", mean, *factors) + p["head.bias"]
+    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9)
+
+
+def test_two_stages_against_their_equations() -> None:
+    """A5, A6, A9, A10 in one: eq. 3.0.9–3.0.21 by einsum, each stage of one window and one layer."""
+    graph = models.tensor_swin(
+        4,
+        2,
+        ((2, 1, 3), (2, 2, 3)),
+        (1, 1),
+        ((1, 1, 3), (2, 1, 1)),
+        4,
+        window=2,
+        ratios=(2, 1, 2),
+        position_bias=False,
+        head_rank=(2, 2, 2, 3),
+    )
+    p = parameters_of(graph)
+
+    def normed(z: Any, name: str) -> Any:
+        shape, z = z.shape, z.reshape(*z.shape[:3], -1)
+        centred = z - z.mean(-1, keepdims=True)
+        z = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return (z * p[f"{name}.gain"] + p[f"{name}.bias"]).reshape(shape)
+
+    def contracted(z: Any, *factors: Any) -> Any:
+        return np.einsum("bmnxyz,ax,cy,ez->bmnace", z, *factors)
+
+    def projected(z: Any, name: str) -> Any:
+        z = contracted(z, *(p[f"{name}.U{n}"] for n in (1, 2, 3)))
+        return z + p[f"{name}.bias"].reshape(z.shape[3:]) if f"{name}.bias" in p else z
+
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4))
+    z = x.reshape(2, 3, 2, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1)  # b, rows, columns, then a patch
+    z = contracted(z, *(p[f"patches.V{n}"] for n in range(3))) + p["patches.bias"].reshape(2, 1, 3)
+    z = normed(z, "patches.norm")
+    for stage, (heads, each) in enumerate((((1, 1, 3), (2, 1, 1)), ((2, 1, 1), (1, 2, 3)))):
+        name = f"stages.{stage}.blocks.0"
+        split = [size for pair in zip(heads, each, strict=True) for size in pair]
+        q, k, v = (
+            contracted(
+                normed(z, f"{name}.norm1"), *(p[f"{name}.attention.{part}{n}"] for n in (1, 2, 3))
+            ).reshape(2, -1, *split)
+            for part in "QKV"
+        )
+        s = np.einsum("biuavcwe,bjuavcwe->buvwij", q, k) / np.sqrt(prod(each))
+        power = np.exp(abs(s))
+        a = np.sign(s) * power / power.sum(-1, keepdims=True)
+        y = np.einsum("buvwij,bjuavcwe->biuavcwe", a, v).reshape(z.shape)
+        z = z + projected(y, f"{name}.attention.output")
+        inner = torch.nn.functional.gelu(
+            torch.tensor(projected(normed(z, f"{name}.norm2"), f"{name}.mlp.first"))
+        )
+        z = z + projected(inner.numpy(), f"{name}.mlp.second")
+        if stage == 0:  # four neighbours, column by column, on the mode of channels: R₁ × R₂ × 4C
+            near = [z[:, v, u] for u in (0, 1) for v in (0, 1)]
+            flat = np.concatenate([each.reshape(2, 1, 1, -1) for each in near], -1)
+            flat = normed(flat, "stages.0.merge.norm").reshape(2, 4, 2, 1, 3)
+            z = np.concatenate([flat[:, n] for n in range(4)], -1)[:, None, None]
+            z = contracted(z, *(p[f"stages.0.merge.U{n}"] for n in (1, 2, 3)))
+    mean = normed(z, "norm").mean((1, 2))
     factors = [p["head.G"], *(p[f"head.U{n}"] for n in (1, 2, 3)), p["head.V"]]
     expected = np.einsum("bijk,pqrs,ip,jq,kr,os->bo", mean, *factors) + p["head.bias"]
     np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9)

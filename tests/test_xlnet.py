@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -159,6 +160,103 @@ def test_memory_continues_a_text() -> None:
     np.testing.assert_allclose(np.concatenate([first, second], 1), expected, rtol=1e-10, atol=1e-12)
 
 
+def test_streams_begin_with_w_and_with_embeddings() -> None:
+    """D2: without layers g is w wherever it stands, and h is e(x)."""
+    parameters = parameters_of(models.xlnet(**{**small, "depth": 0}, mask=None, segments=False))
+    E, w = parameters["embedding.E"], parameters["w"]
+    t, z = np.array([[3, 1, 4]]), np.array([[2, 0]])
+    two = models.xlnet(**{**small, "depth": 0}, mask=None, segments=False)
+    np.testing.assert_allclose(tn.compile(two)(parameters, t, z), [[E @ w] * 2], rtol=1e-12)
+    alone = models.xlnet(**{**small, "depth": 0}, mask=None, segments=False, two_streams=False, head=None)
+    np.testing.assert_array_equal(tn.compile(alone)({"embedding.E": E}, t), E[t])
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 3), st.sampled_from([None, 2]))
+@settings(max_examples=8)
+def test_both_ways_of_reading(batch: int, length: int, seed: int, clamp_len: int | None) -> None:
+    """The second half of the batch, backwards, is what the first half is forwards."""
+    same = {**small, "depth": 1, "segments": False, "mask": None, "two_streams": False, "head": None}
+    same |= {"clamp_len": clamp_len}
+    forwards, both = models.xlnet(**same), models.xlnet(**same, bi_data=True)
+    assert tn.parameter_count(both) == tn.parameter_count(forwards)
+    parameters, rng = parameters_of(forwards), np.random.default_rng(seed)
+    t = rng.integers(0, 13, (batch, length))
+    expected = tn.compile(forwards)(parameters, t)
+    half = batch // 2
+    turned = np.concatenate([t[:half], t[half:, ::-1]])
+    y = tn.compile(both)(parameters, turned)
+    np.testing.assert_allclose(np.concatenate([y[:half], y[half:, ::-1]]), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_distances_beyond_the_clamp_are_alike() -> None:
+    """With one layer, a position reads tokens two and more away alike, wherever they are on that side."""
+    graph = models.xlnet(
+        **{**small, "depth": 1}, clamp_len=2, mask=None, segments=False, two_streams=False, head=None
+    )
+    parameters, f = parameters_of(graph), tn.compile(graph)
+    t = np.array([[3, 1, 4, 1, 5, 9, 2]])
+    y = f(parameters, t)
+    for a, b, alike in ((4, 6, True), (3, 6, False)):
+        other = t.copy()
+        other[0, [a, b]] = t[0, [b, a]]
+        assert np.allclose(f(parameters, other)[0, 2], y[0, 2], rtol=1e-10) == alike
+    far = models.xlnet(**{**small, "depth": 1}, mask=None, segments=False, two_streams=False, head=None)
+    wide = models.xlnet(
+        **{**small, "depth": 1}, clamp_len=7, mask=None, segments=False, two_streams=False, head=None
+    )
+    np.testing.assert_array_equal(tn.compile(wide)(parameters, t), tn.compile(far)(parameters, t))
+
+
+def test_long_texts_in_low_precision() -> None:
+    """Distances are exact where bfloat16 has no such integers."""
+    graph = models.xlnet(
+        **{**small, "depth": 1},
+        clamp_len=290,
+        bi_data=True,
+        mask=None,
+        segments=False,
+        two_streams=False,
+        head=None,
+    )
+    low = {name: torch.tensor(array).bfloat16() for name, array in parameters_of(graph).items()}
+    t, f = (
+        torch.tensor(np.random.default_rng(0).integers(0, 13, (2, 400))),
+        tn.compile(graph, backend="torch"),
+    )
+    expected = f({name: array.double() for name, array in low.items()}, t)
+    torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "changes", [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
+)
+def test_distances_of_transformers(
+    changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    if dtype == torch.float64:  # the reference rounds its sinusoids to float32
+        monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.manual_seed(0)
+    config = transformers.XLNetConfig(
+        vocab_size=29, d_model=12, n_layer=2, n_head=3, d_inner=20, dropout=0.0, **changes
+    )
+    model = transformers.XLNetModel(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model = model.to(dtype).eval()
+    t, segment = torch.randint(0, 29, (4, 7)), torch.randint(0, 3, (4, 7))
+    stored = [torch.randn(5, 4, 12, dtype=dtype) for _ in range(2)]
+    with torch.no_grad():
+        expected = model(t, token_type_ids=segment, mems=stored, use_mems=True).last_hidden_state
+        graph, parameters = models.from_transformers(model, segments=True, memory=True)
+        found, *_ = tn.compile(graph, backend="torch")(
+            parameters, t, segment, *(each.transpose(0, 1).contiguous() for each in stored)
+        )
+    bound = 1e-5 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+
+
 def test_padding_is_not_read() -> None:
     graph = models.xlnet(**small, mask=("permutation", "padding"))
     parameters, rng = parameters_of(graph), np.random.default_rng(0)
@@ -180,6 +278,7 @@ def test_padding_is_not_read() -> None:
         ({"mask": "perm"}, r"mask='perm'(?s:.*)'permutation', 'padding'"),
         ({"head": "classes"}, r"head='classes' reads the content stream(?s:.*)two_streams=False"),
         ({"head": "word"}, r"head='word'"),
+        ({"clamp_len": 0}, r"clamp_len=0(?s:.*)give an integer"),
     ],
 )
 def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
