@@ -22,6 +22,7 @@ from rich.table import Table
 
 from . import __version__
 from .errors import EquationError, ShapeError, TensornetError
+from .terminal import printable
 
 __all__ = ["app", "main"]
 
@@ -53,21 +54,13 @@ def main() -> None:
     try:
         app()
     except TensornetError as error:
-        _console(stderr=True).print(_printable(f"error: {error}"))
+        _console(stderr=True).print(printable(f"error: {error}"))
         sys.exit(2)
 
 
 def _console(stderr: bool = False) -> Console:
     """Where text is printed as it is: `softmax[j]` is no markup."""
     return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
-
-
-def _printable(text: str) -> str:
-    """The text with what would steer a terminal written out, `\\x1b` for an escape."""
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
-    )
 
 
 def _version(wanted: bool) -> None:

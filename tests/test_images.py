@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tensornet as tn
 from tensornet.errors import TensornetError
 
 pytest.importorskip("torch")
@@ -142,7 +143,9 @@ def test_what_is_recognised_as_nothing(tmp_path: Path) -> None:
 def test_pixels_are_standardised_by_channel(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     examples = load_images(Source("cifar10", tmp_path), 0)
-    (images,) = examples.batch(examples.train_inputs)
+    (pixels,) = examples.batch(examples.train_inputs)
+    assert torch.equal(pixels, examples.train_inputs[0].float())
+    images = tn.module(examples.standard)(pixels)
     assert images.dtype == torch.float32
     assert torch.allclose(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(images.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)

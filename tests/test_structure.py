@@ -19,7 +19,7 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {
-    0: ("equation", "reading", "errors", "functions", "expression", "sizes", "permutation"),
+    0: ("equation", "reading", "errors", "functions", "expression", "sizes", "permutation", "terminal"),
     1: ("graph", "shape", "unify", "elaboration", "composition", "hygiene", "protocol"),
     2: ("rewrite", "derivative", "schedule", "formula", "initialise", "device", "arrangement", "search"),
     3: ("planner", "ordering", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),

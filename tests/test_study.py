@@ -25,7 +25,7 @@ import torch
 
 from tensornet.study import STUDY, RunResult, load_trained, run_study
 from tensornet.study import run as study_run
-from tensornet.study.digits import DIGITS, build_graph, load_digits
+from tensornet.study.digits import DIGITS, build_graph, split_digits
 from tensornet.study.libraries import library
 from tensornet.study.pictures import pareto_front
 from tensornet.study.report import table
@@ -173,17 +173,33 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
-def test_the_weights_are_those_of_the_result(
-    finished: tuple[Path, list[RunResult], str], backend: str
+@pytest.mark.parametrize("number", [0, 1])
+def test_raw_pixels_give_the_accuracy_of_the_report(
+    finished: tuple[Path, list[RunResult], str], backend: str, number: int
 ) -> None:
+    """As scikit-learn has them, 0 to 16: nothing has to be known of how the run was trained."""
     folder, results, _ = finished
-    graph, parameters = load_trained(kept(folder, "tcl4-cp", "safetensors"))
-    assert graph == build_graph(STUDY["tcl4-cp"])
-    examples = load_digits(0)
-    x = tn.to_backend({"x": examples.test_inputs[0]}, backend)["x"]
-    logits = np.asarray(tn.compile(graph, backend=backend)(tn.to_backend(parameters, backend), x))
-    right = logits.argmax(1) == np.asarray(examples.test_labels)
-    assert 100 * int(right.sum()) / len(right) == results[1].test_top1
+    graph, parameters = load_trained(kept(folder, ROWS[number], "safetensors"))
+    train, labels, test, test_labels = split_digits(0)
+    run = tn.compile(graph, backend=backend)
+    for pixels, known, told in (
+        (train, labels, results[number].train_top1),
+        (test, test_labels, results[number].test_top1),
+    ):
+        x = tn.to_backend({"x": pixels.astype("float32")}, backend)["x"]
+        logits = np.asarray(run(tn.to_backend(parameters, backend), x))
+        assert 100 * int((logits.argmax(1) == known).sum()) / len(known) == told
+
+
+def test_the_scaling_is_an_equation(finished: tuple[Path, list[RunResult], str]) -> None:
+    """In front of those of the classifier, whose parameters it leaves as they are."""
+    graph, _ = load_trained(kept(finished[0], "tcl4-cp", "safetensors"))
+    classifier, train = build_graph(STUDY["tcl4-cp"]), split_digits(0)[0]
+    mean, deviation = float(train.mean()), float(train.std())
+    first, *rest = map(str, graph.equations)
+    assert first == f"y[b,i,j] = (x[b,i,j] + -{mean}) / {deviation}"
+    assert len(rest) == len(classifier.equations)
+    assert list(map(str, graph.parameters)) == list(map(str, classifier.parameters))
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"half", b"\x02\0\0\0\0\0\0\0{}"])
@@ -224,7 +240,7 @@ def test_the_pareto_front_holds_what_no_other_beats(
     finished: tuple[Path, list[RunResult], str],
 ) -> None:
     def result(name: str, parameters: int, top1: float) -> RunResult:
-        return replace(finished[1][0], name=name, parameters=parameters, test_top1=top1)
+        return replace(finished[1][0], name=name, parameters=parameters, test_top1=top1, test_top5=100.0)
 
     rows = [result("a", 100, 90.0), result("b", 50, 95.0), result("c", 200, 97.0), result("d", 200, 96.0)]
     assert [each.name for each in pareto_front(rows)] == ["b", "c"]

@@ -18,7 +18,10 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
+import torch
+
 from tensornet.study import load_trained, results_folder, run_study
+from tensornet.study.image_files import read_mnist
 from tensornet.study.images import Source, load_images
 from tensornet.study.thesis import EXPERIMENTS, thesis
 
@@ -162,13 +165,19 @@ def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, 
     assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
 
 
-def test_the_weights_fit_the_model(finished: tuple[Path, Any, str]) -> None:
-    folder, _, _ = finished
+def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) -> None:
+    """Pixels from 0 to 255 as the files hold them, into the graph and parameters of a run."""
+    folder, results, _ = finished
+    data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]
     (path,) = (folder / "runs").glob("tensor-4x4x8-adam.*.safetensors")
     graph, weights = load_trained(path)
-    assert graph == graph_of("mnist", "tensor-4x4x8")
-    tn.module(graph).load_state_dict(weights)
     assert sum(each.numel() for each in weights.values()) == 10_602
+    module = tn.module(graph)
+    module.load_state_dict(weights)
+    images, labels = map(torch.tensor, read_mnist(Path(data))[0])
+    assert images.dtype == torch.uint8
+    right = module(images).argmax(1) == labels
+    assert 100 * int(right.sum()) / len(right) == results[1].train_top1
 
 
 @pytest.mark.parametrize(("name", "row"), [row for row in ROWS if row[0] != "cifar10"])

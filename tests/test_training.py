@@ -49,9 +49,8 @@ def examples(count: int = 20) -> Examples:
 
     train_inputs, train_labels = part(count)
     test_inputs, test_labels = part(9)
-    return Examples(
-        train_inputs, train_labels, test_inputs, test_labels, "rows", {}, lambda images: images / 128 - 1
-    )
+    standard = tn.layer("y[...] = x[...] / 128 - 1", inputs="x")
+    return Examples(train_inputs, train_labels, test_inputs, test_labels, "rows", {}, standard)
 
 
 def classifier(dropout: bool = True) -> tn.Graph:
@@ -183,7 +182,7 @@ def test_the_loss_is_the_mean_over_examples() -> None:
     module = tn.module(classifier(False), seed=1)
     data = examples()
     with torch.no_grad():
-        logits = module(*data.batch(data.train_inputs))
+        logits = module(data.train_inputs[0] / 128 - 1)
     loss = torch.nn.functional.cross_entropy(logits, data.train_labels, label_smoothing=0.1)
     assert frozen.result.history[0].train_loss == pytest.approx(float(loss), rel=1e-5)
     right = (logits.argmax(1) == data.train_labels).float().mean()
@@ -326,18 +325,11 @@ def _change(path: Path) -> None:
 
 @pytest.mark.usefixtures("_each_step_is_kept")
 @pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (_halve, "damaged and not used"),
-        (_change, "its content is not what was written"),
-        (lambda path: path.write_bytes(b""), "damaged and not used"),
-        (lambda path: path.write_bytes(b"\xff" * 100), "damaged and not used"),
-    ],
+    "damage",
+    [_halve, _change, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"\xff" * 100)],
     ids=["half", "a bit", "empty", "noise"],
 )
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
-    tmp_path: Path, damage: Any, reason: str
-) -> None:
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path: Path, damage: Any) -> None:
     whole = trained()
     with pytest.raises(Stopped):
         trained(checkpoints=store(tmp_path), every=0.0, progress=StopAfter(6))
@@ -350,8 +342,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     assert same(trained(checkpoints=kept, progress=go_on), whole)
     assert go_on.began_at == before["step"]
     assert len(said) == 1
-    assert str(kept.path) in said[0]
-    assert reason in said[0]
+    assert said[0] == (
+        f"{kept.path} is damaged, set aside and not used: its content is not what was written"
+    )
+    assert kept.path.with_name("rows.checkpoint.damaged").exists()
     damage(kept.previous)
     assert not kept.path.exists()  # the damaged one is gone
     beginning = StopAfter(1000)
@@ -379,7 +373,7 @@ def test_a_checkpoint_of_other_settings_is_not_used(tmp_path: Path) -> None:
     kept.save(Checkpoint({"w": torch.ones(2)}, {"step": 3}))
     kept.remove()
     assert kept.load() is None
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.checkpoint.damaged"]
 
 
 def test_a_damaged_checkpoint_does_not_replace_a_good_one(

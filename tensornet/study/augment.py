@@ -12,16 +12,17 @@ __all__ = ["augmented"]
 
 
 def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
-    """Images (n, C, H, W) shifted, turned, zoomed and mirrored at random, as the recipe allows.
+    """Images (n, …, H, W) shifted, turned, zoomed and mirrored at random, as the recipe allows.
 
     What comes in from outside is 0; values between pixels are bilinear. The draws are made on the
     CPU, so that they are the same on every device.
     """
-    if not (recipe.shift or recipe.rotate or recipe.zoom or recipe.flip):
+    if not recipe.augments:
         return images
     torch = library("torch")
     draw = torch.Generator().manual_seed(seed)
-    count, _, height, width = images.shape
+    count, *_, height, width = images.shape
+    planes = images.reshape(count, -1, height, width)
 
     def uniform(limit: float) -> Any:
         return limit * (2.0 * torch.rand(count, generator=draw) - 1.0)
@@ -35,5 +36,5 @@ def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
     rows = [side * cosine, -sine * height / width, right, side * sine * width / height, cosine, down]
     maps = torch.stack(rows, dim=1).reshape(count, 2, 3).to(images.device, images.dtype)
     functional = torch.nn.functional
-    places = functional.affine_grid(maps, list(images.shape), align_corners=False)
-    return functional.grid_sample(images, places, align_corners=False)
+    places = functional.affine_grid(maps, list(planes.shape), align_corners=False)
+    return functional.grid_sample(planes, places, align_corners=False).reshape(images.shape)

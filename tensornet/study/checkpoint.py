@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import write_whole
-from .libraries import library
+from .files import read_tensors, remove, sealed_tensors, set_aside, write_whole
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -27,7 +25,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoint of a run and the one before it, as safetensors.
+    """The newest checkpoint of a run and the one before it, as safetensors, each sealed by a digest.
 
     Attributes:
         path: of the newest; the one before has `.previous` in its name.
@@ -54,48 +52,36 @@ class Checkpoints:
             "format": FORMAT,
             "fingerprint": self.fingerprint,
             "state": json.dumps(checkpoint.state),
-            "digest": _digest(checkpoint),
         }
-        content = library("safetensors.torch").save(dict(checkpoint.tensors), metadata)
-        write_whole(self.path, content, self.previous)
+        write_whole(self.path, sealed_tensors(checkpoint.tensors, metadata), self.previous)
 
-    def load(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or nothing; a damaged one is removed, lest it replace a good one."""
+    def load(self, check: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or nothing.
+
+        One that is damaged is set aside, lest it replace a good one.
+
+        Args:
+            check: raises ValueError, saying why, for one that this run cannot have written.
+        """
         for path in (self.path, self.previous):
             if path.exists():
                 try:
-                    return self._read(path)
-                except (OSError, ValueError, KeyError, library("safetensors").SafetensorError) as error:
-                    self.say(f"{path} is damaged and not used: {error}")
-                    path.unlink(missing_ok=True)
+                    found = self._read(path)
+                    check(found)
+                    return found
+                except (OSError, ValueError, RecursionError) as error:
+                    self.say(f"{path} is damaged, set aside and not used: {error}")
+                    set_aside(path)
         return None
 
     def remove(self) -> None:
         """Removes both, and what a killed process left half-written."""
         for path in (self.path, self.previous, *self.path.parent.glob(f".{self.path.name}.*")):
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def _read(self, path: Path) -> Checkpoint:
         """Raises an error that says what is wrong with the file."""
-        with library("safetensors").safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("fingerprint") != self.fingerprint or metadata.get("format") != FORMAT:
-                raise ValueError("it is not one of this run")
-            found = Checkpoint(
-                {name: file.get_tensor(name) for name in file.keys()},  # noqa: SIM118
-                json.loads(metadata["state"]),
-            )
-        if _digest(found) != metadata["digest"]:
-            raise ValueError("its content is not what was written")
-        return found
-
-
-def _digest(checkpoint: Checkpoint) -> str:
-    """A sum over all bytes and the state: safetensors itself notices a cut file, but not a changed one."""
-    total = hashlib.sha256(json.dumps(checkpoint.state).encode())
-    uint8 = library("torch").uint8
-    for name in sorted(checkpoint.tensors):
-        tensor = checkpoint.tensors[name].detach().cpu().contiguous()
-        total.update(name.encode())
-        total.update(tensor.reshape(-1).view(uint8).numpy().data)
-    return total.hexdigest()
+        tensors, metadata = read_tensors(path)
+        if metadata.get("fingerprint") != self.fingerprint or metadata.get("format") != FORMAT:
+            raise ValueError("it is not one of this run")
+        return Checkpoint(tensors, json.loads(metadata.get("state", "")))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import tensornet as tn
 from tensornet.errors import TensornetError
 
 from .digits import split_digits
@@ -54,7 +54,7 @@ def source_of(data: str | None) -> Source:
 
 
 def load_images(source: Source, seed: int) -> Examples:
-    """Images as uint8 (n, C, H, W), standardised channel by channel when a mini-batch is made.
+    """Images as uint8 (n, C, H, W), standardised channel by channel by what stands before the classifier.
 
     Args:
         source: which.
@@ -93,8 +93,8 @@ def load_images(source: Source, seed: int) -> Examples:
     )
 
 
-def standardised(train: Any) -> Callable[[Any], Any]:
-    """A function of images in 0 to 255: less the mean of the training pixels, over their deviation."""
+def standardised(train: Any) -> tn.Graph:
+    """A layer of images (n, C, H, W): less the mean of the training pixels of the channel, over their deviation."""
     levels = np.arange(256.0)
     counts = [np.bincount(train[:, channel].reshape(-1), minlength=256) for channel in range(train.shape[1])]
     means = [float(each @ levels / each.sum()) for each in counts]
@@ -102,19 +102,15 @@ def standardised(train: Any) -> Callable[[Any], Any]:
         max(1e-6, float(each @ (levels - mean) ** 2 / each.sum()) ** 0.5)
         for each, mean in zip(counts, means, strict=True)
     ]
-
-    def standard(images: Any) -> Any:
-        mean, deviation = (images.new_tensor(each).reshape(-1, 1, 1) for each in (means, deviations))
-        return (images - mean) / deviation
-
-    return standard
+    constants = {"mu": np.array(means, np.float32), "sigma": np.array(deviations, np.float32)}
+    return tn.layer("y[b,c,h,w] = (x[b,c,h,w] - mu[c]) / sigma[c]", inputs="x", constants=constants)
 
 
 def _digits(seed: int) -> tuple[Part, Part]:
-    """The digits; their 17 levels of ink become 0 to 240."""
+    """The digits; they have 17 levels of ink, 0 to 16."""
     train, labels, test, test_labels = split_digits(seed)
     return tuple(  # type: ignore[return-value]
-        ((15.0 * each[:, None]).astype(np.uint8), np.asarray(known))
+        (each[:, None].astype(np.uint8), np.asarray(known))
         for each, known in ((train, labels), (test, test_labels))
     )
 

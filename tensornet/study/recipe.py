@@ -61,6 +61,11 @@ class Recipe:
     zoom: float = 0.0
     flip: bool = False
 
+    @property
+    def augments(self) -> bool:
+        """Whether training images are changed at random."""
+        return bool(self.shift or self.rotate or self.zoom or self.flip)
+
     def rate(self, step: int, steps: int) -> float:
         """The learning rate at a step, from 0, of `steps`."""
         rising = max(1, round(self.warmup * steps))

@@ -13,7 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import write_whole
+from tensornet.terminal import printable
+
+from .files import set_aside, set_aside_in, write_whole
 from .pictures import curves_picture, pareto_front, pareto_picture, training_picture
 from .recipe import Recipe
 from .results import RunResult
@@ -30,6 +32,10 @@ COLUMNS = _MODEL + _FIGURES
 """The columns of results.csv: of a result, or of the recipe it was trained by."""
 
 
+OUTPUTS = ("results.json", "results.csv", "pareto.png", "curves.png", "training.png", "report.md")
+"""The files of results, in the order they are written."""
+
+
 def write_outputs(
     folder: Path, task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]
 ) -> None:
@@ -38,16 +44,21 @@ def write_outputs(
     Raises:
         TensornetError: the folder cannot be written.
     """
+    for name in OUTPUTS:
+        if (folder / name).is_dir():
+            set_aside(folder / name)
+    aside = [*set_aside_in(folder), *set_aside_in(folder / "runs")]
+    environment = {**environment, "set_aside": [str(path.relative_to(folder)) for path in aside]}
     contents = {
         "results.json": _json(results, environment).encode(),
         "results.csv": _csv(results).encode(),
         "pareto.png": pareto_picture(results),
         "curves.png": curves_picture(results),
         "training.png": training_picture(results),
-        "report.md": _markdown(task, results, environment).encode(),
+        "report.md": printable(_markdown(task, results, environment)).encode(),
     }
-    for name, content in contents.items():
-        write_whole(folder / name, content)
+    for name in OUTPUTS:
+        write_whole(folder / name, contents[name])
 
 
 LONGEST = 60
@@ -68,9 +79,9 @@ def table(task: Task, results: Sequence[RunResult]) -> Table:
     for heading in ("\nFLOPs", "top-1\n(%)", "top-5\n(%)", "ms a\nstep"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for each in results:
-        formula = Text(f"{each.parameters:,} = {each.formula}", no_wrap=True, overflow="ellipsis")
+        formula = Text(printable(f"{each.parameters:,} = {each.formula}"), no_wrap=True, overflow="ellipsis")
         shown.add_row(
-            each.name,
+            printable(each.name),
             *([formula] if with_formulas else []),
             f"{each.counted:,}",
             f"{each.flops:,}",
@@ -117,6 +128,7 @@ def _markdown(task: Task, results: Sequence[RunResult], environment: Mapping[str
         _meanings(task),
         ["## Formulas"],
         formulas,
+        *_set_aside(environment["set_aside"]),
         ["## Reproduce"],
         _reproduction(task, results, environment),
     )
@@ -223,6 +235,17 @@ def _meanings(task: Task) -> list[str]:
         "- **ms a step**: milliseconds of a training step (mini-batch, forward, backward, update), the mean",
         "  over an epoch, the median over epochs, on the machine that ran it.",
     ]
+
+
+def _set_aside(names: Sequence[str]) -> list[list[str]]:
+    """Which files were damaged, if any."""
+    if not names:
+        return []
+    told = [
+        "These files were not as they were written. They were set aside, and what the rows above needed of",
+        "them was computed again; delete them when you like.",
+    ]
+    return [["## Set aside"], told, [f"- `{name}`" for name in names]]
 
 
 def _reproduction(task: Task, results: Sequence[RunResult], environment: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ __all__ = ["Epoch", "RunResult", "Trained"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """How a run stands after an epoch: loss in nats, accuracies in percent.
+    """How a run stands after an epoch: loss in nats, accuracies in percent; checked when it is made.
 
     On the training examples they are those of the mini-batches as they were trained on, augmented and
     with dropout, while the parameters changed.
@@ -28,10 +29,21 @@ class Epoch:
     test_top1: float
     test_top5: float
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.train_loss < math.inf:
+            raise ValueError(f"the loss is {self.train_loss}")
+        _check_shares(self.train_top1, self.train_top5)
+        _check_shares(self.test_top1, self.test_top5)
+
+
+def _check_shares(top1: float, top5: float) -> None:
+    if not 0.0 <= top1 <= top5 <= 100.0:
+        raise ValueError(f"of 100 examples {top1} have their class first, and {top5} among the first five")
+
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run.
+    """A finished run; its numbers are checked when it is made.
 
     Attributes:
         name: that of the run: the row, and the optimizer where there are several.
@@ -68,6 +80,17 @@ class RunResult:
     test_top1: float
     test_top5: float
     step_ms: float
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "counted", "flops"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}")
+        if len(self.history) != self.recipe.epochs:
+            raise ValueError(f"there are {len(self.history)} epochs of {self.recipe.epochs}")
+        if not 0.0 <= self.step_ms < math.inf:
+            raise ValueError(f"a step takes {self.step_ms} ms")
+        _check_shares(self.train_top1, self.train_top5)
+        _check_shares(self.test_top1, self.test_top5)
 
 
 @dataclass(frozen=True)

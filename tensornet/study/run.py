@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensornet.errors import TensornetError
+from tensornet.terminal import printable
 
 from .digits import DIGITS
 from .hardware import Hardware, processes
@@ -100,6 +101,11 @@ def run_study(
         else:
             RunStore(Path(folder)).prepare()
         examples = subject.load(seed, data)
+        if examples.standard is None and any(run.recipe.augments for run in runs):
+            raise TensornetError(
+                f"a {subject.example} is not shifted, turned, zoomed or mirrored",
+                fix="leave these settings out",
+            )
         study = _Study(
             Path(folder), task, subject, examples, data, changes, seed, hardware, console or Console()
         )
@@ -191,7 +197,7 @@ class _Study:
     @property
     def store(self) -> RunStore:
         """The runs in the folder."""
-        return RunStore(self.folder)
+        return RunStore(self.folder, self._say)
 
     def environment(self) -> dict[str, Any]:
         """What the numbers depend on beside the run: seed, recipe, data, hardware, versions."""
@@ -243,7 +249,7 @@ class _Study:
         shown = [result for result in found if result is not None]
         write_outputs(self.folder, self.task, shown, self.environment())
         self.console.print(table(self.task, shown))
-        self.console.print(f"results in {self.folder}", markup=False, highlight=False, soft_wrap=True)
+        self._say(f"results in {self.folder}")
 
     def _finished(self, run: _Run) -> RunResult | None:
         return self.store.load(run.name, self.settings(run))
@@ -262,7 +268,7 @@ class _Study:
 
     def _train_one(self, run: _Run, progress: Bars) -> Trained:
         settings, first = self.settings(run), not self.hardware.rank
-        checkpoints = self.store.checkpoints(run.name, settings, self._say)
+        checkpoints = self.store.checkpoints(run.name, settings)
         with self.store.training(run.name, settings) if first else nullcontext():
             trained = train(
                 run.name,
@@ -282,7 +288,7 @@ class _Study:
         return trained
 
     def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _line(result: RunResult) -> str:

@@ -6,22 +6,24 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError
+from tensornet.sizes import evaluate
 
 from .checkpoint import Checkpoints
-from .files import write_whole
+from .files import BLANK, SEAL, is_sealed, read_tensors, remove, seal, sealed_tensors, set_aside, write_whole
 from .libraries import library
-from .recipe import Recipe
-from .results import Epoch, RunResult, Trained
+from .results import RunResult, Trained
+from .schema import read
 
 __all__ = ["RunStore", "fingerprint", "load_trained"]
 
-FORMAT = "tensornet.study.run"
+FORMAT = "tensornet.study.run.2"
+"""The second: sealed, and with the scaling of the inputs in the graph."""
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -34,10 +36,16 @@ class RunStore:
     """The runs in a folder, each known by its name and a fingerprint of all that its numbers depend on.
 
     Of a finished one `runs/<name>.<fingerprint>.json` and its weights, `….safetensors`; meanwhile its
-    checkpoints. Runs with other settings have other files, so none is ever lost to another.
+    checkpoints. Runs with other settings have other files, so none is ever lost to another. Each file
+    is sealed; what is not as it was written is set aside, and the run counts as unfinished.
+
+    Attributes:
+        folder: that of the study.
+        say: told when a file is set aside.
     """
 
     folder: Path
+    say: Callable[[str], None] = lambda text: None
 
     def path(self, name: str, settings: Mapping[str, Any]) -> Path:
         """Where the result of a run is kept."""
@@ -53,9 +61,10 @@ class RunStore:
         write_whole(probe, b"")
         probe.unlink(missing_ok=True)
 
-    def checkpoints(self, name: str, settings: Mapping[str, Any], say: Callable[[str], None]) -> Checkpoints:
+    def checkpoints(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
         """The checkpoints of a run, which is not finished."""
-        return Checkpoints(self.path(name, settings).with_suffix(".checkpoint"), fingerprint(settings), say)
+        path = self.path(name, settings).with_suffix(".checkpoint")
+        return Checkpoints(path, fingerprint(settings), self.say)
 
     @contextmanager
     def training(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
@@ -65,6 +74,8 @@ class RunStore:
             TensornetError: one does already.
         """
         locks, path = library("filelock"), self.path(name, settings).with_suffix(".lock")
+        if path.is_dir():
+            set_aside(path)
         try:
             with locks.FileLock(path, timeout=0):
                 yield
@@ -81,10 +92,11 @@ class RunStore:
             TensornetError: the folder cannot be written.
         """
         path = self.path(trained.result.name, settings)
-        metadata = {"graph": trained.graph.to_json()}
-        weights = library("safetensors.torch").save(dict(trained.parameters), metadata)
+        metadata = {"format": FORMAT, "graph": trained.graph.to_json()}
+        weights = sealed_tensors(trained.parameters, metadata)
         document = {
             "format": FORMAT,
+            SEAL: BLANK,
             "fingerprint": fingerprint(settings),
             "weights": hashlib.sha256(weights).hexdigest(),
             "settings": settings,
@@ -92,66 +104,100 @@ class RunStore:
         }
         write_whole(path.with_suffix(".safetensors"), weights)
         # the JSON says that the run is finished, so it comes last
-        write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
+        write_whole(path, seal((json.dumps(document, indent=1) + "\n").encode()))
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
-        """The finished run with these settings, or nothing: absent, or it or its weights damaged."""
+        """The finished run with these settings, or nothing: it is absent, or was damaged and is set aside."""
         path = self.path(name, settings)
-        try:
-            document = json.loads(path.read_bytes())
-            weights = hashlib.sha256(path.with_suffix(".safetensors").read_bytes()).hexdigest()
-            known = (document["format"], document["fingerprint"], document["weights"])
-            if known != (FORMAT, fingerprint(settings), weights):
-                return None
-            result = _result(document["result"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        if not path.exists():
             return None
-        return result if result.name == name else None
+        try:
+            return self._read(path, name, settings)
+        except (OSError, ValueError, RecursionError) as error:
+            self.say(f"{path} is damaged, set aside and not used: {error}")
+            for each in (path, path.with_suffix(".safetensors")):
+                set_aside(each)
+            return None
+
+    def _read(self, path: Path, name: str, settings: Mapping[str, Any]) -> RunResult:
+        """Raises an error that says why this is not what `save` wrote."""
+        content = path.read_bytes()
+        if not is_sealed(content):
+            raise ValueError("its content is not what was written")
+        document = read(_Kept, json.loads(content))
+        if (document.format, document.fingerprint) != (FORMAT, fingerprint(settings)):
+            raise ValueError("it is not one of this run")
+        weights = path.with_suffix(".safetensors").read_bytes()
+        if hashlib.sha256(weights).hexdigest() != document.weights:
+            raise ValueError("the weights beside it are not those that were written")
+        result = document.result
+        if result.name != name or asdict(result.recipe) != settings["trained"]:
+            raise ValueError("its result is of another run")
+        return result
 
     def remove(self, name: str, settings: Mapping[str, Any]) -> None:
         """Removes all of a run, finished or not."""
         path = self.path(name, settings)
         for each in (path, path.with_suffix(".safetensors")):
-            each.unlink(missing_ok=True)
-        self.checkpoints(name, settings, lambda text: None).remove()
+            remove(each)
+        self.checkpoints(name, settings).remove()
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the JSON of a finished run holds."""
+
+    format: str
+    seal: str
+    fingerprint: str
+    weights: str
+    settings: dict[str, Any]
+    result: RunResult
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
     """The classifier of a finished run, and its parameters by name, as tensors of torch.
 
+    The graph takes inputs as the data set has them: its first equation scales them as in training.
+    Images are pixels from 0 to 255, (n, channels, height, width), as floating numbers; the digits of
+    scikit-learn go from 0 to 16, (n, 8, 8) in the study `digits` and (n, 1, 8, 8) in `thesis`; texts are
+    tokens and which of them are there, (n, words) each.
+
     Args:
         path: the file `runs/<name>.<fingerprint>.safetensors` of a study.
 
+    Returns:
+        The graph, inputs → y[b,o], a logit for each class, and its parameters.
+
     Raises:
-        TensornetError: there is no such file, it is damaged, or no study wrote it.
+        TensornetError: there is no such file, it is damaged, no study wrote it, or one of a version
+            that did not keep how inputs are scaled.
     """
-    error = library("safetensors").SafetensorError
     try:
-        with library("safetensors").safe_open(path, framework="pt") as file:
-            graph = tn.Graph.from_json((file.metadata() or {})["graph"])
-            return graph, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, KeyError, error) as reason:
+        parameters, metadata = read_tensors(Path(path))
+        if metadata.get("format") != FORMAT:
+            raise ValueError("no study wrote it")
+        graph = tn.Graph.from_json(metadata.get("graph", ""))
+        _check_parameters(graph, parameters)
+    except (OSError, ValueError) as reason:
         raise TensornetError(
             f"{path} is not a trained classifier: {reason}",
-            fix="give one of runs/*.safetensors of a study, whole",
+            fix="give one of runs/*.safetensors of a study, whole; for one of an earlier version, which did not"
+            " keep how inputs are scaled, give its `tensornet study` command again",
         ) from None
+    return graph, parameters
 
 
-def _result(document: Mapping[str, Any]) -> RunResult:
-    """The result that `asdict` wrote.
-
-    Raises:
-        TypeError, KeyError, ValueError: it is something else.
-    """
-    history = tuple(_epoch(each) for each in document["history"])
-    result = RunResult(**{**document, "history": history, "recipe": Recipe(**document["recipe"])})
-    kinds = {"str": str, "int": int, "float": (int, float)}
-    for field in fields(result):
-        expected = kinds.get(str(field.type))
-        if expected is not None and not isinstance(getattr(result, field.name), expected):  # type: ignore[arg-type]
-            raise TypeError(field.name)
-    return result
-
-
-def _epoch(document: Mapping[str, Any]) -> Epoch:
-    return Epoch(**{name: float(value) for name, value in document.items()})
+def _check_parameters(graph: tn.Graph, parameters: Mapping[str, Any]) -> None:
+    """Raises ValueError unless these are the parameters of the graph, each of its shape."""
+    shapes = {
+        leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.parameters
+    }
+    if parameters.keys() != shapes.keys():
+        names = ", ".join(sorted(parameters.keys() ^ shapes.keys()))
+        raise ValueError(f"its graph and its parameters disagree about {names}")
+    for name, shape in shapes.items():
+        if tuple(parameters[name].shape) != shape:
+            raise ValueError(f"'{name}' has the shape {tuple(parameters[name].shape)}, not {shape}")
+        if not parameters[name].is_floating_point():
+            raise ValueError(f"'{name}' holds {parameters[name].dtype}")

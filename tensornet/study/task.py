@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import tensornet as tn
 
 from .recipe import Recipe
-
-if TYPE_CHECKING:
-    import tensornet as tn
 
 __all__ = ["Examples", "Published", "Task"]
 
@@ -25,8 +24,8 @@ class Examples:
         test_labels: likewise.
         about: where they come from, with numbers; part of what a kept run is known by.
         sizes: what the classifiers need to know of them, such as the size of a vocabulary.
-        standard: makes a mini-batch of pixels, 0 to 255, what the classifier takes; without it inputs
-            go in as they are. With it the first input is images (n, C, H, W), which can be augmented.
+        standard: a layer that makes of images (n, …, H, W), which can be augmented, what the classifier
+            takes; a run keeps it in front of the classifier. Without it inputs go in as they are.
     """
 
     train_inputs: tuple[Any, ...]
@@ -35,13 +34,19 @@ class Examples:
     test_labels: Any
     about: str
     sizes: Mapping[str, int]
-    standard: Callable[[Any], Any] | None = None
+    standard: tn.Graph | None = None
 
     def batch(self, inputs: tuple[Any, ...], change: Callable[[Any], Any] = lambda images: images) -> Any:
-        """What the classifier takes of these inputs; images are changed by the augmentation first."""
+        """What the run takes of these inputs; images are changed by the augmentation."""
+        return inputs if self.standard is None else (change(inputs[0].float()),)
+
+    def behind_standard(self, classifier: tn.Graph) -> tn.Graph:
+        """The classifier as the run keeps it, of inputs as they are here."""
         if self.standard is None:
-            return inputs
-        return (self.standard(change(inputs[0].float())),)
+            return classifier
+        standard, (image,) = self.standard, classifier.inputs
+        axes = ",".join(axis.name for dim in image.dims for axis in dim)
+        return tn.model(lambda x: classifier(standard(x)), inputs=f"{image.name}[{axes}]")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import tensornet as tn
@@ -24,6 +24,7 @@ from .hardware import Hardware
 from .libraries import library
 from .recipe import Recipe
 from .results import Epoch, RunResult, Trained
+from .schema import read
 
 if TYPE_CHECKING:
     from .task import Examples
@@ -60,17 +61,25 @@ class _Silent:
 
 @dataclass(frozen=True)
 class _State:
-    """How far a run has come: updates made, and what is known of the present epoch and of those before."""
+    """How far a run has come: updates made, and the epochs so far."""
 
     step: int = 0
     history: tuple[Epoch, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        return {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> _State:
-        return cls(document["step"], tuple(Epoch(**epoch) for epoch in document["history"]))
+@dataclass(frozen=True)
+class _Kept(_State):
+    """What a checkpoint keeps beside tensors.
+
+    Attributes:
+        scaler: the state of what scales gradients.
+        seconds: of a step, for each epoch so far.
+        timed: the seconds and the steps of the present epoch so far.
+    """
+
+    scaler: dict[str, Any] = field(default_factory=dict)
+    seconds: tuple[float, ...] = ()
+    timed: tuple[float, ...] = (0.0, 0.0)
 
 
 def train(
@@ -97,7 +106,7 @@ def train(
         name: that of the run; with the seed it decides every random draw.
         row: that of its row in the task.
         about: what the classifier is.
-        graph: the classifier.
+        graph: the classifier, of standardised inputs.
         examples: what it learns and is tested on.
         recipe: how it is trained.
         seed: for initial values, mini-batches, augmentation and dropout.
@@ -127,7 +136,7 @@ def train(
                 checkpoints.save(run.checkpoint(state))
                 saved = time.monotonic()
                 cost = saved - begun
-        return Trained(run.result(row, about, state), graph, run.parameters())
+        return Trained(run.result(row, about, state), run.graph, run.parameters())
 
 
 class _Run:
@@ -137,13 +146,16 @@ class _Run:
         self, name: str, graph: tn.Graph, examples: Examples, recipe: Recipe, seed: int, hardware: Hardware
     ) -> None:
         self.torch = library("torch")
-        self.name, self.graph, self.seed = name, graph, seed
+        self.name, self.seed = name, seed
+        self.classifier, self.graph = graph, examples.behind_standard(graph)
         self.recipe, self.hardware, self.examples = recipe, hardware, examples
         self.train = _on(hardware.device, (*examples.train_inputs, examples.train_labels))
         self.test = _on(hardware.device, (*examples.test_inputs, examples.test_labels))
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
-        self.module = tn.module(graph, seed=seed).to(hardware.device)
+        self.module = tn.module(self.graph).to(hardware.device)
+        # initial values are derived for inputs of variance 1, which those of the classifier have
+        self.module.load_state_dict(tn.init(graph, seed=seed, backend="torch"))
         self.wrapped = hardware.wrapped(self.module)
         self.optimizer = recipe.update_rule(self.module.parameters())
         self.scaler = hardware.scaler()
@@ -217,7 +229,7 @@ class _Run:
 
     def result(self, row: str, about: str, state: _State) -> RunResult:
         """The run, finished."""
-        graph, formula = self.graph, tn.parameter_formula(self.graph)
+        graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted(str(size) for size in formula.free_symbols)
         shapes = [(self.recipe.batch, *each.shape[1:]) for each in self.examples.batch(tuple(self.test[:-1]))]
         sizes = sizes_from_shapes(graph, graph.inputs, shapes)
@@ -248,19 +260,26 @@ class _Run:
 
     def checkpoint(self, state: _State) -> Checkpoint:
         """All that the rest of the run depends on."""
+        kept = _Kept(
+            state.step, state.history, self.scaler.state_dict(), tuple(self.seconds), tuple(self.timed)
+        )
+        return Checkpoint(self._tensors(self.optimizer), asdict(kept))
+
+    def _tensors(self, optimizer: Any) -> dict[str, Any]:
+        """Parameters, what the optimizer keeps of each, and the sums of the epoch, by name."""
         tensors = {f"parameters.{name}": each for name, each in self.parameters().items()}
         tensors["sums"] = self.sums.cpu().clone()
-        for number, slots in self.optimizer.state_dict()["state"].items():
+        for number, slots in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
-        rest = {"scaler": self.scaler.state_dict(), "seconds": self.seconds, "timed": self.timed}
-        return Checkpoint(tensors, {**state.as_json(), **rest})
+        return tensors
 
     def resumed(self, checkpoints: Checkpoints | None) -> _State:
         """The state of the checkpoint, with which all processes go on; or the beginning."""
-        found = checkpoints.load() if checkpoints is not None and self.hardware.rank == 0 else None
-        found = self.hardware.agreed(found)
+        here = checkpoints is not None and self.hardware.rank == 0
+        found = self.hardware.agreed(checkpoints.load(self._check) if checkpoints and here else None)
         if found is None:
             return _State()
+        kept = read(_Kept, found.state)
         slots: dict[int, dict[str, Any]] = {}
         for name, tensor in found.tensors.items():
             if name.startswith("optimizer."):
@@ -275,10 +294,37 @@ class _Run:
         )
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        self.scaler.load_state_dict(found.state["scaler"])
-        self.seconds, self.timed = list(found.state["seconds"]), list(found.state["timed"])
+        self.scaler.load_state_dict(kept.scaler)
+        self.seconds, self.timed = list(kept.seconds), list(kept.timed)
         self.sums.copy_(found.tensors["sums"])
-        return _State.from_json(found.state)
+        return kept
+
+    def _check(self, found: Checkpoint) -> None:
+        """Raises ValueError unless this run can have written the checkpoint."""
+        kept = read(_Kept, found.state)
+        epochs = kept.step // self.steps_of_epoch
+        if not 0 < kept.step <= self.steps or not epochs == len(kept.history) == len(kept.seconds):
+            raise ValueError(f"it is of step {kept.step}, after {len(kept.history)} epochs")
+        if len(kept.timed) != 2 or min(*kept.timed, *kept.seconds) < 0.0:
+            raise ValueError(f"its times are {kept.timed}")
+        if _types(kept.scaler) != _types(self.scaler.state_dict()):
+            raise ValueError(f"its scaler is {kept.scaler}")
+        there = _shapes(found.tensors)
+        expected = _shapes(self._tensors(self._updated()))
+        if self.scaler.is_enabled() and not any(name.startswith("optimizer.") for name in there):
+            expected = _shapes(self._tensors(self.optimizer))  # so far it skipped every update
+        wrong = sorted({name for name, _ in expected.items() ^ there.items()})
+        if wrong:
+            raise ValueError(f"of its tensors some are wrong or missing: {', '.join(wrong)}")
+
+    def _updated(self) -> Any:
+        """An optimizer as that of the run is after an update: with all that it keeps of each parameter."""
+        copies = [each.detach().clone() for each in self.module.parameters()]
+        for each in copies:
+            each.grad = self.torch.zeros_like(each)
+        optimizer = self.recipe.update_rule(copies)
+        optimizer.step()
+        return optimizer
 
     def _shuffled(self, epoch: int) -> Any:
         """The order of the examples in an epoch, the same on every device and in every process."""
@@ -296,6 +342,14 @@ class _Run:
 
 def _on(device: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(each.to(device) for each in tensors)
+
+
+def _types(document: dict[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in document.items()}
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: (each.dtype, *each.shape) for name, each in tensors.items()}
 
 
 def _right(logits: Any, labels: Any) -> list[Any]:
