@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ pytest.importorskip("torch")
 
 import torch
 
+from tensornet.study import image_files
 from tensornet.study.augment import augmented
 from tensornet.study.image_files import read_cifar10, read_mnist, read_tiny_imagenet
 from tensornet.study.images import Source, load_images, source_of
+from tensornet.study.pickled import read_pickle
 from tensornet.study.recipe import Recipe
 
 draw = np.random.default_rng(0)
@@ -99,14 +102,81 @@ def test_cifar10(tmp_path: Path) -> None:
     assert labels.tolist() == [0, 1, 2, 3] * 5
 
 
-def test_a_batch_of_old_numpy_is_read(tmp_path: Path) -> None:
-    """The published files name `numpy.core.multiarray`."""
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_batch_of_any_protocol_is_read(tmp_path: Path, protocol: int) -> None:
+    """With arrays in either order, labels as a list or as bytes, keys as texts or as bytes."""
     write_cifar10(tmp_path)
-    path = tmp_path / "test_batch"
-    old = path.read_bytes().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    assert old != path.read_bytes()
-    path.write_bytes(old)
-    assert read_cifar10(tmp_path)[1][0].shape == (4, 3, 32, 32)
+    pixels = draw.integers(0, 256, (3, 3072), dtype=np.uint8)
+    for data, labels in ((pixels, [3, 1, 2]), (np.asfortranarray(pixels), np.uint8([3, 1, 2]))):
+        for batch in (
+            {"data": data, "labels": labels},
+            {b"labels": labels, b"x": (1, None, "é"), b"data": data},
+        ):
+            (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=protocol))
+            found, known = read_cifar10(tmp_path)[1]
+            assert np.array_equal(found.reshape(3, -1), pixels)
+            assert known.tolist() == [3, 1, 2]
+
+
+def published(pixels: np.ndarray, labels: list[int]) -> bytes:
+    """As Python 2 wrote the published batches: its texts, and names of NumPy that are no longer there."""
+
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes([len(value)]) + value
+
+    numbers = b"".join(b"K" + bytes([label]) for label in labels)
+    shape = b"M" + struct.pack("<H", len(pixels)) + b"M" + struct.pack("<H", 3072) + b"\x86q\x08"
+    element = b"cnumpy\ndtype\nq\x09" + text(b"u1") + b"K\x00K\x01\x87Rq\x0a(K\x03" + text(b"|") + b"NNN"
+    element += 2 * b"J\xff\xff\xff\xff" + b"K\x00tb"
+    data = b"T" + struct.pack("<i", pixels.size) + pixels.tobytes()
+    return (
+        b"\x80\x02}q\x01(" + text(b"batch_label") + b"q\x02" + text(b"training batch 1 of 5") + b"q\x03"
+        + text(b"labels") + b"q\x04]q\x05(" + numbers + b"e" + text(b"data")
+        + b"cnumpy.core.multiarray\n_reconstruct\nq\x06cnumpy\nndarray\nq\x07K\x00\x85" + text(b"b") + b"\x87R"
+        + b"(K\x01" + shape + element + b"\x89" + data + b"tb"
+        + text(b"filenames") + b"]q\x0b(" + text(b"leptodactylus_pentadactylus_s_000004.png") + b"eu."
+    )  # fmt: skip
+
+
+def test_a_published_batch_is_read(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    pixels = draw.integers(0, 256, (300, 3072), dtype=np.uint8)
+    labels = [n % 10 for n in range(300)]
+    content = published(pixels, labels)
+    theirs = pickle.loads(content.replace(b"numpy.core.", b"numpy._core."), encoding="bytes")
+    assert np.array_equal(theirs[b"data"], pixels)
+    (tmp_path / "test_batch").write_bytes(content)
+    found, known = read_cifar10(tmp_path)[1]
+    assert np.array_equal(found.reshape(300, -1), pixels)
+    assert known.tolist() == labels
+
+
+def test_a_pickle_builds_no_objects(tmp_path: Path) -> None:
+    """An array of objects over bytes of the file's own choosing is a jump to an address of its choosing."""
+    write_cifar10(tmp_path)
+    objects = pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}, protocol=2)
+    for old, new in ((b"u1", b"O8"), (b"u1", b"O\0"), (b"ndarray", b"memmap"), (b"_reconstruct", b"scalar")):
+        assert old in objects
+        (tmp_path / "data_batch_3").write_bytes(objects.replace(old, new))
+        with pytest.raises(TensornetError, match=r"data_batch_3 is not a batch of CIFAR-10"):
+            read_cifar10(tmp_path)
+
+
+def test_a_damaged_pickle_is_read_or_told() -> None:
+    batch = published(draw.integers(0, 256, (1, 3072), dtype=np.uint8), [3])
+    short = batch.replace(batch[batch.index(b"T\0\x0c\0\0") + 5 :][:3072], 3072 * b"x")
+    chosen = np.random.default_rng(1)
+    read = 0
+    for _ in range(3000):
+        content = bytearray(short)
+        for place in chosen.integers(0, len(content), chosen.integers(1, 4)):
+            content[place if place < 200 else int(chosen.integers(0, 300))] = chosen.integers(0, 256)
+        try:
+            read_pickle(bytes(content))
+            read += 1
+        except ValueError as error:
+            assert str(error)  # noqa: PT017
+    assert 0 < read < 3000
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
@@ -207,6 +277,32 @@ def test_damaged_mnist(tmp_path: Path, name: str, damage: Any, message: str) -> 
         read_mnist(tmp_path)
 
 
+@pytest.mark.parametrize("name", [IMAGES, "train-images-idx3-ubyte"])
+def test_a_file_that_unpacks_to_more_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It is not unpacked to its end."""
+    write_mnist(tmp_path, packed=name.endswith(".gz"))
+    monkeypatch.setattr(image_files, "MOST", 2**20)
+    content = bytes(2**26)
+    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+    tracemalloc.start()
+    with pytest.raises(
+        TensornetError, match=rf"{name} holds more than 1,048,576 bytes\nfix: no file of these"
+    ):
+        read_mnist(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 2**23
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("sizes", [(2**32 - 1, 28, 28), (0, 2**32 - 1, 2**32 - 1), (20, 0, 28)])
+def test_a_header_with_absurd_sizes(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    write_mnist(tmp_path)
+    _packed(tmp_path / IMAGES, struct.pack(">BBBB3I", 0, 0, 8, 3, *sizes))
+    with pytest.raises(TensornetError, match=r"0 bytes after its header|holds images of \d+×\d+ pixels"):
+        read_mnist(tmp_path)
+
+
 class _Runs:
     def __reduce__(self) -> Any:
         return exec, ("raise SystemExit",)
@@ -219,12 +315,15 @@ class _Runs:
         (_cut, r"data_batch_3 is not a batch of CIFAR-10: .*\nfix: expected is a pickled dictionary"),
         (lambda p: p.write_bytes(b""), r"data_batch_3 is not a batch"),
         (lambda p: p.write_bytes(pickle.dumps([1, 2])), r"data_batch_3 is not a batch"),
-        (lambda p: p.write_bytes(pickle.dumps({b"labels": [1]})), r"data_batch_3 is not a batch of CIFAR-10: b'data'"),
+        (lambda p: p.write_bytes(pickle.dumps({b"labels": [1]})), r"data_batch_3 is not a batch of CIFAR-10: data or labels are missing"),
         (lambda p: p.write_bytes(pickle.dumps(_Runs())), r"asks for builtins.exec, which is not an array"),
         (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]})), r"holds 2 images and 1 labels"),
         (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 9), np.uint8), b"labels": [1, 2]})), r"holds uint8 \(2, 9\)"),
         (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [-1]})), r"a label in .*data_batch_3 is -1\nfix: expected are 0 to 9"),
-        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [0.9]})), r"data_batch_3 holds labels of float64"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [0.9]})), r"data_batch_3 is not a batch of CIFAR-10: it holds more than texts, lists and bytes: BINFLOAT"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((2, 3072)), b"labels": [1, 2]})), r"it holds an array of 'f8', not of bytes"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros(9, np.uint8), b"labels": [1, 2]})), r"holds uint8 \(9,\)"),
+        (lambda p: p.write_bytes(pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [True]})), r"data or labels are missing"),
     ],
 )  # fmt: skip
 def test_damaged_cifar10(tmp_path: Path, damage: Any, message: str) -> None:
@@ -242,11 +341,19 @@ def test_damaged_cifar10(tmp_path: Path, damage: Any, message: str) -> None:
         ("wnids.txt", Path.unlink, r"wnids.txt cannot be read"),
         ("val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn09\n"), r"val_annotations.txt, line 1: 'n09' is not in wnids"),
         ("wnids.txt", lambda p: p.write_text("n02\nn02\n"), r"wnids.txt names a class twice"),
-        ("val/images/val_1.JPEG", Path.unlink, r"val_annotations.txt has 2 lines, and there are 1 images"),
-        ("val/images/val_1.JPEG", lambda p: p.rename(p.with_name("val_7.JPEG")), r"val_1.JPEG cannot be read"),
+        ("val/images/val_1.JPEG", Path.unlink, r"line 2: there is no 'val_1.JPEG' in .*images"),
+        ("val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn02\n"), r"val_annotations.txt has 1 lines, and there are 2 images"),
+        ("val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn02\n" * 2), r"val_annotations.txt has 2 lines, and there are 2 images beside it\nfix: one of each"),
+        ("val/val_annotations.txt", lambda p: p.write_text("../../train/n02/images/n02_0.JPEG\tn02\n" * 2), r"line 1: there is no '../../train/n02/images/n02_0.JPEG' in"),
+        ("wnids.txt", lambda p: p.write_text("n02\n../train/n01\n"), r"wnids.txt names '../train/n01'\nfix: expected are names"),
+        ("wnids.txt", lambda p: p.write_text("n02\nn\0\n"), r"wnids.txt names 'n.x00'"),
+        ("val/images/val_1.JPEG", lambda p: p.rename(p.with_name("val_7.JPEG")), r"line 2: there is no 'val_1.JPEG' in"),
         ("train/n01/images/n01_1.JPEG", Path.unlink, r"n01.images holds 2 images\nfix: 3 are expected"),
         ("train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(p.read_bytes()[:200]), r"n01_1.JPEG cannot be read"),
         ("train/n01/images/n01_1.JPEG", lambda p: _small(p), r"n01_1.JPEG is 32×20 pixels\nfix: expected are 64×64"),
+        ("train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(EPS), r"n01_1.JPEG cannot be read: cannot identify"),
+        ("train/n01/images/n01_1.JPEG", lambda p: _widened(p, 60_000), r"n01_1.JPEG cannot be read: Image size"),
+        ("train/n01/images/n01_1.JPEG", lambda p: _widened(p, 9_000), r"n01_1.JPEG is 9000×9000 pixels"),
     ],
 )  # fmt: skip
 def test_damaged_tiny_imagenet(tmp_path: Path, name: str, damage: Any, message: str) -> None:
@@ -254,6 +361,18 @@ def test_damaged_tiny_imagenet(tmp_path: Path, name: str, damage: Any, message: 
     damage(tmp_path / name)
     with pytest.raises(TensornetError, match=message):
         read_tiny_imagenet(tmp_path)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
+"""What Pillow would hand to Ghostscript."""
+
+
+def _widened(path: Path, side: int) -> None:
+    """A photograph whose header claims another size."""
+    content = bytearray(path.read_bytes())
+    place = content.index(b"\xff\xc0") + 5  # start of frame: length, precision, height, width
+    content[place : place + 4] = struct.pack(">HH", side, side)
+    path.write_bytes(bytes(content))
 
 
 def _small(path: Path) -> None:

@@ -342,9 +342,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path: Path,
     assert same(trained(checkpoints=kept, progress=go_on), whole)
     assert go_on.began_at == before["step"]
     assert len(said) == 1
-    assert said[0] == (
-        f"{kept.path} is damaged, set aside and not used: its content is not what was written"
-    )
+    assert said[0] == (f"{kept.path} is damaged, set aside and not used: its content is not what was written")
     assert kept.path.with_name("rows.checkpoint.damaged").exists()
     damage(kept.previous)
     assert not kept.path.exists()  # the damaged one is gone

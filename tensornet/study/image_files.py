@@ -7,9 +7,8 @@ the file and what was expected of it.
 from __future__ import annotations
 
 import gzip
-import io
 import math
-import pickle
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from tensornet.errors import TensornetError
 
 from .libraries import library
+from .pickled import read_pickle
 
 __all__ = ["FORMATS", "Part", "read_cifar10", "read_mnist", "read_tiny_imagenet", "recognised"]
 
@@ -28,18 +28,20 @@ Part = tuple[Any, Any]
 
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 
+MOST = 2**30
+"""Bytes of a file, unpacked, that are read; the largest well-known one, of EMNIST, has half as many."""
+
+FILE_NAME = re.compile(r"\w[\w.-]*")
+"""A name that stays in its folder."""
+
 
 def read_mnist(folder: Path) -> tuple[Part, Part]:
     """`train-images-idx3-ubyte` and the three others, as they are or compressed by gzip."""
     parts = []
     for part in ("train", "t10k"):
         file, labels_file = _idx_file(folder, f"{part}-images", 3), _idx_file(folder, f"{part}-labels", 1)
-        images = _idx(file, IMAGES_MAGIC, 3)
-        if images.shape[1:] != (28, 28):
-            raise TensornetError(
-                f"{file} holds images of {images.shape[2]}×{images.shape[1]} pixels", fix="28×28 are expected"
-            )
-        labels = _idx(labels_file, LABELS_MAGIC, 1).astype(np.int64)
+        images = _idx(file, IMAGES_MAGIC, (28, 28))
+        labels = _idx(labels_file, LABELS_MAGIC, ()).astype(np.int64)
         if len(images) != len(labels):
             raise TensornetError(
                 f"{file} holds {len(images):,} images, {labels_file} {len(labels):,} labels",
@@ -57,18 +59,20 @@ def _idx_file(folder: Path, stem: str, order: int) -> Path:
     raise TensornetError(f"there is no {names[0]} in {folder}", fix=f"expected is it, or {names[1]}")
 
 
-def _idx(path: Path, magic: int, order: int) -> Any:
-    """The bytes of an idx file as an array: magic number, sizes, then as many bytes as they say."""
+def _idx(path: Path, magic: int, shape: tuple[int, ...]) -> Any:
+    """The bytes of an idx file as an array (n, *shape): magic number, sizes, then as many bytes as they say."""
     content = _content(path)
-    header = 4 * (order + 1)
+    header = 4 * (len(shape) + 2)
     words = np.frombuffer(content[: len(content[:header]) // 4 * 4], ">u4").tolist()
-    if len(words) < order + 1 or words[0] != magic:
+    if len(words) < len(shape) + 2 or words[0] != magic:
         found = words[0] if words else "nothing"
         raise TensornetError(
             f"{path} is not the idx file that was expected: it begins with {found}",
-            fix=f"its first number must be {magic}, then {order} sizes",
+            fix=f"its first number must be {magic}, then {len(shape) + 1} sizes",
         )
     sizes, given = words[1:], len(content) - header
+    if tuple(sizes[1:]) != shape:
+        raise TensornetError(f"{path} holds images of {sizes[2]}×{sizes[1]} pixels", fix="28×28 are expected")
     if given != math.prod(sizes):
         raise TensornetError(
             f"{path} is damaged: {given:,} bytes after its header",
@@ -80,12 +84,18 @@ def _idx(path: Path, magic: int, order: int) -> Any:
 def _content(path: Path) -> bytes:
     """The bytes of a file, unpacked if it is compressed."""
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" or path.suffix == ".gz" else raw
+        with path.open("rb") as raw:
+            packed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
+            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MOST + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise TensornetError(
             f"{path} cannot be read: {error}", fix="it is damaged or cut off; fetch it anew"
         ) from None
+    if len(content) > MOST:
+        raise TensornetError(
+            f"{path} holds more than {MOST:,} bytes", fix="no file of these data sets does; fetch it anew"
+        )
+    return content
 
 
 def read_cifar10(folder: Path) -> tuple[Part, Part]:
@@ -102,45 +112,37 @@ def _batch(path: Path) -> tuple[Any, Any]:
     """The pixels (n, 3072) and labels of a batch."""
     expected = "expected is a pickled dictionary with data, n × 3072 bytes, and n labels; fetch it anew"
     try:
-        found = _Numbers(io.BytesIO(_content(path)), encoding="bytes").load()
-        pixels, labels = np.asarray(found[b"data"]), np.asarray(found[b"labels"])
-    except TensornetError:
-        raise
-    except Exception as error:  # a damaged pickle can raise almost anything
-        reason = str(error) or type(error).__name__
-        raise TensornetError(f"{path} is not a batch of CIFAR-10: {reason}", fix=expected) from None
-    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3072:
+        found = read_pickle(_content(path))
+    except ValueError as error:
+        raise TensornetError(f"{path} is not a batch of CIFAR-10: {error}", fix=expected) from None
+    held = found if isinstance(found, dict) else {}
+    pixels, labels = held.get("data"), _labels(held.get("labels"))
+    if not isinstance(pixels, np.ndarray) or labels is None:
+        raise TensornetError(f"{path} is not a batch of CIFAR-10: data or labels are missing", fix=expected)
+    if pixels.ndim != 2 or pixels.shape[1] != 3072:
         raise TensornetError(f"{path} holds {pixels.dtype} {pixels.shape}", fix=expected)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise TensornetError(f"{path} holds labels of {labels.dtype} {labels.shape}", fix=expected)
     if len(pixels) != len(labels):
         raise TensornetError(f"{path} holds {len(pixels)} images and {len(labels)} labels", fix=expected)
-    return pixels, _classes(path, labels.astype(np.int64))
+    return pixels, _classes(path, labels)
 
 
-class _Numbers(pickle.Unpickler):
-    """Unpickles arrays and nothing that could run."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The few names that a pickled array mentions."""
-        if (module.removeprefix("numpy.").replace("_core", "core"), name) in _PICKLED:
-            module = module.replace("numpy.core", "numpy._core")
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
-
-
-_PICKLED = {
-    ("core.multiarray", "_reconstruct"),
-    ("core.numeric", "_frombuffer"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-}
+def _labels(found: Any) -> Any:
+    """A list of whole numbers, or an array of bytes (n,), as int64; nothing if it is something else."""
+    if isinstance(found, np.ndarray) and found.ndim == 1:
+        return found.astype(np.int64)
+    if isinstance(found, list) and all(type(each) is int and abs(each) < 2**31 for each in found):
+        return np.array(found, np.int64)
+    return None
 
 
 def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
     """`wnids.txt`, `train/<wnid>/images/*.JPEG`, and `val/images/*` with `val/val_annotations.txt` for the test."""
     wnids = _lines(folder / "wnids.txt")
+    for wnid in wnids:
+        if not FILE_NAME.fullmatch(wnid):
+            raise TensornetError(
+                f"{folder / 'wnids.txt'} names {wnid!r}", fix="expected are names as n03444034"
+            )
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     if len(label_of) != len(wnids):
         raise TensornetError(f"{folder / 'wnids.txt'} names a class twice", fix="fetch it anew")
@@ -160,6 +162,8 @@ def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
         labels += [label_of[wnid]] * len(found)
     annotations = folder / "val" / "val_annotations.txt"
     tested, test_labels = [], []
+    images = folder / "val" / "images"
+    there = {path.name for path in images.glob("*.JPEG")}
     for number, line in enumerate(_lines(annotations), 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
@@ -168,13 +172,16 @@ def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
                 f"{annotations}, line {number}: '{wnid}' is not in wnids.txt",
                 fix="expected is `val_0.JPEG<tab>n03444034<tab>…` in every line",
             )
-        tested.append(folder / "val" / "images" / name)
+        if name not in there:
+            raise TensornetError(
+                f"{annotations}, line {number}: there is no '{name}' in {images}", fix="fetch them anew"
+            )
+        tested.append(images / name)
         test_labels.append(label_of[wnid])
-    there = len(list((folder / "val" / "images").glob("*.JPEG")))
-    if there != len(tested):
+    if sorted(path.name for path in tested) != sorted(there):
         raise TensornetError(
-            f"{annotations} has {len(tested):,} lines, and there are {there:,} images beside it",
-            fix="as many of both are expected; fetch them anew",
+            f"{annotations} has {len(tested):,} lines, and there are {len(there):,} images beside it",
+            fix="one of each is expected; fetch them anew",
         )
     return (_photos(paths), np.array(labels)), (_photos(tested), np.array(test_labels))
 
@@ -193,17 +200,22 @@ def _photos(paths: list[Path], side: int = 64) -> Any:
     """Images in colour, (n, 3, side, side)."""
     images = np.empty((len(paths), 3, side, side), np.uint8)
     for number, path in enumerate(paths):
-        try:
-            with library("PIL.Image").open(path) as photo:
-                pixels = np.asarray(photo.convert("RGB"))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise TensornetError(f"{path} cannot be read: {error}", fix="fetch it anew") from None
-        if pixels.shape != (side, side, 3):
-            raise TensornetError(
-                f"{path} is {pixels.shape[1]}×{pixels.shape[0]} pixels", fix=f"expected are {side}×{side}"
-            )
-        images[number] = pixels.transpose(2, 0, 1)
+        images[number] = _photo(path, side).transpose(2, 0, 1)
     return images
+
+
+def _photo(path: Path, side: int) -> Any:
+    """A photograph (side, side, 3); its size is looked at before it is unpacked."""
+    image = library("PIL.Image")
+    bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
+    try:
+        with image.open(path, formats=["JPEG"]) as photo:
+            if photo.size != (side, side):
+                width, height = photo.size
+                raise TensornetError(f"{path} is {width}×{height} pixels", fix=f"expected are {side}×{side}")
+            return np.asarray(photo.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, *bombs) as error:
+        raise TensornetError(f"{path} cannot be read: {error}", fix="fetch it anew") from None
 
 
 def _classes(path: Path, labels: Any, classes: int = 10) -> Any:
