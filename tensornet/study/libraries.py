@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -56,6 +57,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _version(name: str) -> str:
     try:
         return version(name)
