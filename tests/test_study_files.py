@@ -263,6 +263,17 @@ def test_a_folder_in_the_place_of_the_checkpoint_before(
     assert path.with_name(f"{path.name}.damaged").is_dir()
 
 
+def test_what_a_killed_process_left_half_written_is_gone(
+    stopped: Path, expected: list[RunResult], tmp_path: Path
+) -> None:
+    folder = copied(stopped, tmp_path)
+    name = the(folder, "two.*.previous.checkpoint").name.removesuffix(".previous.checkpoint")
+    for end in ("json", "safetensors", "checkpoint"):
+        (folder / "runs" / f".{name}.{end}.77").write_bytes(b"half")
+    assert study(folder)[0] == expected
+    assert sorted(path.suffix for path in (folder / "runs").iterdir()) == 2 * [".json"] + 2 * [".safetensors"]
+
+
 def test_nothing_set_aside_is_lost(finished: Path, tmp_path: Path) -> None:
     folder = copied(finished, tmp_path)
     for number in range(3):

@@ -100,6 +100,15 @@ def test_other_texts_are_another_run(tmp_path: Path, reviews: Path) -> None:
     assert "kept" not in printed
 
 
+@pytest.mark.parametrize("setting", ["shift", "rotate", "zoom", "flip"])
+def test_texts_are_not_augmented(tmp_path: Path, reviews: Path, setting: str) -> None:
+    value = True if setting == "flip" else 0.5
+    with pytest.raises(
+        TensornetError, match=r"a text is not shifted, turned, zoomed or mirrored\nfix: leave"
+    ):
+        study(tmp_path, reviews, recipe={setting: value})
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [

@@ -105,6 +105,8 @@ class RunStore:
         write_whole(path.with_suffix(".safetensors"), weights)
         # the JSON says that the run is finished, so it comes last
         write_whole(path, seal((json.dumps(document, indent=1) + "\n").encode()))
+        for half_written in path.parent.glob(f".{path.stem}.*"):  # by a process that was killed
+            remove(half_written)
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
         """The finished run with these settings, or nothing: it is absent, or was damaged and is set aside."""

@@ -231,7 +231,7 @@ class _Run:
         """The run, finished."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted(str(size) for size in formula.free_symbols)
-        shapes = [(self.recipe.batch, *each.shape[1:]) for each in self.examples.batch(tuple(self.test[:-1]))]
+        shapes = [(self.recipe.batch, *each.shape[1:]) for each in self.test[:-1]]
         sizes = sizes_from_shapes(graph, graph.inputs, shapes)
         train_top1, train_top5 = self.accuracies(self.train)
         return RunResult(
