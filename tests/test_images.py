@@ -283,22 +283,46 @@ def test_damaged_mnist(tmp_path: Path, name: str, damage: Any, message: str) -> 
         read_mnist(tmp_path)
 
 
-@pytest.mark.parametrize("name", [IMAGES, "train-images-idx3-ubyte"])
-def test_a_file_that_unpacks_to_more_than_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def _bomb(path: Path, start: bytes) -> None:
+    """64 MiB of zeros after the start, which take 300 kB where they are packed."""
+    content = start + bytes(2**26)
+    path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (20, r"is damaged: more than 15,680 bytes after its header\nfix: 20×28×28 = 15,680 are expected"),
+        (2**31, r"is damaged: more than 1,048,576 bytes after its header\nfix: 2147483648×28×28 = 1,683,"),
+        (0, r"is damaged: more than 0 bytes after its header"),
+    ],
+)
+def test_what_unpacks_to_more_than_it_says_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, count: int, message: str
 ) -> None:
-    """It is not unpacked to its end."""
-    write_mnist(tmp_path, packed=name.endswith(".gz"))
+    write_mnist(tmp_path, packed=bool(end))
     monkeypatch.setattr(image_files, "MOST", 2**20)
-    content = bytes(2**26)
-    (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+    _bomb(tmp_path / f"train-images-idx3-ubyte{end}", struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28))
     tracemalloc.start()
-    with pytest.raises(
-        TensornetError, match=rf"{name} holds more than 1,048,576 bytes\nfix: no file of these"
-    ):
+    with pytest.raises(TensornetError, match=message):
         read_mnist(tmp_path)
-    assert tracemalloc.get_traced_memory()[1] < 2**23
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    assert peak < 2**23
+
+
+def test_a_batch_that_unpacks_to_more_than_a_batch_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cifar10(tmp_path)
+    monkeypatch.setattr(image_files, "MOST_OF_BATCH", 2**20)
+    _bomb(tmp_path / "packed.gz", b"\x80\x02T\0\0\0\x04")
+    (tmp_path / "packed.gz").rename(tmp_path / "test_batch")
+    with pytest.raises(
+        TensornetError, match=r"test_batch holds more than 1,048,576 bytes\nfix: expected is a"
+    ):
+        read_cifar10(tmp_path)
 
 
 @pytest.mark.parametrize("sizes", [(2**32 - 1, 28, 28), (0, 2**32 - 1, 2**32 - 1), (20, 0, 28)])

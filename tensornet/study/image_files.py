@@ -29,7 +29,10 @@ Part = tuple[Any, Any]
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 
 MOST = 2**30
-"""Bytes of a file, unpacked, that are read; the largest well-known one, of EMNIST, has half as many."""
+"""Bytes of an idx file, unpacked, that are read; the largest well-known one, of EMNIST, has half as many."""
+
+MOST_OF_BATCH = 2**27
+"""Those of a batch of CIFAR-10; the published ones have a quarter as many."""
 
 FILE_NAME = re.compile(r"\w[\w.-]*")
 """A name that stays in its folder."""
@@ -61,41 +64,39 @@ def _idx_file(folder: Path, stem: str, order: int) -> Path:
 
 def _idx(path: Path, magic: int, shape: tuple[int, ...]) -> Any:
     """The bytes of an idx file as an array (n, *shape): magic number, sizes, then as many bytes as they say."""
-    content = _content(path)
     header = 4 * (len(shape) + 2)
-    words = np.frombuffer(content[: len(content[:header]) // 4 * 4], ">u4").tolist()
+    start = _content(path, header)
+    words = np.frombuffer(start[: len(start) // 4 * 4], ">u4").tolist()
     if len(words) < len(shape) + 2 or words[0] != magic:
         found = words[0] if words else "nothing"
         raise TensornetError(
             f"{path} is not the idx file that was expected: it begins with {found}",
             fix=f"its first number must be {magic}, then {len(shape) + 1} sizes",
         )
-    sizes, given = words[1:], len(content) - header
+    sizes, wanted = words[1:], math.prod(words[1:])
     if tuple(sizes[1:]) != shape:
         raise TensornetError(f"{path} holds images of {sizes[2]}×{sizes[1]} pixels", fix="28×28 are expected")
-    if given != math.prod(sizes):
+    content = _content(path, header + min(wanted, MOST) + 1)
+    given = len(content) - header
+    if given != wanted:
+        counted = f"more than {given - 1:,}" if given > min(wanted, MOST) else f"{given:,}"
         raise TensornetError(
-            f"{path} is damaged: {given:,} bytes after its header",
-            fix=f"{'×'.join(map(str, sizes))} = {math.prod(sizes):,} are expected; fetch it anew",
+            f"{path} is damaged: {counted} bytes after its header",
+            fix=f"{'×'.join(map(str, sizes))} = {wanted:,} are expected; fetch it anew",
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if it is compressed."""
+def _content(path: Path, most: int) -> bytes:
+    """The first bytes of a file, unpacked if it is compressed; no more are unpacked."""
     try:
         with path.open("rb") as raw:
             packed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
-            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MOST + 1)
+            return (gzip.GzipFile(fileobj=raw) if packed else raw).read(most)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise TensornetError(
             f"{path} cannot be read: {error}", fix="it is damaged or cut off; fetch it anew"
         ) from None
-    if len(content) > MOST:
-        raise TensornetError(
-            f"{path} holds more than {MOST:,} bytes", fix="no file of these data sets does; fetch it anew"
-        )
-    return content
 
 
 def read_cifar10(folder: Path) -> tuple[Part, Part]:
@@ -111,8 +112,11 @@ def read_cifar10(folder: Path) -> tuple[Part, Part]:
 def _batch(path: Path) -> tuple[Any, Any]:
     """The pixels (n, 3072) and labels of a batch."""
     expected = "expected is a pickled dictionary with data, n × 3072 bytes, and n labels; fetch it anew"
+    content = _content(path, MOST_OF_BATCH + 1)
+    if len(content) > MOST_OF_BATCH:
+        raise TensornetError(f"{path} holds more than {MOST_OF_BATCH:,} bytes", fix=expected)
     try:
-        found = read_pickle(_content(path))
+        found = read_pickle(content)
     except ValueError as error:
         raise TensornetError(f"{path} is not a batch of CIFAR-10: {error}", fix=expected) from None
     held = found if isinstance(found, dict) else {}

@@ -51,7 +51,7 @@ def write_outputs(
     environment = {**environment, "set_aside": [str(path.relative_to(folder)) for path in aside]}
     contents = {
         "results.json": _json(results, environment).encode(),
-        "results.csv": _csv(results).encode(),
+        "results.csv": printable(_csv(results)).encode(),
         "pareto.png": pareto_picture(results),
         "curves.png": curves_picture(results),
         "training.png": training_picture(results),
