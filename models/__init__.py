@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tensornet.errors import EquationError, ShapeError, near
+from tensornet.errors import EquationError, near
 from tensornet.graph import Graph
 from tensornet.permutation import Factorization, factorize, see_before
 
@@ -114,7 +114,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_MAKERS))
 
 
-def create(name: str, **changes: Any) -> Graph:
+def create(name: str, /, **changes: Any) -> Graph:
     """The layer or model of that name.
 
     Args:
@@ -123,29 +123,27 @@ def create(name: str, **changes: Any) -> Graph:
 
     Raises:
         EquationError: there is none of that name.
-        ShapeError: a setting is unknown, missing or does not fit.
+        ShapeError: a setting is unknown, missing, of another type, or does not fit.
 
     Example:
         >>> import tensornet as tn
         >>> tn.parameter_count(create("tcl", sizes=(4, 4), ranks=2))
         16
     """
-    if name not in _MAKERS:
-        fix = f"{near(name, _MAKERS)}there are {', '.join(names())}"
-        raise EquationError(f"there is no layer or model '{name}'", fix=fix)
-    known = settings(name)
-    for setting in changes:
-        if setting not in known:
-            fix = f"{near(setting, known)}its settings: {', '.join(known)}"
-            raise ShapeError(f"'{name}' has no setting '{setting}'", fix=fix)
-    missing = [
-        each for each, default in known.items() if default is inspect.Parameter.empty and each not in changes
-    ]
-    if missing:
-        raise ShapeError(f"'{name}' needs {', '.join(missing)}", fix=f"its settings: {', '.join(known)}")
-    return _MAKERS[name](**changes)
+    return _maker(name)(**changes)
 
 
 def settings(name: str) -> dict[str, Any]:
-    """The settings of a layer or model, with their defaults."""
-    return {each.name: each.default for each in inspect.signature(_MAKERS[name]).parameters.values()}
+    """The settings of a layer or model, with their defaults.
+
+    Raises:
+        EquationError: there is none of that name.
+    """
+    return {each.name: each.default for each in inspect.signature(_maker(name)).parameters.values()}
+
+
+def _maker(name: str) -> Callable[..., Graph]:
+    if name not in names():
+        fix = f"{near(str(name), _MAKERS)}there are {', '.join(names())}"
+        raise EquationError(f"there is no layer or model '{name}'", fix=fix)
+    return _MAKERS[name]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
 from .dimensions import Size, chosen, divided, hygienic, real
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "dot_product_attention"]
@@ -67,6 +68,7 @@ def weight_lines(
     return [f"s[b,h,i,j] = {scaled}", f"a[b,h,i,j] = {weighted}"]
 
 
+@checked
 def dot_product_attention(
     *,
     weights: str = "soft",
@@ -102,6 +104,7 @@ def dot_product_attention(
     return tn.layer("\n".join(lines), inputs=["q[b,h,i,d]", "k[b,h,j,d]", "v[b,h,j,f]", *given])
 
 
+@checked
 def attention(
     dim: Size,
     heads: Size = 1,

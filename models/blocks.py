@@ -28,7 +28,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
 
 @functools.cache
-def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
+def norm(dim: Size, eps: float = 1e-5, *, bias: bool = True) -> tn.Graph:
     """y = γ ⊙ (x − μ)/√(σ² + ε) + β over the last axis.
 
     Input x[..., c], output y[..., c]; 2·dim parameters, `gain` (γ) and `bias` (β).
@@ -36,6 +36,7 @@ def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
     Args:
         dim: the width.
         eps: ε.
+        bias: whether β is added.
 
     Source: thesis eq. 2.4.8–2.4.10; Ba et al. (2016), "Layer normalization".
 
@@ -44,7 +45,7 @@ def norm(dim: Size, eps: float = 1e-5) -> tn.Graph:
         2*D
     """
     eps = real(eps, "eps", 0)
-    line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r}) + bias[c]"
+    line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r})" + (" + bias[c]" if bias else "")
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim})
 
 
@@ -70,7 +71,9 @@ def projection(dim: Size, out: Size, *, bias: bool = True, start: float | str | 
 
 
 @functools.cache
-def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: float = 0.0) -> tn.Graph:
+def feed_forward(
+    dim: Size, hidden: Size, *, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
+) -> tn.Graph:
     """y = W₂·f(W₁·x + b₁) + b₂ at every position.
 
     Input x[..., c], output y[..., c]; 2·dim·hidden + hidden + dim parameters.
@@ -80,6 +83,7 @@ def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: 
         hidden: the width between.
         activation: f: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
         dropout: the share of hidden values dropped in training.
+        bias: whether b₁ and b₂ are added.
 
     Raises:
         ShapeError: there is no such activation.
@@ -92,9 +96,10 @@ def feed_forward(dim: Size, hidden: Size, *, activation: str = "gelu", dropout: 
     """
     chosen(activation, ACTIVATIONS, "activation")
     dropout = real(dropout, "dropout", 0, 1)
-    inner = f"{activation}(x[...,c] * W1[f,c] + b1[f])"
+    first, second = (" + b1[f]", " + b2[o]") if bias else ("", "")
+    inner = f"{activation}(x[...,c] * W1[f,c]{first})"
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
-    line = f"y[...,o] = {inner} * W2[o,f] + b2[o]"
+    line = f"y[...,o] = {inner} * W2[o,f]{second}"
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
 
 

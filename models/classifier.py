@@ -7,6 +7,7 @@ from typing import Any
 import tensornet as tn
 
 from .blocks import projection
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, real
 from .transformer import POSITIONS, Stack
 
@@ -23,6 +24,7 @@ MASKED_MEAN = """
 """
 
 
+@checked
 def transformer_classifier(
     vocabulary: Size = 30000,
     classes: Size = 2,
@@ -37,6 +39,7 @@ def transformer_classifier(
     positions: str | None = "sinusoidal",
     length: Size = 512,
     scale: bool = True,
+    embedding_norm: bool = False,
     activation: str = "relu",
     bias: bool = False,
     out_bias: bool = True,
@@ -53,6 +56,7 @@ def transformer_classifier(
         classes: K.
         dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
             dropout: as in `transformer`.
+        embedding_norm: whether a norm follows the embedding and its positions.
         pool: what is made of the positions: their "max", their "mean", or the "first".
         padding: whether the caller says which tokens are there.
 
@@ -70,7 +74,10 @@ def transformer_classifier(
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
     dropout = real(dropout, "dropout", 0, 1)
-    stack = Stack(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    stack = Stack(
+        *(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout),
+        embedding_norm=embedding_norm,
+    )
     line, masked = POOLS[pool]
     if pool == "mean" and padding:
         line = MASKED_MEAN

@@ -1,7 +1,7 @@
 """Models of other libraries as graphs and parameters: Hugging Face `transformers`, and torch itself.
 
-A model is known by the name of its class, its configuration becomes settings, and each of our
-parameters is found under the name it has there (`#` stands for the number of a layer).
+A model is known by its class, its configuration becomes settings, and each of our parameters is found
+under the name it has there (`#` stands for the number of a layer).
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
+from tensornet.graph import Constant, Graph
 from tensornet.sizes import evaluate
 
-from .conversions import TORCH, TRANSFORMERS, Converter, Names
+from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, Names, known_class
 
 __all__ = ["from_torch", "from_transformers"]
 
@@ -35,10 +37,12 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     | PerceiverForMaskedLM, PerceiverForSequenceClassification | inputs[b, M] of tokens | logits |
     | XLNetModel | input_ids[b, n] | last_hidden_state |
     | XLNetLMHeadModel, XLNetForSequenceClassification | the same | logits |
-    | MarianMTModel | input_ids[b, m], decoder_input_ids[b, n] | logits |
+    | MarianModel | input_ids[b, m], decoder_input_ids[b, n] | last_hidden_state |
+    | MarianMTModel | the same | logits |
 
     Args:
-        model: a model of one of these classes, in evaluation mode.
+        model: a model of one of these classes, or of one derived from it that computes the same. The
+            graph is the model as it evaluates: what it drops in training, `dropout=` says anew.
         **changes: settings of our model that the configuration does not fix, such as
             `two_streams=True, mask="permutation", segments=True, memory=True` for XLNet, whose
             masks are nonzero where something may be seen, or `mask=True` for the Perceiver and
@@ -47,10 +51,11 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
 
     Returns:
         The graph, and name to parameter: the model's own tensors, detached and in the shapes of the
-        graph; `tensornet.to_backend` moves them to another library.
+        graph; `tensornet.to_backend` moves them to another library. Its buffers are constants of the
+        graph.
 
     Raises:
-        ShapeError: the class or its configuration is not supported.
+        ShapeError: the class, its configuration or a change is not supported.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -71,20 +76,23 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
     |---|---|---|
     | torch.nn.MultiheadAttention | query, key, value[b, n, width] | attn_output |
     | torch.nn.Transformer | src[b, m, D], tgt[b, n, D] | as with `tgt_mask` causal |
-    | MarianMTModel (transformers) | input_ids[b, m], decoder_input_ids[b, n] | logits |
+    | torch.nn.TransformerEncoder, …EncoderLayer | src[b, m, D] | as without `mask` |
+    | torch.nn.TransformerDecoder, …DecoderLayer | tgt[b, n, D], memory[b, m, D] | as with `tgt_mask` causal |
+    | MarianModel, MarianMTModel (transformers) | input_ids[b, m], decoder_input_ids[b, n] | as there |
 
     The batch comes first in our graphs, whatever `batch_first` says.
 
     Args:
-        module: a module of one of these classes, in evaluation mode.
-        **changes: settings of our model besides: `padding=True` for the masks of a Transformer,
-            `mask=` and `weights=` for attention.
+        module: a module of one of these classes, or of one derived from it that computes the same.
+        **changes: settings of our model besides: `padding=True` for the masks of a Transformer, `causal=`
+            where attention looks ahead or not, `mask=` and `weights=` for attention, `dropout=` where
+            the module has several rates.
 
     Returns:
         The graph, and name to parameter, as `from_transformers` returns them.
 
     Raises:
-        ShapeError: the class or its settings are not supported.
+        ShapeError: the class, its settings or a change is not supported.
 
     Example:
         >>> import torch
@@ -98,39 +106,80 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
 def _converted(
     model: Any, known: Mapping[str, Converter], changes: Mapping[str, Any]
 ) -> tuple[tn.Graph, Parameters]:
-    name = type(model).__name__
-    if name not in known:
-        raise ShapeError(f"a {name} cannot be converted", fix=f"there is {', '.join(known)}")
+    name = known_class(model, known)
     graph, names = known[name](model, dict(changes))
+    made = {leaf.name: _theirs(leaf.name, names, name, changes) for leaf in graph.parameters}
     state = {key: value.detach() for key, value in model.state_dict().items()}
-    return graph, {leaf.name: _parameter(graph, leaf, names, state) for leaf in graph.parameters}
+    found = {leaf.name: _parameter(graph, leaf, made[leaf.name], state) for leaf in graph.parameters}
+    trained = dict(model.named_parameters(remove_duplicate=False))
+    _check_ties(made, trained)
+    read = {id(trained[key]) for each in made.values() for key in each.keys if key in trained}
+    for key, parameter in trained.items() if not changes else ():
+        if id(parameter) not in read and not UNREAD.search(key):
+            raise ShapeError(
+                f"the model has '{key}', which is no part of the {name} known here",
+                fix="take away what was added to the model, or merge it into its weights, as of adapters",
+            )
+    fixed = {each: found.pop(each) for each in made if not any(key in trained for key in made[each].keys)}
+    return _with_constants(graph, fixed), found
 
 
-def _parameter(graph: tn.Graph, leaf: Any, names: Names, state: Mapping[str, Any]) -> Any:
-    """The tensor that one of our parameters is there; `key|n` is the n-th third of stacked projections."""
-    numbers = re.findall(r"(?<=\.)\d+(?=\.)", leaf.name)
-    theirs = names[re.sub(r"(?<=\.)\d+(?=\.)", "#", leaf.name)]
-    if callable(theirs):
-        return theirs(state)
-    key, _, third = theirs.partition("|")
-    for number in numbers[len(numbers) - key.count("#") :]:
-        key = key.replace("#", number, 1)
+def _theirs(ours: str, names: Names, model: str, changes: Mapping[str, Any]) -> Made:
+    """What one of our parameters is made of there."""
+    numbered = r"(?<=\.)\d+(?=\.)"
+    pattern = re.sub(numbered, "#", ours)
+    if pattern not in names:
+        given = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        raise ShapeError(f"a {model} has nothing to be our '{ours}'", fix=f"leave out some of {given}")
+    made = names[pattern]
+    made = Made((made,)) if isinstance(made, str) else made
+    numbers = re.findall(numbered, ours)
+
+    def numbered_key(key: str) -> str:
+        for number in numbers[len(numbers) - key.count("#") :]:
+            key = key.replace("#", number, 1)
+        return key
+
+    return replace(made, keys=tuple(numbered_key(key) for key in made.keys))
+
+
+def _parameter(graph: tn.Graph, leaf: Any, theirs: Made, state: Mapping[str, Any]) -> Any:
+    for key in theirs.keys:
+        if key not in state:
+            raise ShapeError(
+                f"the model has no '{key}', where '{leaf.name}' should be",
+                fix="convert a model whose parts are those of its class in torch, or in transformers 5",
+            )
+    found = theirs.make(*(state[key] for key in theirs.keys))
     shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
-    if key not in state and key.endswith("bias"):  # modules of torch may go without
-        like = next(iter(state.values()))
-        return like.new_zeros(shape)
-    if key not in state:
-        raise ShapeError(
-            f"the model has no '{key}', where '{leaf.name}' should be",
-            fix="the names are those of transformers 5; save the model with it again",
-        )
-    found = state[key]
-    if third:
-        size = found.shape[0] // 3
-        found = found[int(third) * size : (int(third) + 1) * size]
     if found.numel() != math.prod(shape):
         raise ShapeError(
-            f"'{key}' is {tuple(found.shape)}, where '{leaf.name}' should be {shape}",
-            fix="convert a model whose sizes fit its inputs, such as a window no larger than the grid",
+            f"'{theirs.keys[0]}' is {tuple(found.shape)}, where '{leaf.name}' should be {shape}",
+            fix=theirs.fix,
         )
     return found.reshape(shape)
+
+
+def _check_ties(made: Mapping[str, Made], trained: Mapping[str, Any]) -> None:
+    """Refuses what is one parameter there and two here, as training would part them."""
+    seen: dict[Any, str] = {}
+    for ours, each in made.items():
+        same = (*(id(trained.get(key, key)) for key in each.keys), each.make)
+        if seen.setdefault(same, ours) != ours:
+            raise ShapeError(
+                f"'{seen[same]}' and '{ours}' are one parameter there, and two here",
+                fix="convert a copy whose layers have parameters of their own",
+            )
+
+
+def _with_constants(graph: Graph, values: Mapping[str, Any]) -> Graph:
+    """The graph with parameters that are fixed, as buffers are."""
+    leaves = tuple(
+        replace(
+            leaf, kind="constant", start=None, value=Constant.of(values[leaf.name].double().cpu().numpy())
+        )
+        if leaf.name in values
+        else leaf
+        for leaf in graph.leaves
+    )
+    return replace(graph, leaves=leaves) if values else graph

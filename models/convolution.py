@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensornet as tn
 
+from .checked import checked
 from .dimensions import Size, hygienic, positive
 
 __all__ = ["convolutional_stem"]
@@ -21,6 +22,7 @@ STEM = """
 """7 × 7 of stride 2, a gain and a bias for each channel, ReLU, the largest of 3 × 3 of stride 2."""
 
 
+@checked
 def convolutional_stem(height: int, width: int, channels: Size, out: Size) -> tn.Graph:
     """y = max-pool(relu(γ ⊙ (F ∗ x) + β)): a quarter of the height and of the width.
 

@@ -13,10 +13,18 @@ from tensornet.reading import read_sizes
 if TYPE_CHECKING:
     from sympy import Expr
 
+    Size: TypeAlias = int | str | Expr
+else:
+
+    class Size:
+        """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
+
+
 __all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real"]
 
-Size: TypeAlias = "int | str | Expr"
-"""A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
+
+MOST = 10_000
+"""More layers than anything has: a slip of the hand would build for hours."""
 
 
 def divided(total: Size, parts: Size, what: str, into: str) -> Size:
@@ -57,10 +65,10 @@ def count(number: object, what: str, least: int = 0) -> int:
     """A number of layers and the like.
 
     Raises:
-        ShapeError: it is no integer, or less than `least`.
+        ShapeError: it is no integer, less than `least`, or more than a machine can hold.
     """
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise ShapeError(f"{what}={number!r}", fix=f"give an integer of at least {least}")
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= MOST:
+        raise ShapeError(f"{what}={number!r}", fix=f"give an integer from {least} to {MOST}")
     return number
 
 

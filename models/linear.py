@@ -13,6 +13,7 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
 from .ranks import Rank, check_sizes, choose_ranks
 
 __all__ = ["FACTORIZATIONS", "linear"]
@@ -27,6 +28,7 @@ class Factorization:
     full: Callable[[tuple[int, ...], tuple[int, ...]], tuple[int, ...]]
 
 
+@checked
 def linear(
     in_sizes: Sequence[int],
     out_sizes: Sequence[int],

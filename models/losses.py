@@ -5,6 +5,8 @@ from __future__ import annotations
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
+
 __all__ = ["cross_entropy", "permutation_loss"]
 
 NEGATIVE_LOG_LIKELIHOOD = """
@@ -25,6 +27,7 @@ LABELS = {
 }
 
 
+@checked
 def cross_entropy(*, tokens: bool = False, smoothing: float = 0.0, ignore: int | None = None) -> tn.Graph:
     """The mean over examples of −Σ_v q(v)·log p(v), with q = (1 − ε)·onehot(t) + ε/V.
 
@@ -51,6 +54,7 @@ def cross_entropy(*, tokens: bool = False, smoothing: float = 0.0, ignore: int |
     return _loss(kind, axes, smoothing, [f"logits[{axes},v]", f"t[{axes}]"], ignore)
 
 
+@checked
 def permutation_loss(*, smoothing: float = 0.0) -> tn.Graph:
     """The mean over predicted positions of −log p(x_{z_t} | x_{z<t}): the objective of eq. 5, negated.
 

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
+
 __all__ = ["mode_dot", "multi_mode_dot", "tucker_to_tensor"]
 
 
+@checked
 def multi_mode_dot(
     order: int,
     modes: Sequence[int] | None = None,
@@ -44,6 +47,7 @@ def multi_mode_dot(
         >>> print(multi_mode_dot(2).equations[0])
         y[r1,r2] = x[i1,i2] * U1[r1,i1] * U2[r2,i2]
     """
+    _check(order, (), ())
     chosen = tuple(range(order)) if modes is None else tuple(modes)
     _check(order, chosen, tuple(vectors))
     result = [f"r{n + 1}" if n in chosen else f"i{n + 1}" for n in range(order) if n not in vectors]
@@ -59,6 +63,7 @@ def multi_mode_dot(
     return tn.layer(line, inputs=[x, *factors, *([added] if bias else [])])
 
 
+@checked
 def mode_dot(order: int, mode: int, *, vector: bool = False, transpose: bool = False) -> tn.Graph:
     """Y = X ×ₘ U: one mode of a tensor multiplied by a matrix (or by a vector).
 
@@ -82,6 +87,7 @@ def mode_dot(order: int, mode: int, *, vector: bool = False, transpose: bool = F
     return multi_mode_dot(order, (mode,), vectors=(mode,) if vector else (), transpose=transpose)
 
 
+@checked
 def tucker_to_tensor(order: int) -> tn.Graph:
     """X = G ×₁ U₁ … ×_N U_N: the tensor of a Tucker decomposition.
 

@@ -17,6 +17,7 @@ from tensornet.sizes import evaluate, symbol
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer
+from .checked import checked
 from .convolution import convolutional_stem
 from .dimensions import Size, chosen, count, divided, hygienic, pair, positive
 from .positions import fourier_features, learned_positions
@@ -74,6 +75,7 @@ HEADS = ("mean", "query", "given", None)
 WIDTHS = ("inputs", "queries")
 
 
+@checked
 def perceiver(
     shape: int | Sequence[int] | None = (224, 224),
     channels: Size = 3,

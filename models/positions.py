@@ -9,6 +9,7 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
 from .dimensions import Size, divided, hygienic
 
 __all__ = ["fourier_features", "learned_positions", "sinusoidal_positions"]
@@ -70,6 +71,7 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
     return hygienic(lambda **given: tn.layer(text, inputs="x", s=2, **known, **given), sizes)
 
 
+@checked
 def fourier_features(
     shape: Sequence[int] | None,
     channels: Size,

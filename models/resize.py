@@ -6,11 +6,11 @@ Interpolation is a matrix along each of the two modes: two mode products of the 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
 
+from .checked import checked
 from .dimensions import chosen, pair
 
 __all__ = ["CONVENTIONS", "resize_positions"]
@@ -55,9 +55,10 @@ RESIZED = """
 """Two mode products of the grid of vectors."""
 
 
+@checked
 def resize_positions(
-    old: int | Sequence[int],
-    new: int | Sequence[int],
+    old: int | tuple[int, int],
+    new: int | tuple[int, int],
     *,
     convention: str = "bilinear_aligned",
     class_token: bool = True,

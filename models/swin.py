@@ -20,6 +20,7 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, real
 
 __all__ = [
@@ -85,6 +86,7 @@ SKIPPED = "kept[b] = dropout(1 + 0 * index(b), {rate})\nz[b,m,n,c] = x[b,m,n,c] 
 MEAN = "y[b,c] = mean[m,n](x[b,m,n,c])"
 
 
+@checked
 def window_attention(
     dim: Size,
     heads: Size,
@@ -164,8 +166,9 @@ def indented(lines: str) -> str:
     return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
+@checked
 def swin(
-    image: int | Sequence[int] = 224,
+    image: int | tuple[int, int] = 224,
     patch: int = 4,
     dim: Size = 96,
     depths: Sequence[int] = (2, 2, 6, 2),

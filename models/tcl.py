@@ -10,11 +10,13 @@ from typing import Any
 
 import tensornet as tn
 
+from .checked import checked
 from .ranks import Rank, check_sizes, choose_ranks
 
 __all__ = ["tcl"]
 
 
+@checked
 def tcl(sizes: Sequence[int], ranks: Rank, *, bias: bool = False) -> tn.Graph:
     """Y = X ×₁ U₁ … ×_N U_N over the last N modes; any leading axes are batch.
 

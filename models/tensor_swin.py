@@ -22,6 +22,7 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .blocks import ACTIVATIONS, feed_forward, norm, projection
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .ranks import Rank
 from .swin import (
@@ -97,6 +98,7 @@ CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U
 """A tensor contraction layer over channels that are three modes in one axis (eq. 3.0.2)."""
 
 
+@checked
 def tensor_window_attention(
     modes: Sizes,
     heads: Sizes,
@@ -158,8 +160,9 @@ def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | 
     return hygienic(lambda **known: tn.layer(f"{left} = {right}", inputs="x", **known), sizes)
 
 
+@checked
 def tensor_swin(
-    image: int | Sequence[int] = 224,
+    image: int | tuple[int, int] = 224,
     patch: int = 4,
     modes: Sequence[Modes] = ((4, 4, 6), (4, 8, 6), (8, 8, 6), (8, 8, 12)),
     depths: Sequence[int] = (2, 2, 6, 2),

@@ -18,6 +18,7 @@ from tensornet.errors import ShapeError
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, real
 from .positions import learned_positions, sinusoidal_positions
 
@@ -50,6 +51,9 @@ class Stack:
     out_bias: bool
     eps: float
     dropout: float
+    mlp_bias: bool = True
+    norm_bias: bool = True
+    embedding_norm: bool = False
 
     def attention(self, **changes: Any) -> tn.Graph:
         return attention("D", "h", bias=self.bias, out_bias=self.out_bias, dropout=self.dropout, **changes)
@@ -57,11 +61,15 @@ class Stack:
     @property
     def layer(self) -> dict[str, Any]:
         """What every layer is made of besides its attention."""
-        mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
-        return {"mlp": mlp, "normed": norm("D", self.eps), "pre": self.pre, "dropout": self.dropout}
+        mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout, bias=self.mlp_bias)
+        return {"mlp": mlp, "normed": self.norm, "pre": self.pre, "dropout": self.dropout}
+
+    @property
+    def norm(self) -> tn.Graph:
+        return norm("D", self.eps, bias=self.norm_bias)
 
     def last(self, x: tn.Tensor, scope: str) -> Any:
-        return norm("D", self.eps)(x, scope=scope) if self.last_norms else x
+        return self.norm(x, scope=scope) if self.last_norms else x
 
     def embed(self, tokens: tn.Tensor, vocabulary: str, scope: str, side: str, past: bool = False) -> Any:
         x = embedding(vocabulary, "D", scale=self.scale)(tokens, scope=scope)
@@ -69,10 +77,11 @@ class Stack:
             x = learned_positions("L", "D", past=past)(x, scope=f"{side}_positions")
         elif self.positions is not None:
             x = sinusoidal_positions("D", interleaved=self.positions == "sinusoidal", past=past)(x)
+        x = self.norm(x, scope=f"{scope}.norm") if self.embedding_norm else x
         return tn.layer(f"y[...] = dropout(x[...], {self.dropout!r})", inputs="x")(x) if self.dropout else x
 
-    def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int) -> Any:
-        attend = self.attention(mask="padding" if keep else None)
+    def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int, causal: bool = False) -> Any:
+        attend = self.attention(mask=_masks(causal, keep))
         for number in range(depth):
             x = encoder_layer(x, *keep, attend=attend, scope=f"encoder.{number}", **self.layer)
         return self.last(x, "encoder.norm")
@@ -85,10 +94,11 @@ class Stack:
         own_keep: list[tn.Tensor],
         stored: list[tuple[tn.Tensor, tn.Tensor]],
         depth: int,
+        causal: bool = True,
     ) -> Any:
         """The decoder's output, and with stored keys and values all of them so far."""
-        back = self.attention(mask=["causal", *(["padding"] if own_keep else [])], past=bool(stored))
-        across = self.attention(keys="D", mask="padding" if keep else None)
+        back = self.attention(mask=_masks(causal, own_keep), past=bool(stored))
+        across = self.attention(keys="D", mask=_masks(False, keep))
         grown: list[tn.Tensor] = []
         for number in range(depth):
             scope = f"decoder.{number}"
@@ -101,13 +111,16 @@ class Stack:
                 grown.extend(found[1:])
                 return found[0]
 
-            y = sublayer(
-                y, look_back, norm("D", self.eps), pre=self.pre, scope=f"{scope}.norm0", dropout=self.dropout
-            )
+            y = sublayer(y, look_back, self.norm, pre=self.pre, scope=f"{scope}.norm0", dropout=self.dropout)
             y = encoder_layer(y, memory, *keep, attend=across, scope=f"{scope}.across", **self.layer)
         return self.last(y, "decoder.norm"), *grown
 
 
+def _masks(causal: bool, keep: list[tn.Tensor]) -> list[str]:
+    return [*(["causal"] if causal else []), *(["padding"] if keep else [])]
+
+
+@checked
 def transformer(
     vocabulary: Size | None = None,
     dim: Size = 512,
@@ -123,12 +136,16 @@ def transformer(
     positions: str | None = "sinusoidal",
     length: Size = 512,
     padding: bool = False,
+    causal: bool | None = None,
+    logits: bool = True,
     tied: bool = True,
     logits_bias: bool = False,
     scale: bool = True,
     activation: str = "relu",
     bias: bool = True,
     out_bias: bool | None = None,
+    mlp_bias: bool = True,
+    norm_bias: bool = True,
     eps: float = 1e-5,
     dropout: float = 0.0,
 ) -> tn.Graph:
@@ -160,12 +177,17 @@ def transformer(
         positions: "sinusoidal"; "sines_first", all sines before all cosines; "learned"; or none.
         length: the number of learned positions.
         padding: whether the caller says which tokens are there.
+        causal: whether nothing looks ahead: in the decoder, or in an "encoder" alone; if not given,
+            in the decoder.
+        logits: whether vectors become logits at the end, where there is a vocabulary.
         tied: whether the output matrix is the target's embedding.
         logits_bias: whether logits have a bias.
         scale: whether embeddings are multiplied by √D.
         activation: of the feed-forward network.
         bias: whether queries, keys and values have biases.
         out_bias: whether the output of the attention has one; as `bias` if not given.
+        mlp_bias: whether the feed-forward networks have biases.
+        norm_bias: whether the norms have.
         eps: of the norms.
         dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
 
@@ -187,8 +209,18 @@ def transformer(
     words, own = vocabulary is not None, target_vocabulary is not None
     if own and not words:
         raise ShapeError("target_vocabulary= is given without vocabulary=", fix="give both, or neither")
+    causal = part != "encoder" if causal is None else causal
+    if part == "step" and not causal:
+        raise ShapeError("causal=False with part='step', which sees no later token", fix="leave out causal=")
+    logits = logits and words
+    if logits_bias and not logits:
+        raise ShapeError("logits_bias=True, and there are no logits", fix="give vocabulary= and logits=True")
     last_norms, out_bias = pre if last_norms is None else last_norms, bias if out_bias is None else out_bias
-    stack = Stack(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout)
+    stack = Stack(
+        *(pre, last_norms, positions, padding, scale, activation, bias, out_bias, eps, dropout),
+        mlp_bias=mlp_bias,
+        norm_bias=norm_bias,
+    )
     layers, step = depth if decoder_depth is None else decoder_depth, part == "step"
     source = ("V", "source" if own else "shared")
     target = ("W", "target") if own else ("V", "shared")
@@ -199,14 +231,14 @@ def transformer(
         memory = given.get("memory")
         if memory is None:
             x = stack.embed(given["source"], *source, "source") if words else given["source"]
-            memory = stack.encode(x, keep, depth)
+            memory = stack.encode(x, keep, depth, causal and part == "encoder")
         if part == "encoder":
             return memory
         y = stack.embed(given["target"], *target, "target", past=step) if words else given["target"]
         own_keep = [given["target_keep"]] if "target_keep" in given else []
         stored = [(given[f"keys{n}"], given[f"values{n}"]) for n in range(layers)] if step else []
-        y, *grown = stack.decode(y, memory, keep, own_keep, stored, layers)
-        if words:
+        y, *grown = stack.decode(y, memory, keep, own_keep, stored, layers, causal)
+        if logits:
             y = tn.layer(LOGITS, inputs="h", v=target[0], c="D")(y, scope=target[1] if tied else "head")
         if logits_bias:
             y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")

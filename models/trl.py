@@ -12,11 +12,13 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import ShapeError
 
+from .checked import checked
 from .ranks import Rank, check_sizes, choose_ranks
 
 __all__ = ["trl"]
 
 
+@checked
 def trl(
     sizes: Sequence[int],
     outputs: int,

@@ -8,13 +8,13 @@ y   = LN(z_L⁰)                                                                
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
 
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, pair
 
 __all__ = ["PRESETS", "vit"]
@@ -48,9 +48,10 @@ HIDDEN = "h[b,f] = tanh(x[b,c] * W[f,c] + bias[f])"
 HEADS = ("linear", "mlp")
 
 
+@checked
 def vit(
-    image: int | Sequence[int] = 224,
-    patch: int | Sequence[int] = 16,
+    image: Size | tuple[Size, Size] = 224,
+    patch: Size | tuple[Size, Size] = 16,
     dim: Size = 768,
     depth: int = 12,
     heads: Size = 12,

@@ -20,6 +20,7 @@ from tensornet.errors import ShapeError
 
 from .attention import HIDDEN
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
+from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, real
 
 __all__ = ["PRESETS", "xlnet"]
@@ -202,6 +203,7 @@ class _Streams:
         )
 
 
+@checked
 def xlnet(
     vocabulary: Size = 32000,
     dim: Size = 768,

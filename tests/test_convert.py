@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -310,6 +311,442 @@ def test_multihead_attention(dtype: torch.dtype, changes: dict[str, Any]) -> Non
     same(run(ours, q, k, v, keep), module(q, k, v, key_padding_mask=~keep)[0])
 
 
+# ---------------------------------------------------------------------------- every field
+
+IMAGE = {"image_size": 8, "patch_size": 4, "hidden_dropout_prob": 0.1}
+MARIAN = {"vocab_size": 13, "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 0}
+MARIAN |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 6}
+MARIAN |= {"decoder_ffn_dim": 6, "max_position_embeddings": 16, "eos_token_id": 1}
+MARIAN |= {"forced_eos_token_id": 1, "decoder_start_token_id": 0}
+ONE_LAYER: dict[str, tuple[str, dict[str, Any]]] = {
+    "ViTModel": ("ViT", {**VIT, **IMAGE, "num_hidden_layers": 1}),
+    "ViTForImageClassification": ("ViT", {**VIT, **IMAGE, "num_hidden_layers": 1}),
+    "SwinModel": (
+        "Swin",
+        {"image_size": 16, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
+    ),
+    "SwinForImageClassification": (
+        "Swin",
+        {"image_size": 16, "embed_dim": 4, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2},
+    ),
+    "PerceiverModel": (
+        "Perceiver",
+        {"d_model": 6, "num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1}
+        | {"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
+    ),
+    "PerceiverForImageClassificationLearned": (
+        "Perceiver",
+        {"num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1, "image_size": 3}
+        | {"num_self_attention_heads": 2, "num_cross_attention_heads": 1},
+    ),
+    "XLNetModel": ("XLNet", {**XLNET, "n_layer": 1}),
+    "XLNetLMHeadModel": ("XLNet", {**XLNET, "n_layer": 1}),
+    "XLNetForSequenceClassification": ("XLNet", {**XLNET, "n_layer": 1}),
+    "MarianModel": ("Marian", MARIAN),
+    "MarianMTModel": ("Marian", MARIAN),
+}
+WORDS = (
+    "relu",
+    "gelu_new",
+    "gelu_10",
+    "quick_gelu",
+    "silu",
+    "q",
+    "uni",
+    "first",
+    "mean",
+    "identity",
+    "cls_index",
+)
+
+
+def others(value: Any) -> list[Any]:
+    """What a field could be besides."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [2 * value, value + 1, 0]
+        case float():
+            return [2 * value + 0.25]
+        case str():
+            return [word for word in WORDS if word != value]
+        case list() | tuple():
+            return [[2 * each if isinstance(each, int) else each for each in value], [*value, *value[-1:]]]
+        case _:
+            return [True, 2, 0.5]
+
+
+def reference(kind: str, fields: dict[str, Any]) -> tuple[Any, list[torch.Tensor], torch.Tensor]:
+    """A model of the reference with these fields, inputs, and its outputs."""
+    config = ONE_LAYER[kind][0]
+    model = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**fields))
+    tables = {name: table.clone() for name, table in model.named_parameters() if not table.requires_grad}
+    torch.manual_seed(1)
+    model = randomized(model, torch.float64)
+    for name, table in tables.items():
+        model.get_parameter(name).copy_(table)
+    for buffer in model.buffers():
+        buffer += torch.randn_like(buffer) if buffer.is_floating_point() else 0
+    inputs = inputs_of(config, model.config)
+    outputs = model(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else outputs.to_tuple()
+    return model, inputs, next(each for each in outputs if isinstance(each, torch.Tensor))
+
+
+def inputs_of(config: str, fields: Any) -> list[torch.Tensor]:
+    torch.manual_seed(2)
+    if config in ("ViT", "Swin") or (config == "Perceiver" and fields.image_size == 3):
+        side = fields.image_size
+        shape = tuple(side) if isinstance(side, list | tuple) else (side, side)
+        channels = fields.num_channels if config != "Perceiver" else 3
+        return [torch.randn(2, channels, *shape, dtype=torch.float64)]
+    if config == "Perceiver":
+        return [torch.randn(2, 5, fields.d_model, dtype=torch.float64)]
+    words = torch.randint(0, 11, (2, 6))
+    return [words] if config == "XLNet" else [words, torch.ones_like(words), words[:, :4]]
+
+
+FAMILIES = ("ViTForImageClassification", "SwinModel", "PerceiverModel", "XLNetForSequenceClassification")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_field_of_a_configuration_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
+    """Each field of its own in turn is something else: the same outputs, or an error of ours."""
+    own = type(reference(kind, ONE_LAYER[kind][1])[0].config).__annotations__
+    assert counted(kind, lambda field: field in own, most=1) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64])
+@pytest.mark.parametrize("kind", ONE_LAYER)
+def test_every_value_of_every_field_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
+    assert counted(kind, lambda field: True, most=9) > 40
+
+
+def counted(kind: str, chosen: Callable[[str], bool], most: int) -> int:
+    """How many changed fields the reference runs with; each is compared."""
+    fields, tried = ONE_LAYER[kind][1], 0
+    model, inputs, expected = reference(kind, fields)
+    graph, parameters = models.from_transformers(model)
+    same(run((graph, parameters), *ours(kind, inputs)), expected, 1e-6 if "Marian" in kind else 1e-9)
+    for field, value in model.config.to_dict().items():
+        for changed in others(value)[:most] if chosen(field) else ():
+            try:
+                theirs, inputs, outputs = reference(kind, {**fields, field: changed})
+            except Exception:  # whatever the reference itself cannot be
+                continue
+            tried += 1
+            try:
+                converted = models.from_transformers(theirs)
+            except tn.TensornetError:
+                continue
+            if converted[0] != graph or not torch.equal(outputs, expected):  # weights are the same
+                same(run(converted, *ours(kind, inputs)), outputs, 1e-6 if "Marian" in kind else 1e-9)
+    return tried
+
+
+def ours(kind: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Our inputs of theirs: Marian's has a mask between its words."""
+    return inputs[::2] if "Marian" in kind else inputs
+
+
+# ---------------------------------------------------------------------------- parts of torch
+
+
+GELU_TANH = functools.partial(torch.nn.functional.gelu, approximate="tanh")
+STACKS = ("Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder")
+STACKS += ("TransformerDecoderLayer",)
+
+
+def stacks(**changes: Any) -> dict[str, Any]:
+    """Each class of torch.nn that is a Transformer or a part of one."""
+    settings = {"dropout": 0.0, "batch_first": True, **changes}
+    encoder = torch.nn.TransformerEncoderLayer(12, 3, 20, **settings)
+    decoder = torch.nn.TransformerDecoderLayer(12, 3, 20, **settings)
+    return {
+        "Transformer": torch.nn.Transformer(12, 3, 1, 2, 20, **settings),
+        "TransformerEncoderLayer": encoder,
+        "TransformerDecoderLayer": decoder,
+        "TransformerEncoder": torch.nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False),
+        "TransformerDecoder": torch.nn.TransformerDecoder(
+            decoder, 2, torch.nn.LayerNorm(12, bias=settings.get("bias", True))
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("causal", "changes"), [(False, {}), (True, {"bias": False, "norm_first": True, "activation": GELU_TANH})]
+)
+@pytest.mark.parametrize("kind", STACKS)
+def test_stacks_and_layers_of_torch(kind: str, causal: bool, changes: dict[str, Any]) -> None:
+    model = randomized(stacks(**changes)[kind], torch.float64)
+    source, target = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 4, 12, dtype=torch.float64)
+    converted = models.from_torch(model, causal=causal)
+    ahead = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
+    if kind.startswith("TransformerEncoder"):
+        masks = {"src_mask" if kind.endswith("Layer") else "mask": ahead}
+        same(run(converted, source), model(source, **masks))
+    else:
+        masks = {"tgt_mask": ahead[:4, :4] if causal else None}
+        given = (source, target) if kind == "Transformer" else (target, source)
+        same(run(converted, *given), model(*given, **masks))
+    assert tn.parameter_count(converted[0]) == sum(each.numel() for each in model.parameters())
+
+
+def test_a_decoder_is_causal_and_an_encoder_is_not_by_default() -> None:
+    for kind, module in stacks().items():
+        assert models.from_torch(module)[0] == models.from_torch(module, causal="Encoder" not in kind)[0]
+
+
+def test_dropout_of_torch_is_carried() -> None:
+    module = stacks(dropout=0.25)["TransformerEncoder"]
+    assert models.from_torch(module)[0] == models.from_torch(module, dropout=0.25)[0]
+    module.layers[1].dropout2.p = 0.5
+    with pytest.raises(
+        tn.ShapeError, match=r"dropout differs: 0.25 in 'layers.0(?s:.*)0.5 in 'layers.1.dropout2'"
+    ):
+        models.from_torch(module)
+    graph, _ = models.from_torch(module, dropout=0.0)
+    assert "dropout" not in str(graph)
+
+
+def change(path: str, attribute: str, value: Any) -> Callable[[Any], None]:
+    return lambda module: setattr(module.get_submodule(path), attribute, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            change("encoder.layers.0.norm2", "eps", 0.5),
+            r"eps differs: 1e-05 in 'encoder.layers.0.norm1', 0.5 in 'encoder.layers.0.norm2'",
+        ),
+        (change("decoder.layers.1.norm3", "eps", 0.5), r"eps differs(?s:.*)0.5 in 'decoder.layers.1.norm3'"),
+        (change("encoder.norm", "eps", 0.5), r"eps differs(?s:.*)0.5 in 'encoder.norm'"),
+        (
+            change("decoder.layers.1", "norm_first", True),
+            r"pre differs: False in 'encoder.layers.0', True in 'decoder.layers.1'",
+        ),
+        (
+            change("decoder.layers.1", "activation", torch.tanh),
+            r"activation differs: 'relu'(?s:.*)'tanh' in 'decoder.layers.1'",
+        ),
+        (
+            change("encoder.layers.0.linear1", "bias", None),
+            r"mlp_bias differs: False in 'encoder.layers.0.linear1'",
+        ),
+        (
+            change("encoder.layers.0.norm1", "bias", None),
+            r"norm_bias differs: False in 'encoder.layers.0.norm1'",
+        ),
+        (
+            change("encoder.layers.0.norm1", "weight", None),
+            r"the model has no 'encoder.layers.0.norm1.weight'",
+        ),
+        (
+            change("encoder.layers.0", "norm1", torch.nn.RMSNorm(12)),
+            r"'encoder.layers.0.norm1', a RMSNorm, cannot be converted",
+        ),
+        (change("encoder", "norm", None), r"last_norms differs: False in 'encoder', True in 'decoder'"),
+        (change("encoder", "layers", torch.nn.ModuleList()), r"a stack without layers is not supported"),
+        (change("decoder", "layers", torch.nn.ModuleList()), None),
+        (change("decoder.layers.0.linear2", "bias", torch.nn.Parameter(torch.ones(12))), None),
+    ],
+)
+def test_what_differs_between_layers_is_refused_or_carried(
+    change: Callable[[Any], None], message: str | None
+) -> None:
+    module = randomized(torch.nn.Transformer(12, 3, 1, 2, 20, 0.0, batch_first=True), torch.float64)
+    change(module)
+    if message is not None:
+        with pytest.raises(tn.ShapeError, match=message):
+            models.from_torch(module)
+    else:
+        x, ahead = torch.randn(2, 4, 12, dtype=torch.float64), torch.ones(4, 4, dtype=torch.bool).triu(1)
+        module.double()
+        same(run(models.from_torch(module), x, x), module(x, x, tgt_mask=ahead))
+
+
+class Same(torch.nn.TransformerEncoderLayer):
+    def extra_repr(self) -> str:
+        return "the same"
+
+
+class Other(torch.nn.TransformerEncoderLayer):
+    def _ff_block(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super()._ff_block(x)
+
+
+class Transformer(torch.nn.Module):
+    """A namesake."""
+
+
+def test_classes_derived_from_those_of_torch() -> None:
+    x = torch.randn(2, 4, 12, dtype=torch.float64)
+    module = randomized(Same(12, 3, 20, batch_first=True), torch.float64)
+    same(run(models.from_torch(module), x), module(x))
+    stack = randomized(torch.nn.TransformerEncoder(module, 2, enable_nested_tensor=False), torch.float64)
+    same(run(models.from_torch(stack), x), stack(x))
+    for other in (
+        Other(12, 3, 20),
+        torch.nn.TransformerEncoder(Other(12, 3, 20), 1, enable_nested_tensor=False),
+    ):
+        with pytest.raises(
+            tn.ShapeError, match=r"Other has a _ff_block\(\) other than TransformerEncoderLayer has"
+        ):
+            models.from_torch(other)
+    with pytest.raises(tn.ShapeError, match=r"a Transformer cannot be converted"):
+        models.from_torch(Transformer())
+    with pytest.raises(tn.ShapeError, match=r"'encoder', a Identity, cannot be converted"):
+        models.from_torch(torch.nn.Transformer(12, 3, 1, 1, 20, custom_encoder=torch.nn.Identity()))
+    wrong = torch.nn.Transformer(12, 3, 1, 1, 20, 0.0, custom_encoder=stacks()["TransformerDecoder"])
+    with pytest.raises(tn.ShapeError, match=r"a TransformerDecoder as encoder is not supported"):
+        models.from_torch(wrong)
+
+
+def test_a_function_is_known_by_its_values() -> None:
+    def gelu(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+    exact = torch.nn.TransformerEncoderLayer(12, 3, 20, activation=lambda x: x * torch.sigmoid(x))
+    assert "silu(" in str(models.from_torch(exact)[0])
+    with pytest.raises(
+        tn.ShapeError, match=r"the activation 'gelu' of 'TransformerEncoderLayer' is not supported"
+    ):
+        models.from_torch(torch.nn.TransformerEncoderLayer(12, 3, 20, activation=gelu))
+
+
+def test_layers_that_share_parameters_are_refused() -> None:
+    module = stacks()["TransformerEncoder"]
+    module.layers[1] = module.layers[0]
+    with pytest.raises(
+        tn.ShapeError, match=r"'encoder.0.attention.Wq' and 'encoder.1.attention.Wq' are one parameter"
+    ):
+        models.from_torch(module)
+
+
+# ---------------------------------------------------------------------------- counts
+
+COUNTED: dict[str, tuple[dict[str, Any], str]] = {
+    "ViTModel": ({}, "pooler"),
+    "SwinModel": ({}, "pooler"),
+    "XLNetModel": ({"segments": True, "two_streams": True, "mask": "permutation"}, ""),
+    "XLNetLMHeadModel": ({"segments": True, "two_streams": True, "mask": "permutation"}, ""),
+    "XLNetForSequenceClassification": ({"segments": True}, "mask_emb"),
+}
+
+
+@pytest.mark.parametrize("kind", [*ONE_LAYER, "PerceiverForImageClassificationConvProcessing"])
+def test_parameters_are_theirs_and_no_more(kind: str) -> None:
+    """All that the reference trains, but for a pooler or a vector that its outputs do not depend on."""
+    config, fields = ONE_LAYER.get(kind, ("Perceiver", {**ONE_LAYER["PerceiverModel"][1], "image_size": 22}))
+    fields = {**fields, "num_cross_attention_heads": 1} if config == "Perceiver" else fields
+    model = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**fields))
+    changes, unused = COUNTED.get(kind, ({}, "none"))
+    graph, parameters = models.from_transformers(model, **changes)
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    expected = sum(each.numel() for name, each in trained.items() if unused not in name or not unused)
+    assert tn.parameter_count(graph) == sum(each.numel() for each in parameters.values()) == expected
+
+
+def test_a_buffer_is_a_constant() -> None:
+    model, inputs, expected = reference("MarianMTModel", MARIAN)
+    graph, parameters = models.from_transformers(model)
+    assert "head.bias" not in parameters
+    (bias,) = [leaf for leaf in graph.constants if leaf.name == "head.bias"]
+    np.testing.assert_array_equal(bias.value.array(), model.final_logits_bias[0].numpy())
+    read_back = tn.Graph.from_json(graph.to_json())
+    same(run((read_back, parameters), *ours("MarianMTModel", inputs)), expected, 1e-6)
+
+
+def test_positions_that_are_no_sinusoids_are_refused() -> None:
+    model, *_ = reference("MarianModel", MARIAN)
+    model.decoder.embed_positions.weight[3, 1] += 0.1
+    with pytest.raises(tn.ShapeError, match=r"a table of positions that are no sinusoids is not supported"):
+        models.from_transformers(model)
+
+
+EPS = {
+    "ViTModel": ["layers.0.layernorm_after", "layernorm"],
+    "SwinModel": [
+        "encoder.layers.1.blocks.0.layernorm_before",
+        "encoder.layers.0.downsample.norm",
+        "layernorm",
+    ],
+    "PerceiverModel": [
+        "encoder.self_attends.0.layernorm",
+        "encoder.cross_attention.attention.self.layernorm2",
+    ],
+    "XLNetModel": ["layer.0.ff.layer_norm"],
+    "MarianModel": ["decoder.layers.0.encoder_attn_layer_norm"],
+}
+
+
+@pytest.mark.parametrize(("kind", "path"), [(kind, path) for kind, paths in EPS.items() for path in paths])
+def test_a_norm_of_another_eps_is_refused(kind: str, path: str) -> None:
+    model, *_ = reference(kind, ONE_LAYER[kind][1])
+    model.get_submodule(path).eps = 0.5
+    with pytest.raises(tn.ShapeError, match=rf"eps differs(?s:.*)'{path}'"):
+        models.from_transformers(model)
+
+
+def test_parameters_that_were_added_are_refused() -> None:
+    model, *_ = reference("ViTModel", ONE_LAYER["ViTModel"][1])
+    model.layers[0].mlp.fc1.lora_A = torch.nn.Parameter(torch.ones(2, 12))
+    with pytest.raises(tn.ShapeError, match=r"the model has 'layers.0.mlp.fc1.lora_A'(?s:.*)adapters"):
+        models.from_transformers(model)
+
+
+# ---------------------------------------------------------------------------- changes
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("ViTModel", {"foo": 1}, r"'vit' has no setting 'foo'"),
+        ("ViTModel", {"dim": "x/"}, r"."),
+        (
+            "ViTModel",
+            {"classes": 3, "tokens": False},
+            r"a ViTModel has nothing to be our 'head.W'\nfix: leave out some of classes=3, tokens=False",
+        ),
+        (
+            "MarianMTModel",
+            {"positions": "learned", "length": 20},
+            r"a MarianMTModel has nothing to be our 'source_positions.P'",
+        ),
+        (
+            "ViTModel",
+            {"image": (16, 16)},
+            r"'embeddings.position_embeddings' is \(1, 5, 12\)(?s:.*)models.resize_positions\(old, new\)",
+        ),
+    ],
+)
+def test_a_change_that_does_not_fit(kind: str, changes: dict[str, Any], message: str) -> None:
+    model, *_ = reference(kind, ONE_LAYER[kind][1])
+    with pytest.raises(tn.TensornetError, match=message):
+        models.from_transformers(model, **changes)
+
+
+def test_attention_takes_changes_and_refuses_others() -> None:
+    with pytest.raises(tn.ShapeError, match=r"'attention' has no setting 'foo'"):
+        models.from_torch(torch.nn.MultiheadAttention(8, 2), foo=1)
+    assert models.from_torch(torch.nn.MultiheadAttention(8, 2), dim=8)[0].parameters
+
+
+def test_a_larger_image_after_resizing_positions() -> None:
+    """As the error for `image=` says; the reference does the same when it interpolates."""
+    model, *_ = reference("ViTModel", ONE_LAYER["ViTModel"][1])
+    x = torch.randn(2, 3, 12, 16, dtype=torch.float64)
+    expected = model(x, interpolate_pos_encoding=True).last_hidden_state
+    resize = tn.compile(models.resize_positions((2, 2), (3, 4), convention="bicubic"), backend="torch")
+    resized = resize({}, model.embeddings.position_embeddings[0])
+    model.embeddings.position_embeddings = torch.nn.Parameter(resized[None])
+    same(run(models.from_transformers(model, image=(12, 16)), x), expected)
+
+
 # ---------------------------------------------------------------------------- what is refused
 
 
@@ -324,7 +761,7 @@ def test_what_cannot_be_converted_says_so() -> None:
     with pytest.raises(tn.ShapeError, match=r"same_length is not supported"):
         models.from_transformers(transformers.XLNetModel(config))
     config = transformers.ViTConfig(**VIT, image_size=8, patch_size=4, hidden_act="sigmoid")
-    with pytest.raises(tn.ShapeError, match=r"the activation 'sigmoid' is not supported"):
+    with pytest.raises(tn.ShapeError, match=r"the activation 'Sigmoid' of 'layers.0.mlp' is not supported"):
         models.from_transformers(transformers.ViTModel(config))
 
 

@@ -1,0 +1,176 @@
+"""Settings of layers and models, checked by their annotations before anything is built of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import reprlib
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, Union, get_args, get_origin, get_type_hints
+
+from tensornet.errors import ShapeError, near
+from tensornet.graph import Graph
+from tensornet.reading import read_sizes
+
+from .dimensions import Size
+
+__all__ = ["checked"]
+
+P = ParamSpec("P")
+
+
+def checked(make: Callable[P, Graph]) -> Callable[P, Graph]:
+    """`make`, with settings that have the names and the types of its signature, or an error that says so.
+
+    Whole numbers of any library become `int`, numbers `float`, lists and arrays `tuple`.
+
+    Raises:
+        ShapeError: a setting is unknown, missing, or of another type than its annotation.
+
+    Example:
+        >>> @checked
+        ... def line(width: int = 2) -> Graph: ...
+        >>> line(width="two")
+        Traceback (most recent call last):
+        tensornet.errors.ShapeError: width='two' is nothing that 'line' takes
+        fix: give a whole number, such as 2
+    """
+    signature = inspect.signature(make)
+    kinds = functools.cache(lambda: get_type_hints(make))
+
+    @functools.wraps(make)
+    def built(*args: P.args, **kwargs: P.kwargs) -> Graph:
+        given = _bound(make.__name__, signature, args, kwargs)
+        for name, value in given.arguments.items():
+            try:
+                given.arguments[name] = _read(value, kinds()[name], name)
+            except TypeError:
+                raise _unfit(make.__name__, signature.parameters[name], value, kinds()[name]) from None
+        return make(*given.args, **given.kwargs)
+
+    return built
+
+
+def _bound(
+    maker: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The settings by name."""
+    known = signature.parameters
+    fix = f"its settings: {', '.join(known)}"
+    for name in kwargs:
+        if name not in known:
+            raise ShapeError(f"'{maker}' has no setting '{name}'", fix=near(name, known) + fix)
+    try:
+        given = signature.bind_partial(*args, **kwargs)
+    except TypeError as error:  # too many, or one by its place and by its name
+        raise ShapeError(f"'{maker}' has {error}", fix=fix) from None
+    missing = [
+        name for name, each in known.items() if each.default is each.empty and name not in given.arguments
+    ]
+    if missing:
+        raise ShapeError(f"'{maker}' needs {', '.join(missing)}", fix=fix)
+    return given
+
+
+def _unfit(maker: str, setting: inspect.Parameter, value: Any, kind: Any) -> ShapeError:
+    example = setting.default
+    such = "" if example is setting.empty or example is None else f", such as {example!r}"
+    return ShapeError(
+        f"{setting.name}={reprlib.repr(value)} is nothing that '{maker}' takes",
+        fix=f"give {_shown(kind)}{such}",
+    )
+
+
+def _read(value: Any, kind: Any, name: str) -> Any:
+    """`value` as one of its kind.
+
+    Raises:
+        TypeError: it is none.
+        TensornetError: it is a size that cannot be.
+    """
+    parts = get_args(kind)
+    match get_origin(kind) or kind:
+        case origin if origin is Union or origin is UnionType:
+            return _first(value, parts, name)
+        case origin if origin is Sequence or (origin is tuple and parts[-1] is ...):
+            return tuple(_read(each, parts[0], name) for each in _items(value))
+        case origin if origin is tuple:
+            items = _items(value)
+            if len(items) != len(parts):
+                raise TypeError
+            return tuple(_read(each, part, name) for each, part in zip(items, parts, strict=True))
+        case origin if origin is Size:
+            return _size(value, name)
+        case origin if origin is int:
+            return _whole(value)
+        case origin if origin is float:
+            return _number(value)
+        case _ if isinstance(value, kind):
+            return value
+    raise TypeError
+
+
+def _first(value: Any, kinds: Sequence[Any], name: str) -> Any:
+    """`value` as one of the first kind that it fits."""
+    for kind in kinds:
+        try:
+            return _read(value, kind, name)
+        except TypeError:
+            continue
+    raise TypeError
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str | bytes | Mapping | Set) or not isinstance(value, Collection):
+        raise TypeError
+    return tuple(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if getattr(value, "is_Integer", False) else operator.index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError
+    found = float(value)
+    if not math.isfinite(found):
+        raise TypeError
+    return found
+
+
+def _size(value: Any, name: str) -> Any:
+    """A size: as it is if it is an expression or its text, once it has been read."""
+    if not isinstance(value, str) and not hasattr(value, "free_symbols"):
+        value = _whole(value)
+    read = read_sizes({name: value})[name]
+    return read if isinstance(read, int) else value
+
+
+def _shown(kind: Any) -> str:
+    """What an annotation asks for."""
+    parts = get_args(kind)
+    match get_origin(kind) or kind:
+        case origin if origin is Union or origin is UnionType:
+            return " or ".join(_shown(each) for each in parts)
+        case origin if origin is Sequence or (origin is tuple and parts[-1] is ...):
+            return f"a sequence, each {_shown(parts[0])}"
+        case origin if origin is tuple:
+            return f"({', '.join(_shown(each) for each in parts)})"
+        case origin:
+            return _WORDS[origin]
+
+
+_WORDS = {
+    Size: "a size",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a name",
+    NoneType: "None",
+}

@@ -1,0 +1,148 @@
+"""Every setting of every model: a wrong one is an error that names it, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+import tensornet as tn
+from tensornet import models
+
+SMALL: dict[str, dict[str, Any]] = {
+    "attention": {"dim": 4},
+    "convolutional_stem": {"height": 8, "width": 8, "channels": 2, "out": 3},
+    "cross_entropy": {},
+    "dot_product_attention": {},
+    "fourier_features": {"shape": (3, 2), "channels": 2, "bands": 2},
+    "linear": {"in_sizes": (4, 4), "out_sizes": (2, 3)},
+    "mode_dot": {"order": 3, "mode": 1},
+    "multi_mode_dot": {"order": 3},
+    "perceiver": {"shape": (3, 2), "latents": 3, "dim": 4, "depth": 1, "heads": 2, "classes": 2, "repeats": 1}
+    | {"cross_attends": 1, "bands": 2},
+    "permutation_loss": {},
+    "resize_positions": {"old": 2, "new": 3},
+    "swin": {"image": 8, "patch": 2, "dim": 4, "depths": (1,), "heads": (2,), "classes": 2, "window": 2},
+    "tcl": {"sizes": (4, 4), "ranks": 2},
+    "tensor_swin": {"image": 8, "patch": 2, "modes": ((2, 2, 1),), "depths": (1,), "heads": ((2, 1, 1),)}
+    | {"classes": 2, "window": 2},
+    "tensor_window_attention": {"modes": (2, 2, 2), "heads": (1, 2, 1), "window": 2},
+    "transformer": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
+    "transformer_classifier": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
+    "trl": {"sizes": (3, 3), "outputs": 2},
+    "tucker_to_tensor": {"order": 2},
+    "vit": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "classes": 2},
+    "window_attention": {"dim": 4, "heads": 2, "window": 2},
+    "xlnet": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
+}
+PRESETS = [name for name in models.names() if name not in SMALL]
+BASES = ("tensor_swin", "perceiver", "transformer", "swin", "vit", "xlnet")
+
+WRONG: list[Any] = [
+    *(0, -1, 10**30, -2.0, math.nan, math.inf, 1j, "", "D/", "a b", b"x", object, {}, {1, 2}),
+    *((), (1,), (-1, 2), (1, 2, 3), ("a", 2), (None,), ((),), ((1, 2), 3), np.ones((2, 2)), sympy.oo),
+    sympy.Rational(9, 2),
+]
+MORE: list[Any] = [
+    *(
+        None,
+        True,
+        1,
+        3,
+        0.5,
+        "x",
+        "D",
+        "b",
+        "relu",
+        "1/2",
+        "x[i]",
+        (0, 1),
+        (2, 3),
+        (0.5, 2),
+        ((2, 1, 1), (1, 2)),
+        [2],
+    ),
+    *({"a": 1}, len, np.ones(2), np.ones((2, 2), int), np.float32(0.1), np.int64(2)),
+    *(sympy.Symbol("D"), sympy.nan, sympy.Integer(2)),
+]
+
+
+def survive(name: str, small: dict[str, Any], values: list[Any]) -> None:
+    for setting in models.settings(name):
+        for value in values:
+            with contextlib.suppress(tn.TensornetError):
+                assert isinstance(models.create(name, **{**small, setting: value}), tn.Graph)
+
+
+def test_all_functions_are_here() -> None:
+    assert {name for name in models.names() if hasattr(models, name)} == set(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_wrong_setting_is_an_error_of_ours(name: str) -> None:
+    assert isinstance(models.create(name, **SMALL[name]), tn.Graph)
+    survive(name, SMALL[name], WRONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_more_wrong_settings(name: str) -> None:
+    survive(name, SMALL[name], MORE)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_wrong_setting_of_a_preset(name: str) -> None:
+    base = next(each for each in BASES if name.startswith(each))
+    survive(name, SMALL[base], [object, (None,)])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        (
+            "swin_t",
+            {"heads": 4},
+            r"heads=4 is nothing that 'swin' takes(?s:.*)a sequence, each a size, such as \(3, 6",
+        ),
+        (
+            "vit",
+            {"depth": "two"},
+            r"depth='two' is nothing that 'vit' takes\nfix: give a whole number, such as 12",
+        ),
+        ("vit", {"qkv_bias": 1}, r"qkv_bias=1 is nothing(?s:.*)True or False, such as True"),
+        ("vit", {"image": (1, 2, 3)}, r"image=\(1, 2, 3\)(?s:.*)a size or \(a size, a size\), such as 224"),
+        ("vit", {"eps": math.nan}, r"eps=nan is nothing(?s:.*)a number, such as 1e-06"),
+        ("vit", {"depth": 10**30}, r"depth=10{30}\nfix: give an integer from 0 to 10000"),
+        ("vit", {"dept": 1}, r"'vit' has no setting 'dept'\nfix: did you mean 'depth'\? its settings: image"),
+        ("vit", {"name": 1}, r"'vit' has no setting 'name'"),
+        ("tcl", {"ranks": 2}, r"'tcl' needs sizes\nfix: its settings: sizes, ranks, bias"),
+        ("attention", {"dim": 0}, r"the size of 'dim' is 0"),
+    ],
+)
+def test_the_error_says_what_is_taken(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.create(name, **given)
+
+
+def test_settings_by_place() -> None:
+    with pytest.raises(tn.ShapeError, match=r"'mode_dot' has too many positional arguments"):
+        models.mode_dot(3, 1, 2)  # type: ignore[misc]
+    with pytest.raises(tn.ShapeError, match=r"'mode_dot' has multiple values for argument 'order'"):
+        models.mode_dot(3, order=2)  # type: ignore[misc]
+    with pytest.raises(tn.EquationError, match=r"there is no layer or model '\['vit'\]'"):
+        models.create(["vit"])  # type: ignore[arg-type]
+    with pytest.raises(tn.EquationError, match=r"there is no layer or model 'vitt'(?s:.*)did you mean 'vit'"):
+        models.settings("vitt")
+
+
+def test_numbers_of_any_library_and_lists() -> None:
+    expected = models.tcl((4, 4), (2, 3))
+    assert models.tcl([np.int64(4), sympy.Integer(4)], np.array([2, 3])) == expected
+    assert models.attention(np.int32(4), np.int64(2), dropout=np.float32(0.5)) == models.attention(
+        4, 2, dropout=0.5
+    )
+    assert models.tcl((4, 4), 1.0) != models.tcl((4, 4), 1)
