@@ -37,7 +37,9 @@ Names = dict[str, "str | Made"]
 
 Converter = Callable[[Any, dict[str, Any]], "tuple[tn.Graph, Names]"]
 
-UNREAD = re.compile(r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$")
+UNREAD = re.compile(
+    r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$|^swin\.layernorm\."
+)
 """Parameters that outputs do not depend on, unless asked for, and tables that we compute."""
 
 
@@ -222,6 +224,7 @@ def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
     config, classifies = model.config, hasattr(model, "classifier")
+    backbone = hasattr(model, "hidden_states_norms")
     _refuse(bool(config.use_absolute_embeddings), "use_absolute_embeddings")
     settings = {
         "image": config.image_size,
@@ -237,8 +240,12 @@ def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "activation": _activation(model, "activation_fn"),
         "qkv_bias": config.qkv_bias,
         "eps": _eps(model, "layernorm"),
-        "patch_eps": _eps(model, r"\bnorm$"),
+        "patch_eps": _eps(model, r"\bnorm$|hidden_states_norms"),
     }
+    if backbone:
+        _refuse("stem" in model.out_features, "the stem as a feature map")
+        settings |= {"maps": [model.stage_names.index(each) for each in model.out_features]}
+        settings |= {"narrow": "shifted"}
     ours, theirs = "stages.#.blocks.#", "encoder.layers.#.blocks.#."
     names: Names = {
         "patches.E": "embeddings.patch_embeddings.projection.weight",
@@ -255,7 +262,9 @@ def _swin(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "stages.#.merge.W": "encoder.layers.#.downsample.reduction.weight",
         **_affine("norm", "layernorm"),
     }
-    names = {**_under("swin.", names), **_affine("head", "classifier", "W")} if classifies else names
+    if classifies or backbone:
+        names = {**_under("swin.", names), **_affine("head", "classifier", "W")}
+        names |= _affine("maps.#", "hidden_states_norms.stage#")
     return swin(**{**settings, **changes}), names
 
 
@@ -569,7 +578,7 @@ def _torch_transformer(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, 
     kind, settings = known_class(module, TORCH), _traits(module, changes)
     layers = {"encoder": _layers(module, "Encoder"), "decoder": _layers(module, "Decoder")}
     depths = {side: len(found) for side, found in layers.items() if found is not None}
-    _refuse(next(iter(depths.values())) == 0, "a stack without layers")
+    _refuse(0 in depths.values(), "a stack without layers")
     settings |= {
         "part": "both" if len(depths) == 2 else next(iter(depths)),
         "depth": depths.get("encoder", 0),
@@ -628,6 +637,7 @@ TRANSFORMERS: dict[str, Converter] = {
     "ViTForImageClassification": _vit,
     "SwinModel": _swin,
     "SwinForImageClassification": _swin,
+    "SwinBackbone": _swin,
     "PerceiverModel": _perceiver,
     "PerceiverForMaskedLM": _perceiver,
     "PerceiverForSequenceClassification": _perceiver,

@@ -32,6 +32,7 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     | ViTModel | pixel_values[b, C, H, W] | last_hidden_state |
     | ViTForImageClassification | the same | logits |
     | SwinModel, SwinForImageClassification | pixel_values[b, C, H, W] | last_hidden_state, logits |
+    | SwinBackbone, of stages after the stem | the same | feature_maps |
     | PerceiverModel | inputs[b, M, C], tokens or images | last_hidden_state; with a decoder logits |
     | PerceiverForImageClassificationFourier, …Learned, …ConvProcessing | inputs[b, C, H, W] | logits |
     | PerceiverForMaskedLM, PerceiverForSequenceClassification | inputs[b, M] of tokens | logits |

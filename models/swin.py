@@ -46,7 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 Pair = tuple[int, int]
 """A number down and one across."""
 
-NARROW = ("square", "axes", "padded")
+NARROW = ("square", "axes", "padded", "shifted")
 PADDING = ("before", "after")
 
 PATCHES = "z[b,m,n,d] = x[b,c,(m,u),(n,v)] * E[d,c,u,v] + bias[d]"
@@ -181,6 +181,7 @@ def swin(
     ratio: float = 4,
     channels: Size = 3,
     tokens: bool = False,
+    maps: Sequence[int] = (),
     weights: str = "soft",
     activation: str = "gelu",
     qkv_bias: bool = True,
@@ -200,6 +201,7 @@ def swin(
     | "square" | min(w, H, W), both | ⌊w/2⌋, both; 0, both, if min(H, W) ≤ w |
     | "axes" | min(w, H), min(w, W) | ⌊w/2⌋ each; 0 down if H ≤ w, 0 across if W ≤ w |
     | "padded" | w, both | as with "axes" |
+    | "shifted" | w, both | ⌊w/2⌋, both |
 
     Args:
         image: H and W, or one number for both.
@@ -211,7 +213,8 @@ def swin(
         window: w, the side of a window, in patches.
         narrow: what becomes of an axis of the grid no longer than a window, as tabled: "square" windows
             that are not shifted (the authors', and `transformers`), "axes" that are each shifted or not
-            (timm), or axes "padded" to a window (torchvision). The number of parameters follows:
+            (timm), or axes "padded" to a window (torchvision), and "shifted" all the
+            same (the backbone of `transformers`). The number of parameters follows:
             (2u − 1)·(2w − 1)·h for each layer's positions.
         padding: whether grids are padded "before" they are shifted (transformers, torchvision) or
             "after", and cut before they are shifted back (timm). After, the seam is counted from the
@@ -219,11 +222,12 @@ def swin(
         ratio: the MLPs are this many times as wide inside.
         channels: C.
         tokens: whether the output is the last grid as tokens [b, m·n, 8·D].
+        maps: stages, from 1, whose grids [b, 2ˢ⁻¹·D, m, n] are the outputs instead, each after a norm.
         weights: "soft", "signed" or "hard".
         activation: of the MLPs.
         qkv_bias: whether queries, keys and values have biases.
         eps: of the norms.
-        patch_eps: of the norms after the patches and before merging; `eps` if not given. (`transformers`
+        patch_eps: of the norms after the patches, before merging and of maps; `eps` if not given. (`transformers`
             has 1e-5 there, whatever `layer_norm_eps` is.)
         dropout: the share of values dropped in the MLPs in training.
         stochastic_depth: the share of examples whose last layer is skipped in training; the share
@@ -249,6 +253,9 @@ def swin(
         count(depths[number], "depths")
         if isinstance(dim, int):
             divided(dim * 2**number, each, f"dim of stage {number + 1}", "heads")
+    for number in maps:
+        if not 1 <= number <= len(depths):
+            raise ShapeError(f"maps={tuple(maps)}", fix=f"give numbers of stages, from 1 to {len(depths)}")
     share = Fraction(real(ratio, "ratio", 0)).limit_denominator(1000)
     rate = real(stochastic_depth, "stochastic_depth", 0, 1)
     outer = eps if patch_eps is None else real(patch_eps, "patch_eps", 0)
@@ -274,7 +281,10 @@ def swin(
         x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
         x = tn.layer(PATCHES, inputs="x", d="D", u="P", v="P")(x, scope="patches")
         x = norm("D", outer)(x, scope="patches.norm")
-        x = stages(x, grid, depths, windows, parts, rate)
+        grids = stages(x, grid, depths, windows, parts, rate)
+        if maps:
+            return tuple(_map(grids[number - 1], norm(wide(number - 1), outer), number) for number in maps)
+        x = grids[-1]
         x = norm(wide(last), eps)(x, scope="norm")
         if tokens:
             return tn.layer("y[b,(m,n),c] = x[b,m,n,c]", inputs="x")(x)
@@ -283,7 +293,7 @@ def swin(
 
     sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch, "D": dim}
     sizes |= {f"h{number}": each for number, each in enumerate(heads) if depths[number]}
-    sizes |= {} if classes is None or tokens else {"K": classes}
+    sizes |= {} if classes is None or tokens or maps else {"K": classes}
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
 
 
@@ -311,6 +321,8 @@ class Windows:
 
     def shift(self, grid: Pair) -> Pair:
         """By how much the grid is shifted, down and across, where it is."""
+        if self.narrow == "shifted":
+            return self.side // 2, self.side // 2
         lengths = (min(grid),) * 2 if self.narrow == "square" else grid
         down, across = (self.side // 2 if length > self.side else 0 for length in lengths)
         return down, across
@@ -330,11 +342,15 @@ class Parts:
     merge_norm: Callable[[int], tn.Graph]
 
 
+def _map(x: tn.Tensor, normed: tn.Graph, number: int) -> Any:
+    return tn.layer("y[b,c,m,n] = x[b,m,n,c]", inputs="x")(normed(x, scope=f"maps.{number}"))
+
+
 def stages(
     x: tn.Tensor, grid: Pair, depths: Sequence[int], windows: Windows, parts: Parts, rate: float
-) -> Any:
-    """All stages over a grid x[b, y, x, c]: layers, every second one shifted, and merging between stages."""
-    number, total = 0, sum(depths)
+) -> list[Any]:
+    """The grids x[b, y, x, c] of all stages: layers, every second one shifted, and merging between stages."""
+    number, total, found = 0, sum(depths), []
     for stage, layers in enumerate(depths):
         for place in range(layers):
             dropped = rate * number / max(total - 1, 1)
@@ -342,13 +358,14 @@ def stages(
             x = _layer(
                 x, grid, windows, place % 2 == 1, stage, parts, dropped, f"stages.{stage}.blocks.{place}"
             )
+        found.append(x)
         if stage + 1 < len(depths):
             scope = f"stages.{stage}.merge"
             x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)
             grid = (-(-grid[0] // 2), -(-grid[1] // 2))
             x = tn.layer(MERGED, inputs="x", u=2, v=2)(x)
             x = parts.merge(stage)(parts.merge_norm(stage)(x, scope=f"{scope}.norm"), scope=scope)
-    return x
+    return found
 
 
 def _layer(

@@ -287,7 +287,7 @@ def tensor_swin(
             cut = tn.layer(PATCHES, inputs="x", u="P", v="P", d=wide[0])
         x = cut(x, scope="patches")
         x = norm(wide[0], eps)(x, scope="patches.norm")
-        x = stages(x, grid, depths, windows, layers, real(stochastic_depth, "stochastic_depth", 0, 1))
+        x = stages(x, grid, depths, windows, layers, real(stochastic_depth, "stochastic_depth", 0, 1))[-1]
         x = norm(wide[last], eps)(x, scope="norm")
         y = tn.layer(MEAN, inputs="x")(x)  # eq. 3.0.20
         if "head" not in parts:

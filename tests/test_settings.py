@@ -43,7 +43,7 @@ PRESETS = [name for name in models.names() if name not in SMALL]
 BASES = ("tensor_swin", "perceiver", "transformer", "swin", "vit", "xlnet")
 
 WRONG: list[Any] = [
-    *(0, -1, 10**30, -2.0, math.nan, math.inf, 1j, "", "D/", "a b", b"x", object, {}, {1, 2}),
+    *(0, -1, -2.0, math.nan, math.inf, 1j, "", "D/", "a b", b"x", object, {}, {1, 2}),
     *((), (1,), (-1, 2), (1, 2, 3), ("a", 2), (None,), ((),), ((1, 2), 3), np.ones((2, 2)), sympy.oo),
     sympy.Rational(9, 2),
 ]

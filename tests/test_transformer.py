@@ -156,3 +156,69 @@ def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
 def test_a_pool_of_another_name() -> None:
     with pytest.raises(tn.ShapeError, match=r"pool='sum'(?s:.*)'max', 'mean', 'first'"):
         models.transformer_classifier(pool="sum")
+
+
+def test_an_encoder_may_be_causal() -> None:
+    """Against masks by hand: what the encoder sees of a longer text is what it sees of its beginning."""
+    given: dict[str, Any] = {**small, "part": "encoder", "positions": "learned"}
+    parameters = tn.init(models.transformer(**given), dtype="float64")
+    source = np.random.default_rng(0).integers(0, 11, (2, 5))
+    for causal in (False, True, None):
+        f = tn.compile(models.transformer(**given, causal=causal))
+        alike = np.allclose(f(parameters, source)[:, :3], f(parameters, source[:, :3]), atol=1e-12)
+        assert alike == bool(causal)
+
+
+def test_vectors_before_the_logits() -> None:
+    whole, before = (models.transformer(**small, logits=logits) for logits in (True, False))
+    parameters, rng = tn.init(whole, dtype="float64"), np.random.default_rng(0)
+    source, target = rng.integers(0, 11, (2, 5)), rng.integers(0, 11, (2, 4))
+    vectors = tn.compile(before)(parameters, source, target)
+    expected = tn.compile(whole)(parameters, source, target)
+    np.testing.assert_allclose(vectors @ parameters["shared.E"].T, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("mlp_bias", "norm_bias"), [(False, True), (True, False), (False, False)])
+def test_parameters_without_biases(mlp_bias: bool, norm_bias: bool) -> None:
+    def count(**changes: bool) -> int:
+        graph = models.transformer(None, 8, 2, 2, 6, decoder_depth=1, pre=True, **changes)
+        assert sum(array.size for array in tn.init(graph).values()) == tn.parameter_count(graph)
+        return tn.parameter_count(graph)
+
+    layers, norms = 3, 2 * 2 + 3 + 2
+    dropped = (not mlp_bias) * layers * (6 + 8) + (not norm_bias) * norms * 8
+    assert count() - count(mlp_bias=mlp_bias, norm_bias=norm_bias) == dropped
+
+
+def test_a_classifier_with_a_norm_after_the_embedding() -> None:
+    """Against torch: embedding, positions, norm, an encoder without layers, the mean and a projection."""
+    import torch
+
+    graph = models.transformer_classifier(
+        11, 3, 8, 0, 2, 6, pool="mean", padding=False, positions="learned", length=5, scale=False,
+        embedding_norm=True, eps=0.1,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    parameters = {name: rng.standard_normal(each.shape) for name, each in tn.init(graph).items()}
+    assert {"embedding.norm.gain", "embedding.norm.bias"} <= set(parameters)
+    t = rng.integers(0, 11, (2, 5))
+    given = {name: torch.tensor(each) for name, each in parameters.items()}
+    x = given["embedding.E"][t] + given["source_positions.P"]
+    x = torch.nn.functional.layer_norm(
+        x, (8,), given["embedding.norm.gain"], given["embedding.norm.bias"], 0.1
+    )
+    expected = x.mean(1) @ given["head.W"].T + given["head.bias"]
+    np.testing.assert_allclose(tn.compile(graph)(parameters, t), expected.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"part": "step", "causal": False}, r"causal=False with part='step'"),
+        ({"logits": False, "logits_bias": True}, r"logits_bias=True, and there are no logits"),
+        ({"vocabulary": None, "logits_bias": True}, r"logits_bias=True, and there are no logits"),
+    ],
+)
+def test_settings_that_contradict_one_another(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.transformer(**{**small, **changes})
