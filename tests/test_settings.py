@@ -49,6 +49,7 @@ WRONG: list[Any] = [
 ]
 MORE: list[Any] = [
     *(
+        10**30,
         None,
         True,
         1,
