@@ -32,8 +32,9 @@ templates: Mapping[str, str] = {
     "arange": "xp.arange({0}, device=device({like}))",
     "arange_alone": "xp.arange({0})",
     "argmax": "xp.argmax({0}, axis={axis}, keepdims=True)",
-    "cast": "xp.astype({0}, {dtype})",
-    "widen": "xp.astype({0}, xp.result_type({dtype}, xp.float32))",
+    "int64": "xp.astype({0}, xp.int64)",
+    "cast": "xp.astype({0}, {dtype}, copy=False)",
+    "widen": "widen({0}, {dtype})",
     "finite": "finite({0}, {1})",
     "dtype": "xp.{0}",
     "scalar": "xp.asarray({0}, dtype={dtype})",
@@ -68,7 +69,7 @@ templates: Mapping[str, str] = {
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
-    "var": "xp.var({0}, axis={axes})",
+    "var": "var({0}, {axes})",
     "max": "xp.max({0}, axis={axes})",
     "min": "xp.min({0}, axis={axes})",
     "prod": "xp.prod({0}, axis={axis})",
@@ -81,9 +82,31 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
     import array_api_compat
 
     device = array_api_compat.device
+    half = getattr(xp, "float16", None)
+
+    def in_float32(function: Any) -> Any:
+        """Half precision is too short for squares and long sums: they are taken in float32, rounded once."""
+
+        @functools.wraps(function)
+        def wider(x: Any, *options: Any) -> Any:
+            if half is None or x.dtype != half:
+                return function(x, *options)
+            return xp.astype(function(xp.astype(x, xp.float32), *options), half)
+
+        return wider
+
+    def wide(dtype: Any) -> Any:
+        """The type of reals beside the working type: at least float32."""
+        return xp.float64 if dtype in (xp.float64, xp.complex128) else xp.float32
+
+    def widen(x: Any, dtype: Any) -> Any:
+        if xp.isdtype(x.dtype, "complex floating"):
+            return x
+        return xp.astype(x, wide(dtype), copy=False)
 
     def sigmoid(x: Any) -> Any:
-        return 0.5 * (xp.tanh(0.5 * x) + 1.0)
+        power = xp.exp(-xp.abs(x))
+        return xp.where(x < 0, power, xp.ones_like(x)) / (1.0 + power)
 
     def relu(x: Any) -> Any:
         return xp.maximum(x, xp.zeros_like(x))
@@ -91,30 +114,47 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
     def gelu(x: Any) -> Any:
         return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
+    @in_float32
     def gelu_tanh(x: Any) -> Any:
         return 0.5 * x * (1.0 + xp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
     def silu(x: Any) -> Any:
         return x * sigmoid(x)
 
+    @in_float32
     def softmax(x: Any, axis: int) -> Any:
+        if 0 in x.shape:
+            return x
         powers = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
         return powers / xp.sum(powers, axis=axis, keepdims=True)
 
+    @in_float32
     def log_softmax(x: Any, axis: int) -> Any:
+        if 0 in x.shape:
+            return x
         shifted = x - xp.max(x, axis=axis, keepdims=True)
         return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
+    @in_float32
     def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
+        if any(x.shape[axis] == 0 for axis in axes):
+            rest = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+            return xp.full(rest, -math.inf, dtype=x.dtype, device=device(x))
         top = xp.max(x, axis=axes, keepdims=True)
-        top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-        total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True)
-        some = total > 0
-        total = xp.log(xp.where(some, total, xp.ones_like(total))) + top
-        total = xp.where(some, total, xp.full_like(total, -math.inf))
-        return xp.squeeze(total, axis=axes)
+        base = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+        shifted = xp.minimum(x - base, xp.zeros_like(x))  # of an infinite row: nothing beside it overflows
+        total = xp.sum(xp.exp(shifted), axis=axes, keepdims=True)
+        total = xp.where(total == 0, xp.ones_like(total), total)  # all -inf, as the largest then is
+        return xp.squeeze(xp.log(total) + top, axis=axes)
 
+    @in_float32
+    def var(x: Any, axes: tuple[int, ...]) -> Any:
+        return xp.var(x, axis=axes)
+
+    @in_float32
     def normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
+        if 0 in x.shape:
+            return x
         centred = x - xp.mean(x, axis=axis, keepdims=True)
         normed = centred / xp.sqrt(xp.mean(xp.square(centred), axis=axis, keepdims=True) + eps)
         if gain is None:
@@ -135,17 +175,13 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
             low, high = int(xp.min(index)), int(xp.max(index))
             if low < 0 or high >= size:
                 raise outside(name, low if low < 0 else high, size)
-        return index
+        return xp.astype(index, xp.int64, copy=False)
 
     def as_arrays(a: Any, b: Any) -> tuple[Any, Any]:
-        """Both as arrays: a number takes the type of the other, or a floating one beside integers."""
-        if isinstance(a, int | float) and isinstance(b, int | float):
-            return xp.asarray(float(a)), xp.asarray(float(b))
-        if isinstance(a, int | float):
+        """Both as arrays: a number takes the type of the other."""
+        if isinstance(a, int | float | complex):
             return as_arrays(b, a)[::-1]
-        if isinstance(b, int | float):
-            if isinstance(b, float) and not xp.isdtype(a.dtype, ("real floating", "complex floating")):
-                a = xp.astype(a, xp.asarray(0.0).dtype)
+        if isinstance(b, int | float | complex):
             return a, xp.asarray(b, dtype=a.dtype, device=device(a))
         return a, b
 
@@ -156,9 +192,11 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         return function(*as_arrays(a, b))
 
     def floating(arrays: Any, otherwise: Any) -> Any:
-        """The element type of the first floating or complex array."""
-        kinds = ("real floating", "complex floating")
-        return next((a.dtype for a in arrays if xp.isdtype(a.dtype, kinds)), otherwise)
+        """The element type of the first complex array, or else of the first floating one."""
+        found = [
+            a.dtype for kind in ("complex", "real") for a in arrays if xp.isdtype(a.dtype, f"{kind} floating")
+        ]
+        return found[0] if found else otherwise
 
     def pad(x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
         for axis, (before, after) in enumerate(pairs):
@@ -178,7 +216,7 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         return xp.where(xp.asarray(kept, device=device(x)), x / (1.0 - rate), xp.zeros_like(x))
 
     found = dict(locals())
-    del found["array_api_compat"], found["as_arrays"]
+    del found["array_api_compat"], found["as_arrays"], found["in_float32"], found["half"]
     return found | {"math": math}
 
 
@@ -223,6 +261,9 @@ class ArrayBackend:
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).split(".")[-1]
+
+    def autocasts(self, array: Any) -> bool:
+        return False
 
     def synchronize(self, device: str) -> None:
         return None

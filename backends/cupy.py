@@ -68,6 +68,9 @@ class CupyBackend:
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
 
+    def autocasts(self, array: Any) -> bool:
+        return False
+
     def synchronize(self, device: str) -> None:
         import cupy
 

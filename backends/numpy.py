@@ -27,8 +27,8 @@ templates: Mapping[str, str] = {
     "arange": "np.arange({0})",
     "arange_alone": "np.arange({0})",
     "argmax": "np.argmax({0}, axis={axis}, keepdims=True)",
-    "cast": "{0}.astype({dtype})",
-    "widen": "{0}.astype(np.promote_types({dtype}, np.float32))",
+    "int64": "{0}.astype(np.int64)",
+    "cast": "{0}.astype({dtype}, copy=False)",
     "dtype": "np.{0}",
     "scalar": "np.asarray({0}, dtype={dtype})",
     "softplus": "np.logaddexp({0}, 0)",
@@ -53,7 +53,7 @@ templates: Mapping[str, str] = {
         )
     },
     "rsqrt": "1 / np.sqrt({0})",
-    **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},
+    **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
     "prod": "np.prod({0}, axis={axis})",
 }
 
@@ -103,6 +103,9 @@ class NumpyBackend:
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
+
+    def autocasts(self, array: Any) -> bool:
+        return False
 
     def synchronize(self, device: str) -> None:
         return None

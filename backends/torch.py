@@ -32,6 +32,7 @@ templates: Mapping[str, str] = {
     "permute": "{0}.permute({axes})",
     "contiguous": "{0}.contiguous()",
     "matmul": "torch.matmul({0}, {1})",
+    "whole_matmul": "whole_matmul({0}, {1})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",
     "within": "within({0}, {size}, {name})",
@@ -42,8 +43,9 @@ templates: Mapping[str, str] = {
     "arange": "torch.arange({0}, device={like}.device)",
     "arange_alone": "torch.arange({0})",
     "argmax": "torch.argmax({0}, dim={axis}, keepdim=True)",
+    "int64": "{0}.to(torch.int64)",
     "cast": "{0}.to({dtype})",
-    "widen": "{0}.to(torch.promote_types({dtype}, torch.float32))",
+    "widen": "widen({0}, {dtype})",
     "finite": "finite({0}, {1})",
     "dtype": "torch.{0}",
     "scalar": "number({0}, {dtype}, {like})",
@@ -113,8 +115,9 @@ def _within(index: Any, size: int, name: str) -> Any:
     dimension has, so that taking it fails there instead of reading a neighbour.
     """
     torch = _library()
-    if index.is_floating_point() or index.dtype == torch.bool:
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise no_positions(name, str(index.dtype))
+    index = index.to(torch.int64)
     if torch.compiler.is_compiling() or index.device.type != "cpu":
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
@@ -125,8 +128,27 @@ def _within(index: Any, size: int, name: str) -> Any:
 
 
 def _floating(arrays: Any, otherwise: Any) -> Any:
-    """The element type of the first floating or complex tensor."""
-    return next((a.dtype for a in arrays if a.is_floating_point() or a.is_complex()), otherwise)
+    """The element type of the first complex tensor, or else of the first floating one."""
+    found = [a.dtype for a in arrays if a.is_complex()] + [a.dtype for a in arrays if a.is_floating_point()]
+    return found[0] if found else otherwise
+
+
+def _wide(dtype: Any) -> Any:
+    """The type of reals beside the working type: at least float32."""
+    torch = _library()
+    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def _widen(x: Any, dtype: Any) -> Any:
+    return x if x.is_complex() else x.to(_wide(dtype))
+
+
+def _whole_matmul(a: Any, b: Any) -> Any:
+    """The matrix product of integers; CUDA has none, and takes doubles, exact below 2⁵³."""
+    torch = _library()
+    if a.device.type == "cpu":
+        return torch.matmul(a, b)
+    return torch.matmul(a.to(torch.float64), b.to(torch.float64)).to(torch.int64)
 
 
 def _number(value: Any, dtype: Any, like: Any) -> Any:
@@ -135,21 +157,13 @@ def _number(value: Any, dtype: Any, like: Any) -> Any:
 
 
 def _binary(function: Any, a: Any, b: Any) -> Any:
-    """An elementwise function of two tensors, where one may be a number."""
+    """An elementwise function of two tensors, where one may be a number, of the type of the other."""
     torch = _library()
     if not isinstance(a, torch.Tensor):
-        a = _like(a, b)
+        a = torch.full((), a, dtype=b.dtype, device=b.device)
     if not isinstance(b, torch.Tensor):
-        b = _like(b, a)
+        b = torch.full((), b, dtype=a.dtype, device=a.device)
     return function(a, b)
-
-
-def _like(number: Any, other: Any) -> Any:
-    """A number as a tensor that gives way to another in type: 0.5 beside integers is floating."""
-    torch = _library()
-    whole = isinstance(number, int) or other.is_floating_point() or other.is_complex()
-    dtype = other.dtype if whole else torch.get_default_dtype()
-    return torch.full((), number, dtype=dtype, device=other.device)
 
 
 class TorchBackend:
@@ -168,6 +182,9 @@ class TorchBackend:
             "finite": _finite,
             "binary": _binary,
             "floating": _floating,
+            "wide": _wide,
+            "widen": _widen,
+            "whole_matmul": _whole_matmul,
             "number": _number,
         }
 
@@ -211,6 +228,9 @@ class TorchBackend:
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")
+
+    def autocasts(self, array: Any) -> bool:
+        return bool(_library().is_autocast_enabled(array.device.type))
 
     def synchronize(self, device: str) -> None:
         if device.startswith("cuda"):

@@ -100,6 +100,18 @@ class TensorModule(torch.nn.Module):
         function = self._executable.function([*inputs, *parameters])
         return function(*inputs, *parameters, *constants, **options)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves and converts all as any module; floating constants are rounded by the code, where they meet."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        first = next(self.parameters(), None)
+        for leaf in self.graph.constants:
+            owner, name = self._owner(leaf.name)
+            buffer = owner._buffers[name]
+            assert buffer is not None
+            dtype = backend.dtype(buffer if first is None else first)
+            owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
+        return self
+
     @property
     def plan(self) -> Any:
         """The plan last made."""

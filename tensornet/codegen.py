@@ -18,7 +18,6 @@ from .expression import (
     Contraction,
     Expression,
     Index,
-    Literal,
     Ref,
     axes_of_index,
     is_scalar,
@@ -27,7 +26,7 @@ from .expression import (
     show,
     subexpressions,
 )
-from .functions import FUNCTIONS
+from .functions import FUNCTIONS, Element
 from .graph import Graph
 from .protocol import Backend
 from .schedule import Plan, Result, Step
@@ -56,6 +55,8 @@ def has_dropout(graph: Graph) -> bool:
 
 
 class _Writer(Speller):
+    element = Element.NUMBER  # of the step being written
+
     # ---- the whole function
 
     def source(self) -> str:
@@ -142,6 +143,7 @@ class _Writer(Speller):
         """The right side of the line for one step."""
         equation = step.equation
         self.sizes = {axis.name: axis.size for axis in step.axes}
+        self.element = step.element
         text = self._step(step, equation.left)
         self.shapes[equation.name] = self.entry_sizes(equation.left)
         return text
@@ -163,15 +165,14 @@ class _Writer(Speller):
             case Call(function) as call if FUNCTIONS[function].kind == "structure":
                 return self.structure(call, left)
             case expression if is_scalar(expression):
-                dtype = self._scalar_dtype(expression)
-                return self.op("scalar", self.scalar(expression), dtype=dtype, like=self.first())
+                return self.number(expression)
             case expression:
                 return self.render(expression, left)
 
-    def _scalar_dtype(self, expression: Expression) -> str:
-        if isinstance(scalar_value(expression), bool):
-            return self.op("dtype", "bool")
-        return self.working_dtype()
+    def number(self, expression: Expression) -> str:
+        """A number as a tensor."""
+        dtype = self.element_dtype(self.element)
+        return self.op("scalar", self.scalar(expression), dtype=dtype, like=self.first())
 
     def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
         if way.kind == "multiply":
@@ -184,7 +185,8 @@ class _Writer(Speller):
         )
         one = self._matrix(first, way.batch, rows, way.summed)
         two = self._matrix(second, way.batch, way.summed, columns)
-        text = self.op("matmul", one, two)
+        whole = self.element is Element.WHOLE and "whole_matmul" in self.backend.templates
+        text = self.op("whole_matmul" if whole else "matmul", one, two)
         if way.batch and not (rows and columns):
             text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
         return text
@@ -384,14 +386,14 @@ class _Writer(Speller):
                 return self.aligned(expression, left)
             case _ if is_scalar(expression):
                 return self.scalar(expression)
-            case Contraction((Literal(-1), Ref() as ref), ()):
-                return f"-{self.aligned(ref, left)}"
             case Contraction(factors, ()):
-                return " * ".join(self.render(factor, left) for factor in factors)
+                return self.product(factors, lambda factor: self.render(factor, left))
             case Call("add", arguments):
                 return self._sum([self.render(each, left) for each in arguments])
             case Call("dropout", (argument, rate)):
                 return self.op("dropout", self.render(argument, left), self.render(rate, left))
+            case Call("floor", (Contraction(factors, ()),)):
+                return self.product(factors, lambda factor: self.render(factor, left), by="//")
             case Call("cast", (argument,)):
                 return self.working(self.render(argument, left))
             case Call("widen", (argument,)):
@@ -401,8 +403,7 @@ class _Writer(Speller):
                 number = self.op("finite", self.scalar(b), value)
                 return self.call("where", [self.render(condition, left), value, number])
             case Call("where", (condition, a, b)) if is_scalar(a) and is_scalar(b):
-                number = self.op("scalar", self.scalar(a), dtype=self.working_dtype(), like=self.first())
-                return self.call("where", [self.render(condition, left), number, self.scalar(b)])
+                return self.call("where", [self.render(condition, left), self.number(a), self.scalar(b)])
             case Call(function, arguments):
                 return self.call(function, [self.render(each, left) for each in arguments])
         raise AssertionError(show(expression))

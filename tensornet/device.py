@@ -90,6 +90,11 @@ def element_type(dtype: object) -> str:
     return name
 
 
+def real_type(dtype: str) -> str:
+    """The type of the real part: that of complex64 is float32."""
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of one element."""
     return _ITEM_SIZES.get(dtype, 8)

@@ -7,11 +7,14 @@ import itertools
 import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from .codegen import FUNCTION_NAME, has_dropout
-from .errors import BackendError, Place, ShapeError
-from .functions import FUNCTIONS
+from .device import real_type
+from .elements import holding, of_dtype, of_leaves
+from .errors import BackendError, DtypeError, Place, ShapeError
+from .functions import FUNCTIONS, Element
 from .graph import Graph, Leaf
 from .planner import plan
 from .protocol import Backend, load_backend
@@ -86,6 +89,7 @@ class Executable:
 
         Raises:
             ShapeError: an array has the wrong shape, or one is missing.
+            DtypeError: the arrays are of two floating types.
             BackendError: an array belongs to another library.
         """
         if len(inputs) != len(self.graph.inputs):
@@ -107,9 +111,9 @@ class Executable:
         return function(*arrays, training=training) if self.takes_training else function(*arrays)
 
     def function(self, arrays: list[Any]) -> Callable[..., Any]:
-        """The generated function for arrays of these shapes, checked when the shapes are new."""
+        """The generated function for arrays of these shapes and types, checked when they are new."""
         try:
-            key = tuple([array.shape for array in arrays])
+            key = tuple([(array.shape, array.dtype) for array in arrays])
         except AttributeError:
             raise self._not_arrays(arrays) from None
         function = self._by_shape.get(key)
@@ -117,17 +121,25 @@ class Executable:
             function = self._by_shape[key] = self._prepare(arrays)
         return function
 
-    def planned(self, sizes: Mapping[str, int], device: str, dtype: str) -> Callable[..., Any]:
-        """The function planned for about these sizes."""
+    def planned(
+        self,
+        sizes: Mapping[str, int],
+        device: str,
+        dtype: str,
+        seen: Mapping[str, Element] = MappingProxyType({}),
+    ) -> Callable[..., Any]:
+        """The function planned for about these sizes, and for leaves that were seen to hold this."""
+        graph = holding(self.graph, seen)
         bucket = (
             device,
             dtype,
+            tuple(of_leaves(graph).values()),
             tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items())),
         )
         if bucket not in self._by_size:
             hints: dict[str, Any] = {name: max(1, size) for name, size in sizes.items()}
             found = plan(
-                self.graph,
+                graph,
                 backend=self.backend,
                 device=device,
                 dtype=dtype,
@@ -142,13 +154,25 @@ class Executable:
         """Checks arrays of new shapes and finds the function for them."""
         self._check_library(arrays)
         sizes = self.sizes(arrays)
-        dtype = self._dtype or self._working_dtype(arrays)
+        dtypes = self._dtypes(arrays)
+        if not (arrays and self.backend.autocasts(arrays[0])):
+            _check_dtypes(dtypes, self.backend)
+        working = self._working_dtype(arrays)
         device = self._device or (self.backend.device(arrays[0]) if arrays else self.backend.device())
-        return self.planned(sizes, device, dtype)
+        seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
+        return self.planned(sizes, device, self._dtype or working, seen)
+
+    def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
+        """The element type of each array given, by name."""
+        return {
+            leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
+        }
 
     def _working_dtype(self, arrays: Sequence[Any]) -> str:
-        floating = [self.backend.dtype(array) for array in reversed(arrays)]
-        return next((name for name in floating if "float" in name or "complex" in name), "float32")
+        """The one floating type of the arrays; complex beside real is complex."""
+        dtypes = list(self._dtypes(arrays).values())
+        found = [dtype for kind in ("complex", "float") for dtype in dtypes if kind in dtype]
+        return found[0] if found else self._dtype or "float32"
 
     def _constants_on(self, arrays: Sequence[Any]) -> list[Any]:
         if not self.graph.constants:
@@ -260,11 +284,23 @@ def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Map
     )
 
 
+def _check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
+    """All numbers are of one precision; integers and truth values may stand beside them."""
+    floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
+    for (one, first), (other, second) in itertools.pairwise(floating.items()):
+        if real_type(first) != real_type(second):
+            raise DtypeError(
+                f"'{one}' is {first} and '{other}' is {second}: numbers are all of one floating type",
+                fix=f"tensornet.to_backend(params, '{backend.name}', dtype='{first}'), or convert '{one}'",
+            )
+
+
 def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:
-    """The value of a constant; floating ones take the working element type."""
+    """The value of a constant; floating ones in float32, or in float64 where the working type is."""
     assert leaf.value is not None
     array = leaf.value.array()
-    return backend.asarray(array.copy(), dtype if array.dtype.kind == "f" else None, device)
+    wide = "float64" if real_type(dtype) == "float64" else "float32"
+    return backend.asarray(array.copy(), wide if array.dtype.kind == "f" else None, device)
 
 
 _builtin_compile = compile  # the name is taken below

@@ -12,7 +12,6 @@ a plan is an equation whose right side is one level deep.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -383,8 +382,7 @@ def _scalar_value(
         case Size(axis):
             return size(axis)
         case Contraction(factors, ()):
-            values = [_scalar_value(factor, size) for factor in factors]
-            return None if None in values else math.prod(value for value in values if value is not None)
+            return _product_value(factors, size)
         case Call(function, arguments):
             values = [_scalar_value(argument, size) for argument in arguments]
             compute = FUNCTIONS[function].scalar
@@ -393,6 +391,20 @@ def _scalar_value(
             result: int | float | complex = compute(*values)
             return result
     return None
+
+
+def _product_value(
+    factors: tuple[Expression, ...], size: Callable[[str], int | float | None]
+) -> int | float | complex | None:
+    """The product from left to right, where a division is one: 49 / 49 is 1, and 49 · (1 / 49) is not."""
+    total: int | float | complex = 1
+    for factor in factors:
+        divides = isinstance(factor, Call) and factor.function == "reciprocal"
+        value = _scalar_value(factor.arguments[0] if divides else factor, size)  # type: ignore[union-attr]
+        if value is None:
+            return None
+        total = total / value if divides else total * value
+    return total
 
 
 # ---------------------------------------------------------------------------- printing

@@ -10,13 +10,33 @@ import math
 import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal
 
 from .errors import EquationError
 
-__all__ = ["FUNCTIONS", "Function", "register"]
+__all__ = ["FUNCTIONS", "Element", "Function", "register"]
 
 Kind = Literal["pointwise", "axis", "reduction", "structure"]
+Yield = Literal["truth", "same", "real", "number", "own"]
+
+
+class Element(IntEnum):
+    """What the elements of a tensor are. Where two meet, both become the greater of the two.
+
+    Positions, and what is made of them, stay exact until they meet numbers of the working type.
+    """
+
+    TRUTH = 0
+    """True and false."""
+    SHORT = 1
+    """Integers of any width, as they were given; computed with in int64."""
+    WHOLE = 2
+    """Integers, in int64: positions, counts."""
+    WIDE = 3
+    """Real numbers made of those and of constants, in float32, or in float64 beside it."""
+    NUMBER = 4
+    """Numbers of the working type: the one floating type of the arrays that are given."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +46,10 @@ class Function:
     `pointwise` maps elements (operands align by axis name), `axis` keeps the axes it runs over
     (softmax), `reduction` removes them (mean), `structure` moves elements (roll, concat).
     `written` shows how an equation writes it, where kind and arity do not tell.
+
+    `yields` says what comes out of exact operands: truth values (`less`), the same as went in
+    (`maximum`: integers stay integers), reals (`exp`, which takes nothing else), numbers of the
+    working type (`onehot`), or what only the user knows who registered the function.
     """
 
     name: str
@@ -37,6 +61,7 @@ class Function:
     written: str = ""
     scalar: Callable[..., Any] | None = field(default=None, compare=False)
     implementations: tuple[tuple[str, Callable[..., Any]], ...] = field(default=(), compare=False)
+    yields: Yield = "own"
 
     @property
     def takes_axes(self) -> bool:
@@ -62,9 +87,12 @@ def _pointwise(
     infix: str = "",
     scalar: Callable[..., Any] | None = None,
     written: str = "",
+    yields: Yield = "real",
 ) -> Function:
     bounds = arity if isinstance(arity, tuple) else (arity, arity)
-    return Function(name, "pointwise", bounds, formula, infix=infix, written=written, scalar=scalar)
+    return Function(
+        name, "pointwise", bounds, formula, infix=infix, written=written, scalar=scalar, yields=yields
+    )
 
 
 def _sigmoid(a: float) -> float:
@@ -75,50 +103,67 @@ def _gelu(a: float) -> float:
     return 0.5 * a * (1.0 + math.erf(a * math.sqrt(0.5)))
 
 
+def _gelu_tanh(a: float) -> float:
+    return 0.5 * a * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (a + 0.044715 * a**3)))
+
+
+def _power(a: float, b: float) -> float:
+    """Exact for integers, as long as 64 bits hold the result."""
+    real: float = float(a) ** float(b)
+    exact = isinstance(a, int) and isinstance(b, int) and b >= 0 and abs(real) < 2**63
+    return a**b if exact else real
+
+
+def _softplus(a: float) -> float:
+    return max(a, 0.0) + math.log1p(math.exp(-abs(a)))
+
+
 def _table() -> dict[str, Function]:
     many = (2, 10**6)
     rows = [
-        _pointwise("add", "a + b + …", many, "+", lambda *a: sum(a)),
+        _pointwise("add", "a + b + …", many, "+", lambda *a: sum(a), yields="same"),
         _pointwise("reciprocal", "1 / a", scalar=lambda a: 1 / a),
-        _pointwise("power", "aᵇ", 2, "**", lambda a, b: float(a) ** float(b)),
+        _pointwise("power", "aᵇ", 2, "**", _power),
         _pointwise("exp", "eᵃ", scalar=math.exp),
         _pointwise("expm1", "eᵃ − 1", scalar=math.expm1),
         _pointwise("log", "natural logarithm", scalar=math.log),
         _pointwise("log1p", "log(1 + a)", scalar=math.log1p),
         _pointwise("sqrt", "√a", scalar=math.sqrt),
         _pointwise("rsqrt", "1 / √a", scalar=lambda a: 1 / math.sqrt(a)),
-        _pointwise("square", "a²", scalar=lambda a: a * a),
-        _pointwise("abs", "|a|", scalar=abs),
-        _pointwise("sign", "−1, 0 or 1", scalar=lambda a: (a > 0) - (a < 0)),
-        _pointwise("floor", "largest integer ≤ a", scalar=math.floor),
+        _pointwise("square", "a²", scalar=lambda a: a * a, yields="same"),
+        _pointwise("abs", "|a|", scalar=abs, yields="same"),
+        _pointwise("sign", "−1, 0 or 1", scalar=lambda a: (a > 0) - (a < 0), yields="same"),
+        _pointwise("floor", "largest integer ≤ a", scalar=math.floor, yields="same"),
         _pointwise("sin", "sine", scalar=math.sin),
         _pointwise("cos", "cosine", scalar=math.cos),
         _pointwise("tanh", "hyperbolic tangent", scalar=math.tanh),
         _pointwise("erf", "error function", scalar=math.erf),
         _pointwise("sigmoid", "1 / (1 + e⁻ᵃ)", scalar=_sigmoid),
-        _pointwise("relu", "max(a, 0)", scalar=lambda a: max(a, 0.0)),
+        _pointwise("relu", "max(a, 0)", scalar=lambda a: max(a, 0.0), yields="same"),
         _pointwise("gelu", "a·Φ(a), exact", scalar=_gelu),
-        _pointwise("gelu_tanh", "a·Φ(a), tanh approximation", scalar=_gelu),
+        _pointwise("gelu_tanh", "a·Φ(a), tanh approximation", scalar=_gelu_tanh),
         _pointwise("silu", "a·sigmoid(a)", scalar=lambda a: a * _sigmoid(a)),
-        _pointwise("softplus", "log(1 + eᵃ)", scalar=lambda a: math.log1p(math.exp(a))),
-        _pointwise("maximum", "the larger of a and b", 2, scalar=max),
-        _pointwise("minimum", "the smaller of a and b", 2, scalar=min),
+        _pointwise("softplus", "log(1 + eᵃ)", scalar=_softplus),
+        _pointwise("maximum", "the larger of a and b", 2, scalar=max, yields="same"),
+        _pointwise("minimum", "the smaller of a and b", 2, scalar=min, yields="same"),
         _pointwise(
             "where",
             "a if condition else b",
             3,
             scalar=lambda c, a, b: a if c else b,
             written="where(condition, a, b)",
+            yields="same",
         ),
-        _pointwise("equal", "a = b", 2, "==", scalar=lambda a, b: a == b),
-        _pointwise("not_equal", "a ≠ b", 2, "!=", scalar=lambda a, b: a != b),
-        _pointwise("less", "a < b", 2, "<", scalar=lambda a, b: a < b),
-        _pointwise("less_equal", "a ≤ b", 2, "<=", scalar=lambda a, b: a <= b),
-        _pointwise("greater", "a > b", 2, ">", scalar=lambda a, b: a > b),
-        _pointwise("greater_equal", "a ≥ b", 2, ">=", scalar=lambda a, b: a >= b),
-        _pointwise("logical_and", "a and b", 2, "&", scalar=lambda a, b: bool(a and b)),
-        _pointwise("logical_or", "a or b", 2, "|", scalar=lambda a, b: bool(a or b)),
-        _pointwise("logical_not", "not a", 1, "~", lambda a: not a),
+        _pointwise("equal", "a = b", 2, "==", scalar=lambda a, b: a == b, yields="truth"),
+        _pointwise("not_equal", "a ≠ b", 2, "!=", scalar=lambda a, b: a != b, yields="truth"),
+        _pointwise("less", "a < b", 2, "<", scalar=lambda a, b: a < b, yields="truth"),
+        _pointwise("less_equal", "a ≤ b", 2, "<=", scalar=lambda a, b: a <= b, yields="truth"),
+        _pointwise("greater", "a > b", 2, ">", scalar=lambda a, b: a > b, yields="truth"),
+        _pointwise("greater_equal", "a ≥ b", 2, ">=", scalar=lambda a, b: a >= b, yields="truth"),
+        _pointwise("logical_and", "a and b", 2, "&", scalar=lambda a, b: bool(a and b), yields="truth"),
+        _pointwise("logical_or", "a or b", 2, "|", scalar=lambda a, b: bool(a or b), yields="truth"),
+        _pointwise("logical_not", "not a", 1, "~", lambda a: not a, yields="truth"),
+        _pointwise("int64", "a as an integer of 64 bits", scalar=int),
         _pointwise("cast", "a in the working type", scalar=float),
         _pointwise("widen", "a in float32, or in the working type if that is longer", scalar=float),
         _pointwise(
@@ -127,24 +172,31 @@ def _table() -> dict[str, Function]:
             2,
             written="dropout(a, rate)",
         ),
-        Function("softmax", "axis", (1, 1), "eᵃ / Σ eᵃ"),
-        Function("log_softmax", "axis", (1, 1), "a − log Σ eᵃ"),
-        Function("hardmax", "axis", (1, 1), "1 at the first largest element, 0 elsewhere"),
-        Function("normalize", "axis", (1, 1), "(a − mean) / √(variance + eps)", (("eps", 1e-5),)),
-        Function("mean", "reduction", (1, 1), "arithmetic mean"),
-        Function("var", "reduction", (1, 1), "biased variance"),
-        Function("max", "reduction", (1, 1), "largest element"),
-        Function("min", "reduction", (1, 1), "smallest element"),
-        Function("prod", "reduction", (1, 1), "product of the elements"),
-        Function("logsumexp", "reduction", (1, 1), "log Σ eᵃ"),
-        Function("index", "structure", (0, 0), "position along an axis, from 0", written="index(i)"),
-        Function("roll", "structure", (1, 1), "a at i − s, around the ends", written="roll(a, i=s)"),
+        Function("softmax", "axis", (1, 1), "eᵃ / Σ eᵃ", yields="real"),
+        Function("log_softmax", "axis", (1, 1), "a − log Σ eᵃ", yields="real"),
+        Function("hardmax", "axis", (1, 1), "1 at the first largest element, 0 elsewhere", yields="number"),
+        Function(
+            "normalize", "axis", (1, 1), "(a − mean) / √(variance + eps)", (("eps", 1e-5),), yields="real"
+        ),
+        Function("mean", "reduction", (1, 1), "arithmetic mean", yields="real"),
+        Function("var", "reduction", (1, 1), "biased variance", yields="real"),
+        Function("max", "reduction", (1, 1), "largest element", yields="same"),
+        Function("min", "reduction", (1, 1), "smallest element", yields="same"),
+        Function("prod", "reduction", (1, 1), "product of the elements", yields="same"),
+        Function("logsumexp", "reduction", (1, 1), "log Σ eᵃ", yields="real"),
+        Function(
+            "index", "structure", (0, 0), "position along an axis, from 0", written="index(i)", yields="same"
+        ),
+        Function(
+            "roll", "structure", (1, 1), "a at i − s, around the ends", written="roll(a, i=s)", yields="same"
+        ),
         Function(
             "concat",
             "structure",
             (1, 10**6),
             "operands one after another along an axis",
             written="concat[j](a, b, …)",
+            yields="same",
         ),
         Function(
             "pad",
@@ -153,8 +205,9 @@ def _table() -> dict[str, Function]:
             "a with so many more positions along an axis, fewer where negative",
             (("value", 0),),
             written="pad(a, i=(before, after), value=0)",
+            yields="same",
         ),
-        Function("onehot", "structure", (1, 1), "1 where a is the position along j, else 0"),
+        Function("onehot", "structure", (1, 1), "1 where a is the position along j, else 0", yields="number"),
     ]
     return {row.name: row for row in rows}
 

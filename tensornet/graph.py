@@ -20,6 +20,7 @@ from typing import Any
 from .equation import Equation
 from .errors import EquationError, ShapeError, TensornetError
 from .expression import Ref, Size, axes_of_index, references, subexpressions
+from .functions import Element
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 from .sizes import as_size, evaluate, show_size
 
@@ -54,7 +55,8 @@ class Leaf:
     """A tensor that no equation defines.
 
     `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, or nothing, and then
-    it is derived from the equations (`initialise.py`).
+    it is derived from the equations (`initialise.py`). `holds` says what its elements are, once
+    an array has been seen (`elements.py`).
     """
 
     name: str
@@ -62,6 +64,7 @@ class Leaf:
     dims: tuple[Dim, ...]
     start: tuple[str, float] | None = None
     value: Constant | None = None
+    holds: Element | None = None
 
     @property
     def shape(self) -> tuple[Any, ...]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from .arrangement import Arrangement, Layout, flatten, ordered
 from .device import DeviceProfile
+from .elements import meeting, of_leaves, of_number
 from .equation import Equation
 from .errors import ShapeError
 from .expression import (
@@ -21,6 +22,7 @@ from .expression import (
     Contraction,
     Expression,
     Index,
+    Literal,
     Ref,
     Size,
     axes_of_index,
@@ -28,9 +30,10 @@ from .expression import (
     option_axes,
     product_of,
     references,
+    scalar_value,
     transform,
 )
-from .functions import FUNCTIONS
+from .functions import FUNCTIONS, Element
 from .graph import Graph
 from .schedule import Result, Step
 from .search import Choose, Order, Problem
@@ -41,21 +44,51 @@ __all__ = ["lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_TRUTHS = ("logical_and", "logical_or", "logical_not", *_COMPARISONS)
-"""The functions whose value is true or false."""
+_CONVERSIONS = {"int64": Element.WHOLE, "widen": Element.WIDE, "cast": Element.NUMBER}
+"""The functions that change what the elements of a tensor are."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor at hand: how it is read here, and the symbolic sizes of the axes."""
+    """A tensor at hand: how it is read here, the symbolic sizes of the axes, what its elements are."""
 
     ref: Ref
     sizes: Mapping[str, Any]
+    element: Element
 
     @property
     def layout(self) -> Layout:
         return axes_of_index(self.ref.index)
+
+    @property
+    def left(self) -> tuple[Entry, ...]:
+        """The left side of a step whose result lies in memory as this does."""
+        return tuple(entry for entry in self.ref.index if isinstance(entry, str | tuple))
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What a pointwise step reads: a tensor with numbers before and after it, or a number alone."""
+
+    value: Value | None
+    before: tuple[Expression, ...] = ()
+    after: tuple[Expression, ...] = ()
+
+    @property
+    def expression(self) -> Expression:
+        middle = () if self.value is None else (self.value.ref,)
+        return product_of([*self.before, *middle, *self.after])
+
+    @property
+    def numbers(self) -> tuple[Element, ...]:
+        """What the numbers are."""
+        return tuple(of_number(each) for each in (*self.before, *self.after))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is made of integers."""
+        elements = (*self.numbers, *(() if self.value is None else (self.value.element,)))
+        return all(each <= Element.WHOLE for each in elements)
 
 
 def lower(
@@ -83,27 +116,22 @@ def lower(
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where a named tensor is: a variable, its order in memory, and the dimensions it stands for."""
+    """Where a named tensor is: a variable, its order in memory, the dimensions it stands for, its elements."""
 
     variable: str
     entries: tuple[Entry, ...]
     logical: tuple[tuple[str, ...], ...]
     dims: tuple[Dim, ...]
+    element: Element
 
-
-def _positions(graph: Graph) -> set[str]:
-    """The equations whose value indexes a tensor, or goes into one that does: they stay integers."""
-    found = {
-        entry.name
-        for equation in graph.equations
-        for ref in references(equation.right)
-        for entry in ref.index
-        if isinstance(entry, Ref)
-    }
-    for equation in reversed(graph.equations):
-        if equation.name in found:
-            found.update(ref.name for ref in references(equation.right))
-    return found & {equation.name for equation in graph.equations}
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of the axes that it was made with."""
+        return {
+            label: axis.size
+            for part, dim in zip(self.logical, self.dims, strict=True)
+            for label, axis in zip(part, dim, strict=True)
+        }
 
 
 class _Lowering:
@@ -115,9 +143,10 @@ class _Lowering:
         self.steps: list[Step] = []
         self.taken = set(graph.dims)
         self.numbered = (f"t{number}" for number in itertools.count(1))
-        self.truths: set[str] = set()  # variables that hold true and false
-        self.positions = _positions(graph)  # equations that index a tensor, and what they are made of
-        self.stored = {leaf.name: _as_declared(leaf.name, leaf.dims) for leaf in graph.leaves}
+        elements = of_leaves(graph)
+        self.stored = {
+            leaf.name: _as_declared(leaf.name, leaf.dims, elements[leaf.name]) for leaf in graph.leaves
+        }
 
     # ---- equations
 
@@ -125,7 +154,7 @@ class _Lowering:
         scope = self.graph.scope(equation)
         wanted = axes_of_index(equation.left) if equation.name in self.graph.outputs else None
         start = len(self.steps)
-        value = self.lower(equation.right, scope, wanted, equation.name in self.positions)
+        value = self.lower(equation.right, scope, wanted)
         variable = value.ref.name
         if (
             len(self.steps) > start
@@ -133,14 +162,12 @@ class _Lowering:
             and variable not in self.graph.dims
         ):
             self._rename_last(equation.name)
-            if variable in self.truths:
-                self.truths.add(equation.name)
             variable = equation.name
-        entries = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
         logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
         missing = set(axes_of_index(equation.left)) - set(value.layout)
         assert not missing, f"{equation} lost {missing}"
-        self.stored[equation.name] = _Stored(variable, entries, logical, self.graph.dims[equation.name])
+        dims = self.graph.dims[equation.name]
+        self.stored[equation.name] = _Stored(variable, value.left, logical, dims, value.element)
 
     def _rename_last(self, name: str) -> None:
         last = self.steps[-1]
@@ -154,7 +181,10 @@ class _Lowering:
             for part, dim in zip(stored.logical, stored.dims, strict=True)
             for label, axis in zip(part, dim, strict=True)
         )
-        return Result(name, Ref(stored.variable, stored.entries), left, axes)
+        value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+        if stored.element is Element.WIDE:  # what leaves is of the working type
+            value = self.convert(value, Element.NUMBER)
+        return Result(name, value.ref, left, axes)
 
     def open(self, size: Any) -> Any:
         """The size with what is bound put in: an integer, or an expression in open sizes."""
@@ -181,6 +211,7 @@ class _Lowering:
         right: Expression,
         operands: Sequence[Value],
         sizes: Mapping[str, Any],
+        element: Element,
         arrangement: Arrangement | None = None,
         flops: bool = False,
     ) -> Value:
@@ -204,23 +235,27 @@ class _Lowering:
                 2 * product(known[axis] for axis in everything) if flops else 0,
                 moved,
                 seconds,
+                element,
                 arrangement=arrangement,
             )
         )
-        return Value(Ref(name, left), {axis: known[axis] for axis in axes})
+        return Value(Ref(name, left), {axis: known[axis] for axis in axes}, element)
 
-    def numeric(self, value: Value, whole: bool = False) -> Value:
-        """The value in the working type: true and false as 1 and 0, positions too if not `whole`."""
-        if value.ref.name not in self.truths and (whole or value.ref.name not in self.positions):
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind: numbers become truth values where they are not 0."""
+        if value.element is element:
             return value
-        left = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
-        return self.emit(left, Call("cast", (value.ref,)), [value], value.sizes)
+        if element is Element.TRUTH:
+            right = Call("not_equal", (value.ref, Literal(0)))
+        else:
+            right = Call(next(name for name, each in _CONVERSIONS.items() if each is element), (value.ref,))
+        return self.emit(value.left, right, [value], value.sizes, element)
 
     def reorder(self, value: Value, left: tuple[Entry, ...]) -> Value:
         """The value in another order in memory."""
         if value.ref.index == left:
             return value
-        return self.emit(left, value.ref, [value], value.sizes)
+        return self.emit(left, value.ref, [value], value.sizes, value.element)
 
     def _ungrouped(self, value: Value) -> Value:
         """The value with a dimension for each axis, for a step that changes the size of one."""
@@ -257,7 +292,7 @@ class _Lowering:
                 for name in _names(labels[label])
             ]
             index.append(names[0] if len(names) == 1 else tuple(names))
-        return Value(Ref(stored.variable, tuple(index)), sizes)
+        return Value(Ref(stored.variable, tuple(index)), sizes, stored.element)
 
     def _read_specially(self, ref: Ref, stored: _Stored, scope: Scope) -> Value:
         """Integer indices, gathers, diagonals, and composites read as one axis."""
@@ -274,7 +309,7 @@ class _Lowering:
                     entries.append(entry)
                     sizes.update({name: scope[name] for name in entry})
                 case Ref():
-                    inner = self.lower(entry, scope, None, True)
+                    inner = self.lower(entry, scope, None)
                     operands.append(inner)
                     entries.append(inner.ref)
                     sizes.update({name: size for name, size in inner.sizes.items() if name not in sizes})
@@ -283,36 +318,34 @@ class _Lowering:
         read = Ref(variable, tuple(entries), ref.place)
         axes = axes_of_index(read.index)
         if all(isinstance(entry, str | tuple) for entry in entries) and _distinct(read.index):
-            return Value(read, sizes)
-        return self.emit(axes, read, [*operands, Value(Ref(variable, axes), sizes)], sizes)
+            return Value(read, sizes, stored.element)
+        operands.append(Value(Ref(variable, axes), sizes, stored.element))
+        return self.emit(axes, read, operands, sizes, stored.element)
 
     def _in_logical_order(self, stored: _Stored) -> str:
         """A variable with one dimension for each of the tensor, in order."""
         wanted = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
         if stored.entries == wanted:
             return stored.variable
-        sizes = {
-            label: axis.size
-            for part, dim in zip(stored.logical, stored.dims, strict=True)
-            for label, axis in zip(part, dim, strict=True)
-        }
-        return self.reorder(Value(Ref(stored.variable, stored.entries), sizes), wanted).ref.name
+        value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+        return self.reorder(value, wanted).ref.name
 
     # ---- expressions
 
-    def lower(
-        self, expression: Expression, scope: Scope, wanted: Layout | None, whole: bool = False
-    ) -> Value:
-        """The value of an expression; `whole` where positions are to stay integers."""
+    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
+        """The value of an expression; `wanted` is the order in memory that would suit."""
         match expression:
             case Ref():
                 return self.read(expression, scope)
             case _ if is_scalar(expression):
-                return self.emit((), self.scalar(expression, scope), [], {})
+                number = self.scalar(expression, scope)
+                return self.emit((), number, [], {}, of_number(number))
+            case Contraction(factors, ()) if any(map(_is_reciprocal, factors[1:])):
+                return self.quotient(factors, scope, wanted)
             case Contraction():
-                return self.contract(expression, scope, wanted, whole)
+                return self.contract(expression, scope, wanted)
             case Call():
-                return self.call(expression, scope, whole, wanted)
+                return self.call(expression, scope, wanted)
         raise AssertionError(expression)
 
     def scalar(self, expression: Expression, scope: Scope) -> Expression:
@@ -328,16 +361,24 @@ class _Lowering:
 
     # ---- contractions
 
-    def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None, whole: bool) -> Value:
+    def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None) -> Value:
         scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
-        scalars = [self.scalar(factor, scope) for factor in expression.factors if is_scalar(factor)]
-        values = [
-            self.numeric(self.lower(factor, scope, None, whole), whole)
-            for factor in expression.factors
-            if not is_scalar(factor)
-        ]
-        values = self._sum_alone(values, set(expression.summed))
-        kept = frozenset(axis for each in values for axis in each.layout) - set(expression.summed)
+        scalars, values = self._factors(expression.factors, scope)
+        return self.multiply(values, scalars, expression.summed, wanted)
+
+    def _factors(self, factors: Sequence[Expression], scope: Scope) -> tuple[list[Expression], list[Value]]:
+        """The numbers among the factors of a product, and the tensors."""
+        scalars = [self.scalar(factor, scope) for factor in factors if is_scalar(factor)]
+        return scalars, [self.lower(factor, scope, None) for factor in factors if not is_scalar(factor)]
+
+    def multiply(
+        self, values: list[Value], scalars: list[Expression], summed: tuple[str, ...], wanted: Layout | None
+    ) -> Value:
+        """The product of tensors and numbers, summed over some axes."""
+        values = self._sum_alone(values, set(summed))
+        element = max(Element.WHOLE, *(each.element for each in values), *map(of_number, scalars))
+        values = [self.convert(each, element) for each in values]
+        kept = frozenset(axis for each in values for axis in each.layout) - set(summed)
         if scalars:
             smallest = min(range(len(values)), key=lambda n: self.count(values[n].sizes, values[n].layout))
             values[smallest] = self._scaled(values[smallest], scalars)
@@ -356,40 +397,83 @@ class _Lowering:
         return self.build(self.choose(problem), values, sizes, wanted)
 
     def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
-        """Sums the axes that only one factor has, which never hurts."""
+        """Sums the axes that only one factor has, which never hurts; truth values are counted."""
         reduced: list[Value] = []
         holders = Counter(axis for each in values for axis in set(each.layout))
         for each in values:
             alone = tuple(axis for axis in each.layout if axis in summed and holders[axis] == 1)
             if alone:
+                each = self.convert(each, max(each.element, Element.WHOLE))
                 left = tuple(axis for axis in each.layout if axis not in alone)
-                each = self.emit(left, Contraction((each.ref,), tuple(sorted(alone))), [each], each.sizes)
+                right = Contraction((each.ref,), tuple(sorted(alone)))
+                each = self.emit(left, right, [each], each.sizes, each.element)
             reduced.append(each)
         return reduced
 
     def _scaled(self, value: Value, scalars: list[Expression]) -> Value:
-        left = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
-        return self.emit(left, product_of([*scalars, value.ref]), [value], value.sizes)
+        """The value times some numbers; it is divided by one that may be 0."""
+        below = [each for each in scalars if _may_divide_by_zero(each)]
+        factors = [*(each for each in scalars if each not in below), value.ref, *below]
+        return self.emit(value.left, product_of(factors), [value], value.sizes, value.element)
+
+    # ---- divisions
+
+    def quotient(self, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None) -> Value:
+        """A product that sums nothing, from left to right: in `a * b / c * d` the division is one."""
+        last = max(n for n, factor in enumerate(factors) if _is_reciprocal(factor))
+        value = self._divided(*self._division(factors[: last + 1], scope, wanted))
+        scalars, values = self._factors(factors[last + 1 :], scope)
+        return self.multiply([value, *values], scalars, (), wanted) if scalars or values else value
+
+    def _division(
+        self, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None
+    ) -> tuple[_Operand, _Operand]:
+        """What is divided in `a * b / c`, and by what."""
+        *above, below = factors
+        assert isinstance(below, Call)
+        numerator = self.operand(product_of(above), scope, wanted, scaled=True)
+        return numerator, self.operand(below.arguments[0], scope, wanted)
+
+    def _divided(self, above: _Operand, below: _Operand) -> Value:
+        return self.combine("reciprocal", _quotient, [above, below])
+
+    def floor(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        """The largest integer not above: of integers divided by one, without a fraction in between."""
+        match call.arguments[0]:
+            case Contraction((_, *_, last) as factors, ()) if _is_reciprocal(last):
+                above, below = self._division(factors, scope, wanted)
+                if above.value is not None and above.is_whole and _is_whole_divisor(below):
+                    return self.combine(
+                        "floor", lambda *of: replace(call, arguments=(_quotient(*of),)), [above, below]
+                    )
+                value = self._divided(above, below)
+            case argument:
+                value = self.lower(argument, scope, wanted)
+        if value.element <= Element.WHOLE:
+            return self.convert(value, Element.WHOLE)
+        return self.emit(value.left, replace(call, arguments=(value.ref,)), [value], {}, value.element)
 
     # ---- calls
 
-    def call(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
+    def call(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
         function = FUNCTIONS[call.function]
-        if function.kind == "pointwise":
-            return self.pointwise(call, scope, whole or call.function in (*_COMPARISONS, "widen"), wanted)
-        if function.kind in ("axis", "reduction"):
-            return self.over_axes(call, scope, function.kind == "reduction", wanted)
         match call.function:
+            case "cast" | "widen" | "int64" as name:
+                return self.convert(self.lower(call.arguments[0], scope, wanted), _CONVERSIONS[name])
+            case "floor":
+                return self.floor(call, scope, wanted)
             case "index":
-                return self.position(call.axes[0], scope, whole)
+                (axis,) = call.axes
+                return self.emit((axis,), call, [], {axis: scope[axis]}, Element.WHOLE)
             case "concat":
                 return self.concat(call, scope)
             case "onehot":
-                value = self.lower(call.arguments[0], scope, None, True)
-                left = (*value.layout, call.axes[0])
-                right = replace(call, arguments=(value.ref,))
-                return self.emit(left, right, [value], {call.axes[0]: scope[call.axes[0]]})
-        return self.move(call, scope)
+                return self.onehot(call, scope)
+        if function.kind == "pointwise":
+            return self.pointwise(call, scope, wanted)
+        if function.kind == "structure":
+            return self.move(call, scope)
+        return self.over_axes(call, scope, function.kind == "reduction", wanted)
 
     def _normed(self, call: Call, scope: Scope) -> Value | None:
         """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
@@ -405,62 +489,86 @@ class _Lowering:
             return None
         if gain.index != norm.axes or bias.index != norm.axes:
             return None
-        value = self.numeric(self.lower(norm.arguments[0], self.inner(norm.arguments[0], scope), None))
-        affine = [self.numeric(self.read(each, scope)) for each in (gain, bias)]
-        return self._apply(norm, value, norm.axes, False, scope, affine)
+        value = self.lower(norm.arguments[0], self.inner(norm.arguments[0], scope), None)
+        affine = [self.read(each, scope) for each in (gain, bias)]
+        element = max(Element.WIDE, value.element, *(each.element for each in affine))
+        value, *affine = [self.convert(each, element) for each in (value, *affine)]
+        return self._apply(norm, value, norm.axes, False, scope, element, affine)
 
-    def pointwise(self, call: Call, scope: Scope, whole: bool, wanted: Layout | None) -> Value:
+    def pointwise(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
         normed = self._normed(call, scope)
         if normed is not None:
             return normed
-        arguments: list[Expression] = []
-        values: list[Value] = []
-        for position, argument in enumerate(call.arguments):
-            if is_scalar(argument) and not (call.function == "where" and position == 0):
-                arguments.append(self.scalar(argument, scope))
-                continue
-            factors: list[Expression] = []
-            if call.function == "add" and isinstance(argument, Contraction) and not argument.summed:
-                factors = [self.scalar(f, scope) for f in argument.factors if is_scalar(f)]
-                tensors = [f for f in argument.factors if not is_scalar(f)]
-                argument = product_of(tensors) if factors and len(tensors) == 1 else argument
-                factors = factors if len(tensors) == 1 else []
-            value = self.lower(argument, scope, wanted, whole)
-            if (
-                call.function not in _TRUTHS
-                and call.function != "cast"
-                and (call.function != "where" or position)
-            ):
-                value = self.numeric(value, whole)
-            values.append(value)
-            arguments.append(product_of([*factors, value.ref]) if factors else value.ref)
-        if not values:
-            return self.emit((), replace(call, arguments=tuple(arguments)), [], {})
-        left = self._common_order(values)
-        result = self.emit(left, replace(call, arguments=tuple(arguments)), values, {})
-        if call.function in _TRUTHS:
-            self.truths.add(result.ref.name)
-        return result
+        operands = [self.operand(each, scope, wanted, call.function == "add") for each in call.arguments]
+        if call.function == "where":
+            return self.where(call, self.lower(call.arguments[0], scope, wanted), operands[1:])
+        if call.function == "not_equal" and _is_truth(operands):
+            assert operands[0].value is not None
+            return operands[0].value
+        rule = "square" if _keeps_whole(call) else call.function
+        return self.combine(rule, lambda *each: replace(call, arguments=each), operands)
+
+    def operand(
+        self, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
+    ) -> _Operand:
+        """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
+        if is_scalar(expression):
+            return _Operand(None, (self.scalar(expression, scope),))
+        if scaled and isinstance(expression, Contraction) and not expression.summed:
+            factors = expression.factors
+            tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
+            if len(tensors) == 1 and not (tensors[0] and _is_reciprocal(factors[tensors[0]])):
+                (at,) = tensors
+                numbers = [self.scalar(f, scope) for n, f in enumerate(factors) if n != at]
+                value = self.lower(factors[at], scope, wanted)
+                return _Operand(value, tuple(numbers[:at]), tuple(numbers[at:]))
+        return _Operand(self.lower(expression, scope, wanted))
+
+    def where(self, call: Call, condition: Value, choices: Sequence[_Operand]) -> Value:
+        """The condition is true or false, or else a number that is not 0."""
+        operand = _Operand(self.convert(condition, Element.TRUTH))
+        return self.combine("where", lambda *each: replace(call, arguments=each), choices, [operand])
+
+    def combine(
+        self,
+        rule: str,
+        written: Callable[..., Expression],
+        operands: Sequence[_Operand],
+        first: Sequence[_Operand] = (),
+    ) -> Value:
+        """A pointwise step of operands brought together by the row `rule`, after some that are as they are."""
+        tensors = [each.value.element for each in operands if each.value is not None]
+        element, result = meeting(rule, tensors, [number for each in operands for number in each.numbers])
+        brought = [*first, *(self._brought(each, element) for each in operands)]
+        values = [each.value for each in brought if each.value is not None]
+        left = self._common_order(values) if values else ()
+        return self.emit(left, written(*(each.expression for each in brought)), values, {}, result)
+
+    def _brought(self, operand: _Operand, element: Element) -> _Operand:
+        value = operand.value
+        return operand if value is None else replace(operand, value=self.convert(value, element))
 
     def _common_order(self, values: list[Value]) -> tuple[Entry, ...]:
         """The order of the largest operand; grouped as it is if all are grouped so."""
         if len({each.ref.index for each in values}) == 1:
-            return tuple(entry for entry in values[0].ref.index if isinstance(entry, str | tuple))
+            return values[0].left
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
 
     def over_axes(self, call: Call, scope: Scope, reduces: bool, wanted: Layout | None) -> Value:
         asked = None if reduces else wanted
-        value = self.numeric(self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked))
+        value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked)
+        element, result = meeting(call.function, [value.element])
+        value = self.convert(value, element)
         axes = tuple(axis for axis in value.layout if axis in call.axes)
         if call.function == "prod" and len(axes) > 1:
             for axis in axes:
-                value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope)
+                value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope, result)
             return value
         if not reduces and len(axes) > 1:
             rest = tuple(axis for axis in value.layout if axis not in axes)
             value = self.reorder(value, (*rest, axes))
-        return self._apply(replace(call, axes=axes), value, axes, reduces, scope)
+        return self._apply(replace(call, axes=axes), value, axes, reduces, scope, result)
 
     def _apply(
         self,
@@ -469,27 +577,23 @@ class _Lowering:
         axes: tuple[str, ...],
         reduces: bool,
         scope: Scope,
+        result: Element,
         more: Sequence[Value] = (),
     ) -> Value:
-        index = tuple(entry for entry in value.ref.index if isinstance(entry, str | tuple))
+        index = value.left
         whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
         left: tuple[Entry, ...] = index if whole else value.layout
         if reduces:
             left = tuple(entry for entry in left if entry not in axes and entry != axes)
         options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
         right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
-        return self.emit(left, right, [value, *more], value.sizes)
-
-    def position(self, axis: str, scope: Scope, whole: bool) -> Value:
-        """Positions as integers where they are compared or gathered with, else in the working type."""
-        value = self.emit((axis,), Call("index", (), (axis,)), [], {axis: scope[axis]})
-        if whole:
-            return value
-        return self.emit((axis,), Call("cast", (value.ref,)), [value], {axis: scope[axis]})
+        return self.emit(left, right, [value, *more], value.sizes, result)
 
     def concat(self, call: Call, scope: Scope) -> Value:
         axis = call.axes[0]
         values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
+        element, result = meeting("concat", [each.element for each in values])
+        values = [self.convert(each, element) for each in values]
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         left = ordered(
             {name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size)
@@ -497,7 +601,20 @@ class _Lowering:
         sizes = {name: size for each in values for name, size in each.sizes.items()}
         sizes[axis] = scope_of(call, self.graph.dims, self.graph.agree, self.graph.bound)[axis]
         right = replace(call, arguments=tuple(each.ref for each in values))
-        return self.emit(left, right, values, sizes)
+        return self.emit(left, right, values, sizes, result)
+
+    def onehot(self, call: Call, scope: Scope) -> Value:
+        """1 where a position is the one told; what is no integer is compared with the positions."""
+        (axis,) = call.axes
+        value = self.lower(call.arguments[0], scope, None)
+        if value.element in (Element.SHORT, Element.WHOLE):
+            right = replace(call, arguments=(value.ref,))
+            return self.emit((*value.layout, axis), right, [value], {axis: scope[axis]}, Element.NUMBER)
+        places = self.call(Call("index", (), (axis,)), scope, None)
+        operands = [_Operand(value), _Operand(places)]
+        return self.convert(
+            self.combine("equal", lambda *each: Call("equal", each), operands), Element.NUMBER
+        )
 
     def move(self, call: Call, scope: Scope) -> Value:
         """roll and pad: the same axes, moved along some of them."""
@@ -506,14 +623,18 @@ class _Lowering:
         value = self._ungrouped(self.lower(argument, inside, None))
         sizes = dict(value.sizes)
         options: list[tuple[str, tuple[Expression, ...]]] = []
+        filling: list[Element] = []
         for name, values in call.options:
             numbers = tuple(self.scalar(each, inside) for each in values)
             options.append((name, numbers))
             if call.function == "pad" and name in option_axes(call):
                 before, after = (self.open(scalar_size(each, inside)) for each in numbers)
                 sizes[name] = sizes[name] + before + after
+            elif call.function == "pad":
+                filling = [of_number(each) for each in numbers]
+        value = self.convert(value, meeting(call.function, [value.element], filling)[0])
         right = replace(call, arguments=(value.ref,), options=tuple(options))
-        return self.emit(value.layout, right, [value], sizes)
+        return self.emit(value.layout, right, [value], sizes, value.element)
 
     def build(
         self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None
@@ -527,7 +648,7 @@ class _Lowering:
             if way.kind == "multiply" and order_asked is not None:
                 left = ordered(flatten(way.result), order_asked)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
-            made.append(self.emit(left, right, [a, b], sizes, way, True))
+            made.append(self.emit(left, right, [a, b], sizes, a.element, way, True))
         return made[-1]
 
     def _asked(self, order: Order, count: int, wanted: Layout | None) -> dict[int, Layout]:
@@ -546,10 +667,44 @@ class _Lowering:
 # ---------------------------------------------------------------------------- small things
 
 
-def _as_declared(name: str, dims: tuple[Dim, ...]) -> _Stored:
+def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:
     """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct."""
     logical = tuple(tuple(f"{n}.{m}" for m in range(len(dim))) for n, dim in enumerate(dims))
-    return _Stored(name, tuple(part[0] if len(part) == 1 else part for part in logical), logical, dims)
+    entries = tuple(part[0] if len(part) == 1 else part for part in logical)
+    return _Stored(name, entries, logical, dims, element)
+
+
+def _is_reciprocal(factor: Expression) -> bool:
+    return isinstance(factor, Call) and factor.function == "reciprocal"
+
+
+def _may_divide_by_zero(number: Expression) -> bool:
+    """Whether a number is the reciprocal of one that is 0, or not known yet."""
+    return _is_reciprocal(number) and not scalar_value(number.arguments[0])  # type: ignore[union-attr]
+
+
+def _quotient(above: Expression, below: Expression) -> Expression:
+    return product_of([above, Call("reciprocal", (below,))])
+
+
+def _is_whole_divisor(operand: _Operand) -> bool:
+    """Whether integers can be divided by it: a whole number, and not 0."""
+    return operand.value is None and operand.is_whole and scalar_value(operand.before[0]) != 0
+
+
+def _is_truth(operands: Sequence[_Operand]) -> bool:
+    """Whether these are a truth value and 0, compared."""
+    first, second = operands
+    truth = first.value is not None and first.value.element is Element.TRUTH
+    return truth and second.value is None and scalar_value(second.before[0]) == 0
+
+
+def _keeps_whole(call: Call) -> bool:
+    """Whether a power of integers is one that 64 bits hold for any positions: up to the third."""
+    if call.function != "power" or not is_scalar(call.arguments[1]):
+        return False
+    exponent = scalar_value(call.arguments[1])
+    return isinstance(exponent, int) and 0 <= exponent <= 3
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

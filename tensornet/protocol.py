@@ -55,6 +55,9 @@ class Backend(Protocol):
     def dtype(self, array: Any) -> str:
         """The name of the element type: `float32`."""
 
+    def autocasts(self, array: Any) -> bool:
+        """Whether the library brings element types together itself just now, as torch does under autocast."""
+
     def synchronize(self, device: str) -> None:
         """Waits for the device to finish."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from .arrangement import Arrangement
 from .equation import Equation
 from .expression import Ref
+from .functions import Element
 from .graph import Graph
 from .shape import Axis
 
@@ -26,6 +27,7 @@ class Step:
         flop_formula: the same in the names of the axes.
         bytes: bytes read and written.
         seconds: expected time.
+        element: what the elements of the result are.
         frees: tensors that are not needed after it.
         arrangement: how a pair is contracted, as a matrix product or otherwise.
     """
@@ -36,6 +38,7 @@ class Step:
     flop_formula: Any
     bytes: int
     seconds: float
+    element: Element = Element.NUMBER
     frees: tuple[str, ...] = ()
     arrangement: Arrangement | None = None
 

@@ -263,6 +263,9 @@ def size_expression(size: Any) -> Expression:
             return Size(size.name)
         case sympy.Add():
             return sum_of([size_expression(term) for term in size.args])
+        case sympy.Mul() if (divided := sympy.fraction(size))[1] != 1:
+            below = Call("reciprocal", (size_expression(divided[1]),))
+            return product_of([size_expression(divided[0]), below])
         case sympy.Mul():
             return product_of([size_expression(factor) for factor in size.args])
         case sympy.Pow() if size.exp == -1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .arrangement import flatten, view_order
@@ -13,13 +13,14 @@ from .expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     Size,
     axes_of_index,
     scalar_value,
     show,
 )
-from .functions import FUNCTIONS
+from .functions import FUNCTIONS, Element
 from .protocol import Backend
 from .schedule import Plan
 from .sizes import evaluate, product
@@ -30,6 +31,7 @@ FUNCTION_NAME = "forward"
 
 _RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
 _RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary", "within", "finite"}
+_RESERVED |= {"wide", "widen", "whole_matmul"}
 
 
 class Speller:
@@ -164,13 +166,24 @@ class Speller:
         return self.op("reshape", text, shape=shape)
 
     def working_dtype(self) -> str:
-        """The working element type: that of the first floating argument, parameters first."""
+        """The working element type: the one floating type of the arguments."""
         self.needs_dtype = True
         return "dtype"
 
+    def element_dtype(self, element: Element) -> str:
+        """The type of such elements."""
+        match element:
+            case Element.TRUTH:
+                return self.op("dtype", "bool")
+            case Element.SHORT | Element.WHOLE:
+                return self.op("dtype", "int64")
+            case Element.WIDE:
+                return f"wide({self.working_dtype()})"
+        return self.working_dtype()
+
     def dtype_line(self) -> str:
         """The line that finds it."""
-        ranked = [*self.graph.parameters, *self.graph.inputs, *self.graph.constants]
+        ranked = [*self.graph.parameters, *self.graph.inputs]
         names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
         return f"dtype = floating(({names}), {self.op('dtype', self.plan.dtype)})"
 
@@ -200,7 +213,7 @@ class Speller:
                 self.used_sizes.add(axis)
                 return self.size_names[axis]
             case Contraction(factors, ()):
-                return "(" + " * ".join(self.scalar(factor) for factor in factors) + ")"
+                return f"({self.product(factors, self.scalar)})"
             case Call("add", arguments):
                 return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
             case Call("reciprocal", (argument,)):
@@ -218,6 +231,21 @@ class Speller:
             expression.place,
             "give the size when building the layer",
         )
+
+    def product(
+        self, factors: Sequence[Expression], spell: Callable[[Expression], str], by: str = "/"
+    ) -> str:
+        """Factors from left to right; a reciprocal after the first divides."""
+        text = spell(factors[0])
+        if factors[0] == Literal(-1):
+            text, factors = f"-{spell(factors[1])}", factors[1:]
+        for factor in factors[1:]:
+            match factor:
+                case Call("reciprocal", (below,)):
+                    text += f" {by} {spell(below)}"
+                case _:
+                    text += f" * {spell(factor)}"
+        return text
 
     def integer(self, expression: Expression) -> int:
         value = scalar_value(expression)
