@@ -59,12 +59,12 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
         >>> print(sinusoidal_positions(8).equations[1])
         PE[n,(k,s)] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
     """
-    position = "widen(index(n) + past)" if past else "widen(index(n))"
+    position = "(index(n) + past)" if past else "index(n)"
     entry = "(k,s)" if interleaved else "(s,k)"
     text = f"""
-        angle[n,k] = {position} / 10000 ** (2 * widen(index(k)) / c)
+        angle[n,k] = {position} / 10000 ** (2 * index(k) / c)
         PE[n,{entry}] = where(index(s) == 0, sin(angle[n,k]), cos(angle[n,k]))
-        y[b,n,c] = x[b,n,c] + cast(PE[n,c])
+        y[b,n,c] = x[b,n,c] + PE[n,c]
     """
     sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
     known: dict[str, Any] = {"past": "past"} if past else {}
@@ -114,16 +114,17 @@ def fourier_features(
     batch, modes = ("b,", "") if shape is None else ("", ",".join(f"i{n + 1}" for n in range(len(mu))))
     lines = [] if shape is None else [f"x[b,({modes}),c] = pixels[b,c,{modes}]"]
     for number, size in enumerate(shape or (), 1):
-        lines.append(f"p{number}[i{number}] = 2 * widen(index(i{number})) / {max(size - 1, 1)} - 1")
+        lines.append(f"p{number}[i{number}] = 2 * index(i{number}) / {max(size - 1, 1)} - 1")
     if shape is not None:
         grid = ", ".join(f"p{number}[i{number}]" for number in range(1, len(shape) + 1))
         lines.append(f"p[({modes}),n] = concat[n]({grid})")
     spread = max(bands - 1, 1) if isinstance(bands, int) else "(k - 1)"
+    angle = f"pi * widen(p[{batch}m,n]) * f[n,k]"
     lines += [
-        f"f[n,k] = 1 + widen(index(k)) * (mu[n] / 2 - 1) / {spread}",
-        f"sines[{batch}m,(n,k)] = sin(pi * p[{batch}m,n] * f[n,k])",
-        f"cosines[{batch}m,(n,k)] = cos(pi * p[{batch}m,n] * f[n,k])",
-        f"y[b,m,e] = concat[e](x[b,m,e], cast(p[{batch}m,e]), cast(sines[{batch}m,e]), cast(cosines[{batch}m,e]))",
+        f"f[n,k] = 1 + index(k) * (mu[n] / 2 - 1) / {spread}",
+        f"sines[{batch}m,(n,k)] = sin({angle})",
+        f"cosines[{batch}m,(n,k)] = cos({angle})",
+        f"y[b,m,e] = concat[e](x[b,m,e], p[{batch}m,e], sines[{batch}m,e], cosines[{batch}m,e])",
     ]
     inputs = "x[b,m,c] p[b,m,n]" if shape is None else f"pixels[b,c,{modes}]"
     sizes: dict[str, Size] = {f"i{number}": size for number, size in enumerate(shape or (), 1)}

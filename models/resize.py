@@ -48,11 +48,11 @@ KERNELS = {
 
 RESIZED = """
     row[i,j]         = {extra} + index(i) * {width} + index(j)
-    grid[p,q,d]      = A[p,i] * B[q,j] * pos[row[i,j],d]
+    grid[p,q,d]      = A[p,i] * B[q,j] * widen(pos[row[i,j],d])
     patches[(p,q),d] = grid[p,q,d]
     {joined}
 """
-"""Two mode products of the grid of vectors."""
+"""Two mode products of the grid of vectors, in float32 at least: shares of both signs cancel."""
 
 
 @checked

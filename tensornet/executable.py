@@ -113,7 +113,7 @@ class Executable:
     def function(self, arrays: list[Any]) -> Callable[..., Any]:
         """The generated function for arrays of these shapes and types, checked when they are new."""
         try:
-            key = tuple([(array.shape, array.dtype) for array in arrays])
+            key = (self._autocasts(arrays), *[(array.shape, array.dtype) for array in arrays])
         except AttributeError:
             raise self._not_arrays(arrays) from None
         function = self._by_shape.get(key)
@@ -155,12 +155,15 @@ class Executable:
         self._check_library(arrays)
         sizes = self.sizes(arrays)
         dtypes = self._dtypes(arrays)
-        if not (arrays and self.backend.autocasts(arrays[0])):
+        if not self._autocasts(arrays):
             _check_dtypes(dtypes, self.backend)
         working = self._working_dtype(arrays)
         device = self._device or (self.backend.device(arrays[0]) if arrays else self.backend.device())
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
         return self.planned(sizes, device, self._dtype or working, seen)
+
+    def _autocasts(self, arrays: Sequence[Any]) -> bool:
+        return bool(arrays) and self.backend.autocasts(arrays[0])
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
         """The element type of each array given, by name."""

@@ -376,6 +376,15 @@ class _Lowering:
     ) -> Value:
         """The product of tensors and numbers, summed over some axes."""
         values = self._sum_alone(values, set(summed))
+        exact = [each for each in values if _is_exact(each)]
+        if (
+            exact
+            and len(exact) < len(values)
+            and (not summed or len(exact) == 1)
+            and len(exact) + len(scalars) > 1
+        ):
+            together = self.multiply(exact, scalars, (), None)
+            values, scalars = [together, *(each for each in values if each not in exact)], []
         element = max(Element.WHOLE, *(each.element for each in values), *map(of_number, scalars))
         values = [self.convert(each, element) for each in values]
         kept = frozenset(axis for each in values for axis in each.layout) - set(summed)
@@ -505,8 +514,18 @@ class _Lowering:
         if call.function == "not_equal" and _is_truth(operands):
             assert operands[0].value is not None
             return operands[0].value
+        if call.function == "add":
+            operands = self._exact_together(operands)
         rule = "square" if _keeps_whole(call) else call.function
         return self.combine(rule, lambda *each: replace(call, arguments=each), operands)
+
+    def _exact_together(self, terms: list[_Operand]) -> list[_Operand]:
+        """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
+        exact = [each for each in terms if each.value is None or _is_exact(each.value)]
+        if not 1 < len(exact) < len(terms) or all(each.value is None for each in exact):
+            return terms
+        total = self.combine("add", lambda *each: Call("add", each), exact)
+        return [*(each for each in terms if each not in exact), _Operand(total)]
 
     def operand(
         self, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
@@ -672,6 +691,11 @@ def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:
     logical = tuple(tuple(f"{n}.{m}" for m in range(len(dim))) for n, dim in enumerate(dims))
     entries = tuple(part[0] if len(part) == 1 else part for part in logical)
     return _Stored(name, entries, logical, dims, element)
+
+
+def _is_exact(value: Value) -> bool:
+    """Whether rounding the value to the working type may lose something."""
+    return Element.TRUTH < value.element < Element.NUMBER
 
 
 def _is_reciprocal(factor: Expression) -> bool:

@@ -25,7 +25,7 @@ _UNARY = {
     "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
     "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
     "gelu_tanh": lambda a: a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
-    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float),
+    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
 }  # fmt: skip
 _BINARY = {
     "power": np.power, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
@@ -49,7 +49,7 @@ def run(
     known["lead"] = math.prod(leading)
     for leaf in graph.constants:
         assert leaf.value is not None
-        tensors[leaf.name] = leaf.value.array()
+        tensors[leaf.name] = _wide(leaf.value.array())
     for equation in graph.equations:
         scope = _inner_sizes(equation.right, tensors)
         scope |= {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
@@ -73,7 +73,7 @@ def _inner_sizes(expression: Expression, tensors: Mapping[str, np.ndarray]) -> d
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(float) if array.dtype.kind == "f" else array
+    return array if array.dtype.kind in "bc" else array.astype(float)
 
 
 def _join_leading(graph: Graph, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
@@ -113,6 +113,8 @@ class _Evaluator:
                 return (), np.asarray(float(scope.get(axis, self.known.get(axis, 0))))
             case Ref():
                 return self.ref(node, scope)
+            case Contraction(factors, ()):
+                return self.quotient(factors, scope)
             case Contraction(factors, summed):
                 return self.product([self.value(f, scope) for f in factors], summed)
             case Call():
@@ -126,6 +128,18 @@ class _Evaluator:
         for names, array in values:
             operands += [_counted(array), [axes.index(a) for a in names]]
         return tuple(out), np.einsum(*operands, [axes.index(a) for a in out])
+
+    def quotient(self, factors: tuple[Expression, ...], scope: Mapping[str, int]) -> Named:
+        """A product that sums nothing, from left to right, as Python reads it."""
+        names, array = self.value(factors[0], scope)
+        array = _counted(array)
+        for factor in factors[1:]:
+            divides = isinstance(factor, Call) and factor.function == "reciprocal"
+            other = self.value(factor.arguments[0] if divides else factor, scope)
+            union = list(dict.fromkeys([*names, *other[0]]))
+            one, two = _spread((names, array), union), _counted(_spread(other, union))
+            names, array = tuple(union), one / two if divides else one * two
+        return names, array
 
     def ref(self, node: Ref, scope: Mapping[str, int]) -> Named:
         array = self.tensors[node.name]
@@ -160,7 +174,7 @@ class _Evaluator:
             if isinstance(entry, int):
                 grids.append(entry)
             elif value is not None:
-                grids.append(_spread(value, axes))
+                grids.append(_spread(value, axes).astype(int))
             else:
                 grids.append(_spread(((entry,), np.arange(counts[entry])), axes))
         return tuple(axes), (array[tuple(grids)] if grids else array)
@@ -171,11 +185,11 @@ class _Evaluator:
     def call(self, node: Call, scope: Mapping[str, int]) -> Named:
         name, axes = node.function, node.axes
         if name == "index":
-            return (axes[0],), np.arange(scope.get(axes[0], self.known.get(axes[0], 0)))
+            return (axes[0],), np.arange(scope.get(axes[0], self.known.get(axes[0], 0)), dtype=float)
         if name == "onehot":
             names, array = self.value(node.arguments[0], scope)
             size = scope.get(axes[0], self.known.get(axes[0], 0))
-            return (*names, axes[0]), (array[..., None] == np.arange(size)).astype(float)
+            return (*names, axes[0]), (_counted(array)[..., None] == np.arange(size)).astype(float)
         if name == "concat":
             return self.concat(node, scope)
         if name in ("roll", "pad"):
@@ -186,14 +200,14 @@ class _Evaluator:
             rest = tuple(a for a in names if a not in axes)
             return rest, _OVER[name](_counted(array), axis=tuple(names.index(a) for a in axes))
         if name in ("softmax", "log_softmax", "hardmax", "normalize"):
-            return self.along(node, values[0])
+            return self.along(node, (values[0][0], _counted(values[0][1])))
         union = list(dict.fromkeys(a for names, _ in values for a in names))
         arrays = [_spread(value, union) for value in values]
-        if name == "add":
-            arrays = [_counted(array) for array in arrays]
-            return tuple(union), sum(arrays[1:], arrays[0])
         if name == "where":
             return tuple(union), np.where(*arrays)
+        arrays = [_counted(array) for array in arrays]
+        if name == "add":
+            return tuple(union), sum(arrays[1:], arrays[0])
         found = _UNARY[name](*arrays) if name in _UNARY else _BINARY[name](*arrays)
         return tuple(union), found
 

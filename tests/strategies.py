@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 
-__all__ = ["Block", "blocks", "expression_texts"]
+__all__ = ["Block", "blocks", "expression_texts", "position_texts"]
 
 POOL = ("b", "h", "i", "j", "k", "d")
 """The axes of a block, each of one size throughout it."""
 
 OPERATORS = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
+
+INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 Text = tuple[str, tuple[str, ...]]
 """An expression and the axes of its value."""
@@ -40,6 +42,7 @@ class Block:
         input_shapes: name and shape of each input, in order.
         parameter_shapes: name and shape of each parameter.
         index_bounds: the inputs that hold positions, and how many positions there are.
+        dtypes: the inputs that hold integers or truth values, and of which element type.
     """
 
     text: str
@@ -48,19 +51,25 @@ class Block:
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...]
     parameter_shapes: tuple[tuple[str, tuple[int, ...]], ...]
     index_bounds: tuple[tuple[str, int], ...]
+    dtypes: tuple[tuple[str, str], ...] = ()
 
     def graph(self) -> tn.Graph:
         """The block as a graph."""
         return tn.layer(self.text, inputs=self.inputs, **dict(self.sizes))
 
     def arrays(self, seed: int = 0) -> tuple[np.ndarray[Any, Any], ...]:
-        """Random arrays for the inputs, in order: numbers in [-1, 1], or positions."""
-        bounds = dict(self.index_bounds)
+        """Random arrays for the inputs, in order: numbers in [-1, 1], integers near 0, or positions."""
+        bounds, dtypes = dict(self.index_bounds), dict(self.dtypes)
         random = np.random.default_rng(seed)
-        return tuple(
-            random.integers(0, bounds[name], shape) if name in bounds else random.uniform(-1, 1, shape)
-            for name, shape in self.input_shapes
-        )
+
+        def array(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+            if name in bounds:
+                return random.integers(0, bounds[name], shape, dtype=dtypes.get(name, "int64"))
+            if name in dtypes:
+                return random.integers(0, 2, shape).astype(dtypes[name])
+            return random.uniform(-1, 1, shape)
+
+        return tuple(array(name, shape) for name, shape in self.input_shapes)
 
     def parameters(self, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
         """Random arrays in [-1, 1] for the parameters, by name."""
@@ -395,9 +404,16 @@ class _Writer:
         named = set(re.findall(r"\w+", re.sub(r"\w+(?=\()", "", f"{text} {shown}")))
         given = () if self.open else tuple((axis, self.sizes[axis]) for axis in POOL if axis in named)
         parameters = [tensor for tensor in self.tensors if tensor.kind == "parameter"]
-        return Block(
-            text, shown, given, self.shapes(inputs), self.shapes(parameters), tuple(self.bounds.items())
-        )
+        bounds = tuple(self.bounds.items())
+        dtypes = tuple((tensor.name, self.dtype(tensor)) for tensor in inputs if self.dtype(tensor))
+        return Block(text, shown, given, self.shapes(inputs), self.shapes(parameters), bounds, dtypes)
+
+    def dtype(self, tensor: _Tensor) -> str:
+        """The integer type of an input, if it holds integers: one in four does, and every index."""
+        number = int(tensor.name[1:])
+        if tensor.kind == "index":
+            return INTEGERS[1 + number % 5]
+        return INTEGERS[number // 4 % 6] if number % 4 == 1 else ""
 
     def declaration(self, tensor: _Tensor) -> str:
         if not tensor.declared:
@@ -481,3 +497,41 @@ def expression_texts(depth: int = 4) -> st.SearchStrategy[str]:
         )
 
     return st.recursive(st.one_of(numbers, tensors), larger, max_leaves=2**depth)
+
+
+def position_texts() -> st.SearchStrategy[str]:
+    """Expressions of positions along i and j: whole numbers, and reals made of them.
+
+    Sums and comparisons are of whole numbers alone, so that the value hangs on no rounding.
+    """
+    places = st.sampled_from(["index(i)", "index(j)"])
+    whole = st.recursive(
+        st.one_of(places, places, st.integers(0, 300).map(str)), _larger_positions, max_leaves=5
+    )
+    divisors = st.integers(1, 129)
+    reals = [
+        st.tuples(whole, divisors).map(lambda each: f"({each[0]}) / {each[1]}"),
+        st.tuples(places, divisors).map(lambda each: f"sin({each[0]} / {each[1]})"),
+        st.tuples(places, divisors).map(lambda each: f"exp(-{each[0]} / {each[1]}) * {each[0]}"),
+        st.tuples(whole, whole, places).map(
+            lambda each: f"where({each[0]} < {each[1]}, 0.5, sqrt({each[2]}))"
+        ),
+    ]
+    return st.one_of(whole, whole, *reals)
+
+
+def _larger_positions(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.tuples(inner, st.sampled_from("+-*"), inner).map(
+        lambda each: f"({each[0]} {each[1]} {each[2]})"
+    )
+    calls = [
+        "abs({} - {})",
+        "maximum({}, {})",
+        "minimum({}, {})",
+        "where({} < {}, index(i), 2)",
+        "roll({} - {} + index(j), j=1)",
+    ]
+    called = st.tuples(st.sampled_from(calls), inner, inner).map(lambda each: each[0].format(*each[1:]))
+    floors = st.tuples(inner, st.integers(1, 129)).map(lambda each: f"floor({each[0]} / {each[1]})")
+    truths = st.tuples(inner, inner).map(lambda each: f"(({each[0]} >= {each[1]}) + index(j))")
+    return st.one_of(pairs, called, floors, truths)

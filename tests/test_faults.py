@@ -59,7 +59,7 @@ def test_a_row_that_sees_nothing_is_finite_in_every_type(dtype: torch.dtype) -> 
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 1, 3, 4).to(dtype)
     f = tn.compile(dot_product_attention(mask="padding"), backend="torch")
-    found = f({}, q, k, v, torch.zeros(1, 3))
+    found = f({}, q, k, v, torch.zeros(1, 3, dtype=torch.bool))
     torch.testing.assert_close(found, v.mean(2, keepdim=True).expand_as(v), rtol=2e-2, atol=2e-2)
 
 

@@ -1,0 +1,467 @@
+"""What becomes of element types: positions and integers stay exact, numbers are of one working type.
+
+The judge is NumPy in float64, or Python's own integers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+from tensornet.backends.array_api import of
+from tensornet.models.positions import fourier_features, sinusoidal_positions
+from tensornet.models.resize import CONVENTIONS, resize_positions
+from tensornet.protocol import load_backend
+
+from . import reference
+from .strategies import position_texts
+
+BACKENDS: dict[str, Any] = {
+    "numpy": load_backend("numpy"),
+    "torch": load_backend("torch"),
+    "array-api-strict": of(array_api_strict),
+}
+INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
+REALS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+EPS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23, "float64": 2**-52}
+EPS |= {"complex64": 2**-23, "complex128": 2**-52}
+
+
+def has(backend: str, dtype: str) -> bool:
+    """Whether a library has an element type."""
+    lacking = {"numpy": ("bfloat16",), "torch": (), "array-api-strict": ("float16", "bfloat16")}
+    return dtype not in lacking[backend]
+
+
+def run(graph: tn.Graph, backend: str, *arrays: Any, dtypes: Any, **parameters: Any) -> Any:
+    """The result as the backend gives it, for arrays converted to these types."""
+    library = BACKENDS[backend]
+    dtypes = [dtypes] * len(arrays) if isinstance(dtypes, str) else dtypes
+    given = [library.asarray(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
+    return tn.compile(graph, backend=library)(parameters, *given)
+
+
+def wide(backend: str, array: Any) -> Any:
+    """As NumPy's float64, complex128 or integers."""
+    if isinstance(array, torch.Tensor) and array.dtype == torch.bfloat16:
+        array = array.double()
+    return np.asarray(BACKENDS[backend].numpy(array))
+
+
+# ---------------------------------------------------------------------------- division
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int16"])
+def test_a_division_is_a_division(backend: str, dtype: str) -> None:
+    """t · (1 / 49) is below 1 at t = 49."""
+    whole = np.arange(0, 1300)
+    for divisor in range(2, 130):
+        if (backend, dtype) != ("numpy", "float32") and divisor % 9 != 4:
+            continue
+        graph = tn.layer(f"y[n] = floor(t[n] / {divisor})", inputs="t")
+        found = wide(backend, run(graph, backend, whole, dtypes=dtype))
+        np.testing.assert_array_equal(found, whole // divisor, err_msg=str(divisor))
+
+
+QUOTIENTS = [
+    "t[n] / u[n]",
+    "2 * t[n] / u[n]",
+    "t[n] / u[n] * 3",
+    "t[n] * u[n] / 7 / u[n]",
+    "-t[n] / 3",
+    "2 / t[n]",
+    "1 + t[n] / u[n]",
+    "t[n] / 7 * u[n] / 3",
+    "t[n] / (2 * u[n])",
+    "t[n] / 49 * 49",
+    "1 / t[n] / 3",
+]
+
+
+@given(st.data(), st.sampled_from(list(BACKENDS)), st.sampled_from(["float32", "float64", "int64"]))
+def test_quotients_are_those_of_numpy(data: Any, backend: str, dtype: str) -> None:
+    """Read from left to right, as Python reads them, in the type of the arrays."""
+    numbers = st.lists(st.integers(1, 1000), min_size=3, max_size=3)
+    t, u = (np.array(data.draw(numbers)) for _ in range(2))
+    text = data.draw(st.sampled_from(QUOTIENTS))
+    graph = tn.layer(f"y[n] = floor({text})", inputs="t u" if "u" in text else "t")
+    arrays = [t, u] if "u" in text else [t]
+    kind = np.float32 if dtype == "int64" else np.dtype(dtype).type
+    names = {"t": t.astype(kind), "u": u.astype(kind)}
+    expected = np.floor(eval(text.replace("[n]", ""), {}, names))
+    found = wide(backend, run(graph, backend, *arrays, dtypes=dtype))
+    np.testing.assert_array_equal(found, expected, err_msg=text)
+
+
+@given(st.integers(-(2**60), 2**60), st.integers(1, 10**6))
+def test_the_floor_of_a_quotient_of_integers_is_exact(t: int, divisor: int) -> None:
+    graph = tn.layer(f"y[n] = floor(t[n] / {divisor})", inputs="t")
+    for backend in ("numpy", "torch"):
+        assert wide(backend, run(graph, backend, [t], dtypes="int64")).tolist() == [t // divisor]
+
+
+def test_a_quotient_of_sizes_is_exact() -> None:
+    for size in (49, 98, 103, 107):
+        graph = tn.layer("y[n] = x[n] + floor(n / m) - floor(2 * n / n)", inputs="x", n=size, m=size)
+        np.testing.assert_array_equal(tn.compile(graph)({}, np.zeros(size)), -1.0)
+    symbolic = tn.layer("y[n] = x[n] + floor(n / 49)", inputs="x")
+    np.testing.assert_array_equal(tn.compile(symbolic)({}, np.zeros(49)), 1.0)
+
+
+def test_the_floor_of_positions_is_a_position() -> None:
+    graph = tn.layer("row[b] = floor(t[b] / 6)\ny[b,e] = E[row[b],e]", inputs="t")
+    table = np.arange(10.0).reshape(5, 2)
+    for backend in BACKENDS:
+        parameters = {"E": BACKENDS[backend].asarray(table)}
+        found = run(graph, backend, [7, 29, 5], dtypes="int64", **parameters)
+        np.testing.assert_array_equal(wide(backend, found), table[[1, 4, 0]])
+
+
+# ---------------------------------------------------------------------------- positions
+
+
+@settings(max_examples=40)
+@given(position_texts(), st.sampled_from(["float16", "bfloat16"]))
+def test_positions_are_exact_until_they_meet_numbers(text: str, dtype: str) -> None:
+    """An expression of positions, by name or not, in half precision is the one in float64, rounded."""
+    named = f"r[i,j] = {text} + 0 * index(i) * index(j)\ny[i,j] = x[i,j] + r[i,j]"
+    plain = f"y[i,j] = x[i,j] + ({text})"
+    zeros = torch.zeros(7, 300)
+    for layer in (named, plain):
+        graph = tn.layer(layer, inputs="x", i=7, j=300)
+        exact = reference.run(graph, {"x": zeros.double().numpy()})["y"]
+        found = run(graph, "torch", zeros, dtypes=dtype).double().numpy()
+        rounded = torch.tensor(exact).to(getattr(torch, dtype)).double().numpy()
+        np.testing.assert_allclose(found, rounded, rtol=EPS[dtype], atol=1e-6, err_msg=layer)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_mask_of_shifted_windows_is_exact(dtype: str) -> None:
+    """Swin's bands of rows: beyond 256 bfloat16 does not tell positions apart."""
+    graph = models.window_attention(4, 1, 7, grid=(280, 7), shift=3)
+    parameters = tn.init(graph, seed=0, backend="torch")
+    x = torch.randn(1, 280, 7, 4, generator=torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[:, 276] += 8
+
+    def seen(kind: torch.dtype) -> list[int]:
+        f = tn.compile(graph, backend="torch")
+        moved = {name: value.to(kind) for name, value in parameters.items()}
+        differs = f(moved, x.to(kind)) != f(moved, changed.to(kind))
+        return torch.nonzero(differs[0].flatten(1).any(-1)).ravel().tolist()
+
+    assert seen(getattr(torch, dtype)) == seen(torch.float32) == [273, 274, 275, 276]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_models_of_positions_are_within_rounding(dtype: str) -> None:
+    """Fourier features, sinusoids, interpolation: computed wide, whatever the type of the input."""
+    random = torch.Generator().manual_seed(0)
+    cloud = fourier_features(None, 3, bands=64, resolution=(224, 224))
+    cases: list[tuple[tn.Graph, list[torch.Tensor]]] = [
+        (fourier_features((16, 16), 3, bands=64, resolution=(223.7, 224)), [torch.zeros(1, 3, 16, 16)]),
+        (cloud, [torch.zeros(1, 9, 3), 2 * torch.rand(1, 9, 2, generator=random) - 1]),
+        (sinusoidal_positions(8), [torch.zeros(1, 3000, 8)]),
+    ]
+    cases += [
+        (resize_positions(14, 24, convention=c), [torch.randn(197, 8, generator=random)]) for c in CONVENTIONS
+    ]
+    for graph, inputs in cases:
+        given_ = [each.to(getattr(torch, dtype)) for each in inputs]
+        f = tn.compile(graph, backend="torch")
+        found, exact = f({}, *given_), f({}, *[each.double() for each in given_])
+        assert found.dtype == given_[0].dtype
+        bound = 0.5 * EPS[dtype] * exact.abs().clamp(min=1.0) + 1e-4
+        assert bool(((found.double() - exact).abs() <= bound).all()), graph
+
+
+def test_constants_of_a_module_keep_their_precision() -> None:
+    graph = fourier_features((16, 16), 3, bands=64, resolution=(223.7, 223.7))
+    x = torch.zeros(1, 3, 16, 16, dtype=torch.bfloat16)
+    module = tn.module(graph)
+    exact = module.double()(x.double())
+    found = module.to(torch.bfloat16)(x)
+    assert found.dtype == torch.bfloat16
+    assert float((found.double() - exact).abs().max()) < 2**-8
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+def test_positions_of_any_integer_type_are_gathered_with(dtype: str, backend: str) -> None:
+    """What is read is found by row-major arithmetic, which an int8 cannot hold."""
+    e = np.arange(3000.0).reshape(300, 5, 2)
+    t = np.array([[60, 100, 127, 3, 0], [7, 9, 126, 51, 52]])
+    k = np.arange(5)
+    library = BACKENDS[backend]
+    for text, expected in [
+        ("y[n,k,c] = e[t[n,k],k,c]", e[t, k]),
+        ("y[k,n,c] = e[t[n,k],k,c]", e[t, k].swapaxes(0, 1)),
+        ("y[n,k,c] = e[t[n,k],u[n,k],c]", e[t, t % 5]),
+    ]:
+        inputs, arrays = ("e t u", [e, t, t % 5]) if "u" in text else ("e t", [e, t])
+        dtypes = ["float64", *[dtype] * (len(arrays) - 1)]
+        found = run(tn.layer(text, inputs=inputs), backend, *arrays, dtypes=dtypes)
+        np.testing.assert_array_equal(library.numpy(found), expected)
+
+
+# ---------------------------------------------------------------------------- functions by type
+
+POINTWISE = {
+    "exp": np.exp, "expm1": np.expm1, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "erf": scipy.special.erf,
+    "sigmoid": scipy.special.expit, "relu": lambda a: np.maximum(a, 0), "gelu": lambda a: a * scipy.special.ndtr(a),
+    "gelu_tanh": lambda a: 0.5 * a * (1 + np.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
+    "silu": lambda a: a * scipy.special.expit(a), "softplus": lambda a: np.logaddexp(a, 0), "abs": np.abs,
+    "sign": np.sign, "square": np.square, "floor": np.floor, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt,
+    "rsqrt": lambda a: a**-0.5, "cast": lambda a: a, "widen": lambda a: a,
+}  # fmt: skip
+KEEP = ("softmax", "log_softmax", "normalize", "hardmax")
+POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
+ALONG = {
+    "mean": lambda a: a.mean(1), "var": lambda a: a.var(1), "max": lambda a: a.max(1), "min": lambda a: a.min(1),
+    "prod": lambda a: a.prod(1), "sum": lambda a: a.sum(1), "logsumexp": lambda a: scipy.special.logsumexp(a, 1),
+    "softmax": lambda a: scipy.special.softmax(a, 1), "log_softmax": lambda a: scipy.special.log_softmax(a, 1),
+    "normalize": lambda a: (a - a.mean(1, keepdims=True)) / np.sqrt(a.var(1, keepdims=True) + 1e-5),
+    "hardmax": lambda a: np.eye(a.shape[1])[a.argmax(1)],
+}  # fmt: skip
+TEXTS = {
+    "x[b,i] * x[b,i] + x[b,i]": lambda a: a * a + a,
+    "x[b,i] - 2 * x[b,i]": lambda a: -a,
+    "x[b,i] / 2": lambda a: a / 2,
+    "x[b,i] / (1 + x[b,i] * x[b,i])": lambda a: a / (1 + a * a),
+    "x[b,i] ** 2": lambda a: a**2,
+    "2 ** x[b,i]": lambda a: 2.0**a,
+    "maximum(x[b,i], 0.5)": lambda a: np.maximum(a, 0.5),
+    "minimum(x[b,i], 1)": lambda a: np.minimum(a, 1),
+    "where(x[b,i] > 0, x[b,i], 0.5)": lambda a: np.where(a > 0, a, 0.5),
+    "where(x[b,i], 3, x[b,i])": lambda a: np.where(a != 0, 3, a),
+    "where((x[b,i] > 0) & x[b,i] | (x[b,i] == 0), 1, 2)": lambda a: np.where((a > 0) | (a == 0), 1, 2),
+    "roll(x[b,i], i=1) + pad(pad(x[b,i], i=(0,1), value=0.5), i=(0,-1))": lambda a: np.roll(a, 1, 1) + a,
+    "index(i) * x[b,i]": lambda a: np.arange(a.shape[1]) * a,
+    "where(index(i) < x[b,i], 1, 0)": lambda a: (np.arange(a.shape[1]) < a) * 1,
+    "x[b,i] * (x[b,i] > 0)": lambda a: a * (a > 0),
+    "dropout(x[b,i], 0.5)": lambda a: a,
+    "x[b,j] * x[b,i]": lambda a: a * a.sum(1, keepdims=True),
+}
+
+
+def numbers_of(dtype: str, positive: bool = False) -> np.ndarray[Any, Any]:
+    """Values that the type holds exactly, up to the ends of what small integers hold."""
+    if dtype == "bool":
+        return np.ones((2, 5)) if positive else np.array([[0, 1, 1, 0, 1], [1, 1, 1, 0, 0]])
+    if "int" in dtype:
+        values = np.array([[3, 1, 120, 2, 100], [5, 7, 1, 101, 90]])
+        return values if positive or dtype == "uint8" else values * np.array([1, -1, 1, 1, -1])
+    values = np.array([[0.5, 1.5, -3.0, 2.25, 0.25], [1.75, -2.5, 4.0, -0.125, 3.5]])
+    return np.abs(values) if positive else values
+
+
+CASES = [
+    *[
+        (f"{name}({'p' if name in POSITIVE else 'x'}[b,i])", "b,i", judge)
+        for name, judge in POINTWISE.items()
+    ],
+    *[(f"{name}[i](x[b,i])", "b,i" if name in KEEP else "b", judge) for name, judge in ALONG.items()],
+    *[(text, "b,i", judge) for text, judge in TEXTS.items()],
+]
+"""What is computed of x, or of p, which is positive; the axes of the result; what it should be."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [*INTEGERS, *REALS])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # e¹²⁰ is rightly infinite
+def test_every_function_of_every_type(dtype: str, backend: str) -> None:
+    if not has(backend, dtype):
+        pytest.skip(f"{backend} has no {dtype}")
+    lines = [f"y{n}[{left}] = {text}" for n, (text, left, _) in enumerate(CASES)]
+    graph = tn.layer("\n".join(lines), inputs="x p", outputs=" ".join(f"y{n}" for n in range(len(CASES))))
+    x, p = numbers_of(dtype), numbers_of(dtype, positive=True)
+    for found, (text, _, judge) in zip(run(graph, backend, x, p, dtypes=dtype), CASES, strict=True):
+        agree(wide(backend, found), judge((p if "p[b" in text else x).astype(float)), dtype, text)
+
+
+def agree(found: Any, expected: Any, dtype: str, text: str) -> None:
+    """Equal up to rounding in the type; what the type does not hold is infinite."""
+    largest = {"float16": 65504.0, "float64": math.inf}.get(dtype, 3.4e38)
+    expected = np.where(np.abs(expected) > largest, np.copysign(math.inf, expected), expected)
+    eps = EPS.get(dtype, EPS["float32"])
+    scale = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=1.0))
+    np.testing.assert_allclose(
+        found.astype(float), expected, rtol=16 * eps, atol=2 * eps * scale, err_msg=text
+    )
+
+
+def test_every_function_of_the_language_is_tried() -> None:
+    from tensornet.functions import FUNCTIONS
+
+    texts = " ".join(TEXTS)
+    elsewhere = {"concat", "onehot", "int64", "reciprocal", "power"}  # below, and as signs
+    signs = {row.name for row in FUNCTIONS.values() if row.infix and (row.infix in texts or row.infix == "~")}
+    own = {row.name for row in FUNCTIONS.values() if row.implementations}
+    tried = {name for name in FUNCTIONS if f"{name}(" in texts} | set(POINTWISE) | set(ALONG)
+    signs |= {"not_equal", "less_equal", "greater_equal"}
+    assert set(FUNCTIONS) - own == (tried | signs | elsewhere) - {"sum"}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_complex_numbers(dtype: str, backend: str) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((2, 3)) + 1j * generator.standard_normal((2, 3))
+    real = generator.standard_normal(3)
+    half = "float32" if dtype == "complex64" else "float64"
+    for text, expected in [
+        ("y[b] = x[b,i] * g[i]", x @ real),
+        ("y[b,i] = x[b,i] * g[i] / 2 + index(i)", x * real / 2 + np.arange(3)),
+        ("y[b,i] = where(index(i) < 1.5, x[b,i], g[i])", np.where(np.arange(3) < 1.5, x, real)),
+        ("y[b,i] = where(g[i] > 0, exp(x[b,i]), x[b,i] ** 2)", np.where(real > 0, np.exp(x), x**2)),
+    ]:
+        found = run(tn.layer(text, inputs="x g"), backend, x, real, dtypes=[dtype, half])
+        assert BACKENDS[backend].dtype(found) == dtype
+        np.testing.assert_allclose(wide(backend, found), expected, rtol=16 * EPS[dtype], atol=4 * EPS[dtype])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_alone_are_counted_in_int64(dtype: str, backend: str) -> None:
+    ones = np.ones(300)
+    for text, expected in [
+        ("y = x[i] * z[i]", 300),
+        ("y = x[i]", 300),
+        ("y = sum[i](x[i] + z[i])", 600),
+        ("y[i] = 100 * x[i] + 100 * z[i]", [200] * 300),
+        ("y = sum[i]((x[i] > 0) * (z[i] > 0))", 300),
+        ("y[i] = x[i] * z[i]", [1] * 300),
+    ]:
+        graph = tn.layer(text, inputs="x z" if "z" in text else "x")
+        found = run(graph, backend, *[ones] * (1 + ("z" in text)), dtypes=dtype)
+        assert BACKENDS[backend].dtype(found) == "int64"
+        assert wide(backend, found).tolist() == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float32"])
+def test_masks_of_any_type(dtype: str, backend: str) -> None:
+    """`keep != 0` of truth values, integers and numbers; the standard mixes none of them."""
+    generator = np.random.default_rng(0)
+    q, k, v = (generator.standard_normal((1, 1, 3, 4)) for _ in range(3))
+    keep = np.array([[1, 0, 1]])
+    scores = np.where(keep[:, None, None] != 0, q @ k.swapaxes(2, 3) / 2, -np.inf)
+    expected = scipy.special.softmax(scores, -1) @ v
+    graph = models.dot_product_attention(mask="padding")
+    found = run(graph, backend, q, k, v, keep, dtypes=["float32"] * 3 + [dtype])
+    np.testing.assert_allclose(wide(backend, found), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_have_the_type_that_follows(backend: str) -> None:
+    library = BACKENDS[backend]
+    for text, dtype in [
+        ("y[i] = x[i] * index(i)", "float32"),
+        ("y[i] = sin(index(i)) + 0 * x[i]", "float32"),
+        ("y[i] = x[i] > 0", "bool"),
+        ("y = sum[i](x[i] > 0)", "int64"),
+        ("r[i] = index(i) / 2\ny[i] = where(r[i] < 1, r[i], 0.5)", "float32"),
+        ("y[i,v] = onehot[v:3](index(i)) * x[i]".replace("v:3", "v"), "float32"),
+        ("y[i] = where(x[i] > 0, 1, 0.5)", "float32"),
+        ("y[n] = concat[n](x[n], 0)".replace("[n]", "[i]"), "float32"),
+        ("y[i] = x[i] + int64(x[i])", "float32"),
+    ]:
+        graph = tn.layer(text, inputs="x[i]", **({"v": 3} if "v" in text else {}))
+        found = tn.compile(graph, backend=library)({}, library.asarray(np.array([1.5, -1.0, 2.0]), "float32"))
+        assert library.dtype(found) == dtype, text
+
+
+# ---------------------------------------------------------------------------- one floating type
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_floating_types_are_refused(backend: str) -> None:
+    library = BACKENDS[backend]
+    x, w = library.asarray(np.ones((2, 3)), "float64"), library.asarray(np.ones((4, 3)), "float32")
+    for text in ("y[b,o] = x[b,i] * W[o,i]", "y[b,o,i] = x[b,i] + W[o,i]"):
+        f = tn.compile(tn.layer(text, inputs="x"), backend=library)
+        says = r"'x' is float64 and 'W' is float32: numbers are all of one floating type\n"
+        with pytest.raises(
+            tn.DtypeError,
+            match=says + rf"fix: tensornet\.to_backend\(params, '{library.name}', dtype='float64'",
+        ):
+            f({"W": w}, x)
+        assert library.dtype(f({"W": library.asarray(np.ones((4, 3)), "float64")}, x)) == "float64"
+        with pytest.raises(tn.DtypeError, match=says):
+            f({"W": w}, x)
+
+
+def test_under_autocast_torch_decides() -> None:
+    module = tn.module(
+        tn.layer("h[b,o] = x[b,i] * W[o,i]\ny[b,o] = h * index(o)", inputs="x", i=3, o=4), seed=0
+    )
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(x).shape == (2, 4)
+    with pytest.raises(tn.DtypeError, match="'x' is bfloat16 and 'W' is float32"):
+        module(x)
+
+
+# ---------------------------------------------------------------------------- sizes of 0, and nan
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")  # 0 / 0
+def test_nothing_at_all(backend: str, shape: tuple[int, int]) -> None:
+    x = np.ones(shape)
+    for name in ("softmax", "log_softmax", "normalize"):
+        found = run(tn.layer(f"y[b,i] = {name}[i](x[b,i])", inputs="x"), backend, x, dtypes="float32")
+        assert wide(backend, found).shape == shape
+    found = run(tn.layer("y[b] = logsumexp[i](x[b,i])", inputs="x"), backend, x, dtypes="float32")
+    np.testing.assert_array_equal(
+        wide(backend, found), np.full(shape[0], math.log(3) if shape[1] else -np.inf)
+    )
+    for text in ("y[b,i] = x[b,i] / sqrt(i)", "y[b] = x[b,i] / i", "y[b] = x[b,i] * x[b,i] / sqrt(i)"):
+        found = wide(backend, run(tn.layer(text, inputs="x"), backend, x, dtypes="float32"))
+        assert found.shape == (shape if "y[b,i]" in text else shape[:1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_are_none(backend: str) -> None:
+    inf, nan = math.inf, math.nan
+    x = np.array(
+        [[nan, 1.0], [inf, 1000.0], [-inf, 2.0], [-inf, -inf], [inf, nan], [inf, -inf], [800.0, 801.0]]
+    )
+    expected = torch.logsumexp(torch.tensor(x), 1).numpy()
+    found = run(tn.layer("y[b] = logsumexp[i](x[b,i])", inputs="x"), backend, x, dtypes="float64")
+    np.testing.assert_allclose(wide(backend, found), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_half_precision_does_not_overflow_on_the_way(backend: str) -> None:
+    """Squares of numbers beyond 255 are beyond float16."""
+    x = np.array([[2000.0, -2000.0, 1000.0, 0.0] * 8])
+    for text, expected in [
+        ("y[b,i] = normalize[i](x[b,i])", x / np.sqrt(x.var())),
+        ("y[b,i] = gelu_tanh(x[b,i])", np.maximum(x, 0)),
+        ("y[b] = var[i](x[b,i] / 16)", (x / 16).var(1)),
+    ]:
+        expected = (x - x.mean()) / x.std() if "normalize" in text else expected
+        found = run(tn.layer(text, inputs="x"), backend, x, dtypes="float16")
+        np.testing.assert_allclose(wide(backend, found).astype(float), expected, rtol=2e-3, atol=1e-3)
+
+
+@given(st.floats(-50, 50), st.sampled_from([n for n in POINTWISE if n not in (*POSITIVE, "cast", "widen")]))
+def test_a_function_of_a_number_is_that_of_an_array(value: float, name: str) -> None:
+    """`gelu_tanh(1.0)` was the exact gelu."""
+    graph = tn.layer(f"y[i] = x[i] * {name}({value!r})", inputs="x")
+    expected = POINTWISE[name](np.float64(value))
+    np.testing.assert_allclose(tn.compile(graph)({}, np.ones(1)), [expected], rtol=1e-12, atol=1e-12)
