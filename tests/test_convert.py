@@ -45,8 +45,11 @@ def same(found: Any, expected: torch.Tensor, bound: float | None = None) -> None
 
 
 def run(converted: tuple[tn.Graph, dict[str, Any]], *inputs: Any) -> Any:
+    """The model of ours on the same inputs; a mask of numbers is of the type of the weights, as all are."""
     graph, parameters = converted
-    return tn.compile(graph, backend="torch")(parameters, *inputs)
+    dtype = next(each.dtype for each in parameters.values() if each.is_floating_point())
+    given = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
+    return tn.compile(graph, backend="torch")(parameters, *given)
 
 
 # ---------------------------------------------------------------------------- ViT
