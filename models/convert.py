@@ -177,7 +177,10 @@ def _with_constants(graph: Graph, values: Mapping[str, Any]) -> Graph:
     """The graph with parameters that are fixed, as buffers are."""
     leaves = tuple(
         replace(
-            leaf, kind="constant", start=None, value=Constant.of(values[leaf.name].double().cpu().numpy())
+            leaf,
+            kind="constant",
+            start=None,
+            value=Constant.of(values[leaf.name].double().cpu().numpy(), leaf.name),
         )
         if leaf.name in values
         else leaf

@@ -30,7 +30,7 @@ from .functions import FUNCTIONS, Element
 from .graph import Graph
 from .protocol import Backend
 from .schedule import Plan, Result, Step
-from .sizes import product, symbol
+from .sizes import invert_size, product, symbol
 from .spelling import FUNCTION_NAME, Speller, tuple_source
 
 __all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
@@ -109,10 +109,9 @@ class _Writer(Speller):
                     names = {name.name for name in getattr(size, "free_symbols", ())} - known
                     if len(names) == 1 and names & wanted:
                         (name,) = names
-                        lines.append(
-                            self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]")
-                        )
-                        known.add(name)
+                        line = self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]")
+                        lines += line
+                        known |= names if line else set()
             if len(known) == before:
                 more = {
                     name.name
@@ -129,13 +128,12 @@ class _Writer(Speller):
                 wanted |= more
         return lines
 
-    def _size_line(self, name: str, size: Any, observed: str) -> str:
-        import sympy
-
-        whole = sympy.Dummy("observed")
-        solution = sympy.solve(size - whole, symbol(name))[0]
-        source = self.size(solution.subs(whole, sympy.Symbol("@")), quietly=True).replace("@", observed)
-        return f"{self.size_names[name]} = {source}"
+    def _size_line(self, name: str, size: Any, observed: str) -> list[str]:
+        """The line that reads a size from a shape, if the shape tells it."""
+        solution = invert_size(size, name, symbol("@"))
+        if solution is None:
+            return []
+        return [f"{self.size_names[name]} = {self.size(solution, quietly=True).replace('@', observed)}"]
 
     # ---- steps
 

@@ -17,6 +17,7 @@ from .expression import (
     axes_of_index,
     fresh,
     occurring,
+    references,
     relabel,
     rename_tensors,
     sized_by_name,
@@ -25,7 +26,7 @@ from .expression import (
 from .graph import Graph, Leaf
 from .reading import parse_names, read_sizes
 from .shape import Axis, Dim, dim_size, result_dims, scope_of
-from .sizes import evaluate, product, put_in, size_names, symbol
+from .sizes import evaluate, is_name, product, put_in, size_names, symbol
 from .unify import Unifier
 
 __all__ = ["Tensor", "model"]
@@ -96,7 +97,7 @@ def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple
                 f"a graph is called on the tensors of a model, not on {type(each).__name__}",
                 fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
             )
-    if scope and not _SCOPE.fullmatch(scope):
+    if not isinstance(scope, str) or (scope and not _is_scope(scope)):
         raise EquationError(
             f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
         )
@@ -105,6 +106,11 @@ def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple
         raise EquationError("these tensors belong to different models", fix="build them in one function")
     results: tuple[Tensor, ...] = trace.inline(graph, tensors, scope)
     return results[0] if len(results) == 1 else results
+
+
+def _is_scope(text: str) -> bool:
+    """Whether a name after this prefix comes back from a text as it went in."""
+    return bool(_SCOPE.fullmatch(text)) and is_name(text.replace(".", "_") + "_")
 
 
 class _Trace:
@@ -178,7 +184,7 @@ class _Trace:
     def graph(self, outputs: tuple[str, ...]) -> Graph:
         """The finished graph."""
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
-        equations = tuple(self.unifier.equation(equation) for equation in self.equations)
+        equations = tuple(self.unifier.equation(equation) for equation in self._needed(outputs))
         names = {
             name.name for leaf in leaves for dim in leaf.dims for axis in dim for name in _open(axis.size)
         }
@@ -186,6 +192,15 @@ class _Trace:
             names.update(occurring(equation.right))
         by_name = {name for equation in equations for name in sized_by_name(equation.right)}
         return Graph(leaves, equations, outputs, self.unifier.sizes(names, by_name))
+
+    def _needed(self, outputs: tuple[str, ...]) -> list[Equation]:
+        """The equations that the outputs depend on: what the function called and made no use of goes."""
+        wanted, kept = set(outputs), list[Equation]()
+        for equation in reversed(self.equations):
+            if equation.name in wanted:
+                wanted.update(ref.name for ref in references(equation.right))
+                kept.append(equation)
+        return kept[::-1]
 
     # ---- calling a graph
 

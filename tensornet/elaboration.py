@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .equation import Declaration, Equation, einstein, resolve
-from .errors import EquationError, Place, ShapeError, near
+from .errors import EquationError, Place, ShapeError, near, nearest
 from .expression import (
     ELLIPSIS,
     Call,
@@ -17,9 +17,12 @@ from .expression import (
     Ref,
     axes_of_index,
     fresh,
+    is_scalar,
     occurring,
     option_axes,
     references,
+    scalar_value,
+    show_index,
     sized_by_name,
     subexpressions,
     transform,
@@ -75,13 +78,38 @@ def layer(
         u[o]: parameter
         y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
     """
-    given = read_sizes(sizes)
-    statements = parse_block(equations)
-    block = _Block(statements, inputs, given, constants or {}, init or {})
+    block = _Block(parse_block(equations), inputs, read_sizes(sizes), constants or {}, init or {})
+    graph = _graph(block, outputs)
+    _check_every_line_is_read(graph)
+    return graph
+
+
+def rebuild(text: str, outputs: Names, constants: Mapping[str, Any]) -> Graph:
+    """The graph that printed as `text`; it may hold lines that no output needs."""
+    return _graph(_Block(parse_block(text), (), {}, constants, {}), outputs)
+
+
+def _graph(block: _Block, outputs: Names) -> Graph:
     try:
         return block.graph(outputs)
     except RecursionError:
         raise EquationError("the equations are nested too deeply", fix="split the line") from None
+
+
+def _check_every_line_is_read(graph: Graph) -> None:
+    """Refuses a line that does nothing: most often the next one reads another name."""
+    read = {ref.name for equation in graph.equations for ref in references(equation.right)}
+    for equation in graph.equations:
+        if equation.name not in read and equation.name not in graph.outputs:
+            other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
+            meant = (
+                f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
+            )
+            raise EquationError(
+                f"no output depends on '{equation.name}': this line is never read",
+                equation.place,
+                f"{meant}take the line out, or name it in outputs=",
+            )
 
 
 @dataclass
@@ -134,7 +162,7 @@ class _Block:
                 self._declare(each)
         for name, value in constants.items():
             entry = self.known.setdefault(name, _Known("constant"))
-            entry.kind, entry.value = "constant", Constant.of(value)
+            entry.kind, entry.value = "constant", Constant.of(value, name)
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
 
@@ -192,6 +220,8 @@ class _Block:
         line = replace(line, right=self._declare_extents(line.right))
         self._declare_leaves(line)
         line = einstein(line)
+        _check_numbers(line.right)
+        self._check_positions(line)
         scope = self._scope(line.right)
         self._check_given(line)
         self.equations.append(line)
@@ -206,6 +236,16 @@ class _Block:
                     ref.place,
                     "order the lines so that it comes first",
                 )
+
+    def _check_positions(self, line: Equation) -> None:
+        for ref in references(line.right):
+            for entry in ref.index:
+                if isinstance(entry, Ref) and self.known[entry.name].kind == "parameter":
+                    raise EquationError(
+                        f"'{entry.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
+                        entry.place,
+                        f"list '{entry.name}' in inputs=, or its positions in constants=",
+                    )
 
     def _resolve(self, line: Equation) -> Equation:
         indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
@@ -372,7 +412,11 @@ class _Block:
 
     def _leaf(self, name: str, entry: _Known) -> Leaf:
         if entry.dims is None:
-            fix = f'read it in an equation, or give its axes: inputs="{name}[b,i]"'
+            fix = {
+                "input": f'read it in an equation, or give its axes: inputs="{name}[b,i]"',
+                "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
+                "constant": "read it in an equation, or take it out of constants=",
+            }[entry.kind]
             raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
         start = entry.start
         if name in self.init and entry.kind == "parameter":
@@ -412,16 +456,29 @@ class _Block:
         for name in self.given:
             if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
                 continue
-            if name not in self.axes or not self._mentions(name):
-                axes = sorted(axis for axis in self.axes - {ELLIPSIS} if self._mentions(axis))
-                fix = f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
-                message = f"a size is given for '{name}', which is no axis here"
-                raise ShapeError(message, fix=near(name, axes) + fix)
+            if not self._mentions(name):
+                raise ShapeError(
+                    f"a size is given for '{name}', which is no axis here", fix=self._axes_told(name)
+                )
         for leaf in leaves:
             if leaf.kind == "constant" and leaf.value is None:
                 raise EquationError(
                     f"the constant '{leaf.name}' has no value", fix=f'pass constants={{"{leaf.name}": array}}'
                 )
+
+    def _axes_told(self, wrong: str) -> str:
+        """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
+        axes = sorted(name for name in self.axes if name != ELLIPSIS and self._mentions(name))
+        told = near(wrong, axes) + (
+            f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
+        )
+        for tensor, entry in self.known.items():
+            index = _index_of(entry.dims or ())
+            made = [each for each in index if isinstance(each, str) and each not in self.axes]
+            if entry.kind == "parameter" and made:
+                named = show_index(tuple(wrong if each == made[0] else each for each in index))
+                return f"{told}; to size what '{tensor}' is indexed by, add the line {tensor}[{named}]: parameter"
+        return told
 
     def _mentions(self, name: str) -> bool:
         if any(name in axes_of_index(line.left) or name in occurring(line.right) for line in self.lines):
@@ -456,6 +513,15 @@ def _remakes(expression: Expression, axis: str) -> bool:
         )
         for part in subexpressions(expression)
     )
+
+
+def _check_numbers(expression: Expression) -> Expression:
+    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written."""
+    if is_scalar(expression):
+        scalar_value(expression)
+    else:
+        transform(expression, _check_numbers)
+    return expression
 
 
 def _listed(leaves: list[Leaf], kind: str) -> str:

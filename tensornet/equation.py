@@ -25,6 +25,7 @@ from .expression import (
     product_of,
     show,
     show_index,
+    subexpressions,
     sum_of,
     transform,
 )
@@ -90,8 +91,8 @@ def einstein(equation: Equation) -> Equation:
     occurrence of it; each term of a sum is treated on its own; a lone tensor may lose axes.
 
     Raises:
-        EquationError: an axis on the left is unknown, or one on the right can be summed in no
-            product because it occurs only inside a function.
+        EquationError: an axis on the left is unknown; one on the right can be summed in no product
+            because it occurs only inside a function; or in two, inside a factor and outside of it.
     """
     kept = axes_of_index(equation.left)
     right = _sum_out(equation.right, frozenset(kept), True)
@@ -134,10 +135,42 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
         if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
             if axis == ELLIPSIS:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
+            if axis not in summed:
+                _check_one_reading(axis, holding)
             summed.add(axis)
+    for axis in product.summed:
+        if axis not in holders:
+            raise _unknown(axis, product, "the sum")
     inner = kept | summed
     parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
     return contraction(tuple(parts), tuple(summed), product.place)
+
+
+def _check_one_reading(axis: str, holding: list[Expression]) -> None:
+    """Refuses an axis that a factor would sum if it stood alone: `x[c] * silu(x[c]*V[f,c])`."""
+    for factor in holding:
+        if _sums(factor, axis):
+            shown = show(factor)
+            raise EquationError(
+                f"axis '{axis}' may be summed inside {shown}, or over the whole product",
+                locate(factor.place, axis),
+                f"use another letter inside if it is summed there, or write sum[{axis}](…) around what it sums",
+            )
+
+
+def _sums(expression: Expression, axis: str) -> bool:
+    """Whether the products in an expression would leave nothing of an axis, were it not kept."""
+    match expression:
+        case Contraction(factors):
+            holding = [factor for factor in factors if axis in free_axes(factor)]
+            return len(holding) > 1 or (len(holding) == 1 and _sums(holding[0], axis))
+        case Call("add", arguments):
+            return all(_sums(term, axis) for term in arguments if axis in free_axes(term))
+        case Call(_, arguments, axes):
+            holding = [argument for argument in arguments if axis in free_axes(argument)]
+            named = axis in axes or axis in option_axes(expression)
+            return not named and len(holding) == 1 and _sums(holding[0], axis)
+    return False
 
 
 def _is_sum(expression: Expression) -> bool:
@@ -147,15 +180,18 @@ def _is_sum(expression: Expression) -> bool:
 def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
     """Inside a function only products sum; an axis shared by arguments belongs to no product."""
     kind = FUNCTIONS[call.function].kind
+    held = {axis for argument in call.arguments for axis in free_axes(argument)}
+    for axis in (*(call.axes if kind in ("axis", "reduction") else ()), *sorted(option_axes(call))):
+        if axis not in held:
+            raise _unknown(axis, call, call.function)
+    if call.function == "onehot" and call.axes[0] in held:
+        fix = f"give the axis that onehot makes a name of its own, onehot[v]({show(call.arguments[0])})"
+        raise EquationError(f"axis '{call.axes[0]}' occurs inside onehot already", call.place, fix)
     if kind != "reduction":
         for axis in call.axes:
             if axis not in kept:
                 raise _unsummed(axis, call)
     inner = kept | frozenset(call.axes)
-    for axis in option_axes(call):
-        if not any(axis in free_axes(argument) for argument in call.arguments):
-            fix = f"its axes are {', '.join(free_axes(call.arguments[0])) or 'none'}"
-            raise EquationError(f"axis '{axis}' does not occur inside {call.function}", call.place, fix)
     seen: set[str] = set()
     for argument in call.arguments:
         for axis in free_axes(argument):
@@ -163,6 +199,17 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
                 raise _unsummed(axis, call)
         seen.update(free_axes(argument))
     return replace(call, arguments=tuple(_sum_out(argument, inner, False) for argument in call.arguments))
+
+
+def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
+    """The error for an axis that is run over, and is in nothing that is said there."""
+    inside = list(subexpressions(expression))[1:]
+    bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
+    known = dict.fromkeys(axis for part in inside for axis in free_axes(part))
+    fix = f"its axes are {', '.join(known)}" if known else "it has no axes"
+    if bare:
+        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
+    return EquationError(f"axis '{axis}' does not occur inside {where}", expression.place, fix)
 
 
 def _unsummed(axis: str, expression: Expression) -> EquationError:

@@ -14,6 +14,7 @@ __all__ = [
     "ShapeError",
     "TensornetError",
     "near",
+    "nearest",
     "no_positions",
     "outside",
 ]
@@ -76,14 +77,20 @@ class DtypeError(TensornetError, TypeError):
     """Element types disagree, or one cannot do what the equations ask of it."""
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'heads'? ` where one of the known names is a slip away from `name`, else nothing.
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of the known names that `name` is a slip away from, in a letter or in its case.
 
     Names of another length are another word: 'floor' is no slip of 'foo'.
     """
-    alike = [each for each in known if abs(len(each) - len(name)) <= max(1, len(name) // 4)]
-    found = difflib.get_close_matches(name, alike, 1, cutoff=0.7)
-    return f"did you mean '{found[0]}'? " if found else ""
+    alike = {each.lower(): each for each in known if abs(len(each) - len(name)) <= max(1, len(name) // 4)}
+    found = difflib.get_close_matches(name.lower(), alike, 1, cutoff=0.7)
+    return alike[found[0]] if found else None
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'heads'? ` where one of the known names is a slip away from `name`, else nothing."""
+    found = nearest(name, known)
+    return f"did you mean '{found}'? " if found else ""
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:

@@ -30,6 +30,7 @@ __all__ = [
     "Size",
     "axes_of_index",
     "contraction",
+    "flat",
     "fresh",
     "free_axes",
     "is_scalar",
@@ -131,6 +132,18 @@ def contraction(factors: tuple[Expression, ...], summed: tuple[str, ...], place:
     if len(factors) == 1 and not summed:
         return factors[0]
     return Contraction(factors, tuple(sorted(set(summed))), place)
+
+
+def flat(expression: Expression) -> Expression:
+    """The expression with products among its factors and sums among its terms taken apart, as a reader would."""
+    match expression:
+        case Contraction(factors, summed, place):
+            product = product_of(list(factors), place)
+            plain = isinstance(product, Contraction) and not product.summed
+            return contraction(product.factors if plain else (product,), summed, place)  # type: ignore[union-attr]
+        case Call("add", arguments):
+            return sum_of(list(arguments), expression.place)
+    return expression
 
 
 def fresh(name: str, taken: set[str] | frozenset[str]) -> str:

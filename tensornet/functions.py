@@ -14,8 +14,9 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from .errors import EquationError
+from .sizes import is_name
 
-__all__ = ["FUNCTIONS", "Element", "Function", "register"]
+__all__ = ["FUNCTIONS", "RESERVED", "Element", "Function", "register"]
 
 Kind = Literal["pointwise", "axis", "reduction", "structure"]
 Yield = Literal["truth", "same", "real", "number", "own"]
@@ -217,6 +218,9 @@ FUNCTIONS: dict[str, Function] = _table()
 SUM = Function("sum", "reduction", (1, 1), "Σ a")
 """Read as a contraction, so no row of the table; a user meets it as one function among others."""
 
+RESERVED = frozenset({"sum", "pi", "inf"})
+"""Words of the language that are no row of the table."""
+
 
 def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: Callable[..., Any]) -> None:
     """Adds a function of your own to the equation language, for every later equation.
@@ -231,8 +235,8 @@ def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: 
         **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `cupy=...`.
 
     Raises:
-        EquationError: the name is not a Python name, belongs to the language, or no
-            implementation is given.
+        EquationError: the name is not a Python name or belongs to the language, the arity is no
+            number of arrays, or an implementation is missing or cannot be called.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -241,12 +245,18 @@ def register(name: str, *, over_axis: bool = False, arity: int = 1, **backends: 
         >>> f({}, np.array([1.0, 2.0]))
         array([1., 8.])
     """
-    if not name.isidentifier():
-        raise EquationError(f"'{name}' cannot name a function", fix="use letters, digits and '_'")
-    if (name in FUNCTIONS and not FUNCTIONS[name].implementations) or name in ("sum", "pi", "inf"):
+    if not isinstance(name, str) or not is_name(name):
+        raise EquationError(f"{name!r} cannot name a function", fix="use letters, digits and '_'")
+    if (name in FUNCTIONS and not FUNCTIONS[name].implementations) or name in RESERVED:
         raise EquationError(f"'{name}' belongs to the language", fix="register under another name")
     if not backends:
         raise EquationError(f"'{name}' has no implementation", fix=f"register('{name}', numpy=...)")
+    for backend, implementation in backends.items():
+        if not callable(implementation):
+            fix = f"give a function of arrays of {backend}"
+            raise EquationError(f"'{name}' for {backend} is {implementation!r}", fix=fix)
+    if not isinstance(arity, int) or isinstance(arity, bool) or arity < 1:
+        raise EquationError(f"the arity of '{name}' is {arity!r}", fix="give how many arrays it takes")
     kind: Kind = "axis" if over_axis else "pointwise"
     FUNCTIONS[name] = Function(
         name, kind, (arity, arity), "registered by the user", implementations=tuple(backends.items())

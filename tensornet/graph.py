@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .equation import Equation
-from .errors import EquationError, ShapeError, TensornetError
-from .expression import Ref, Size, axes_of_index, references, subexpressions
-from .functions import Element
+from .errors import DtypeError, EquationError, ShapeError, TensornetError, near
+from .expression import Call, Ref, Size, axes_of_index, references, subexpressions
+from .functions import FUNCTIONS, RESERVED, Element
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
-from .sizes import as_size, evaluate, show_size
+from .sizes import LARGEST, as_size, evaluate, show_size, size_names
 
 __all__ = ["Constant", "Graph", "Leaf"]
 
@@ -36,12 +36,28 @@ class Constant:
     data: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, array: Any) -> Constant:
-        """Freezes an array (anything `numpy.asarray` takes)."""
+    def of(cls, array: Any, name: str) -> Constant:
+        """Freezes an array (anything `numpy.asarray` takes).
+
+        Raises:
+            ShapeError: rows differ in length.
+            DtypeError: it holds no numbers.
+        """
         import numpy
 
-        value = numpy.ascontiguousarray(array)
-        return cls(value.dtype.str, numpy.shape(array), value.tobytes())
+        try:
+            value = numpy.asarray(array)
+        except ValueError:  # numpy's word for rows of different lengths
+            raise ShapeError(
+                f"the rows of the constant '{name}' differ in length", fix="give an array"
+            ) from None
+        except (TypeError, RuntimeError) as error:  # a library that keeps its arrays to itself
+            raise DtypeError(
+                f"the constant '{name}' cannot be read: {error}", fix="give a NumPy array"
+            ) from None
+        if value.dtype.kind not in "biufc":
+            raise DtypeError(f"the constant '{name}' holds {value.dtype}", fix="give numbers or truth values")
+        return cls(value.dtype.str, value.shape, value.tobytes())
 
     def array(self) -> Any:
         """The value as a NumPy array."""
@@ -111,8 +127,8 @@ class Graph:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
         self._check_names()
+        self._check_spoken()
         self._check_sizes()
-        _ = self.dims
 
     def _check_names(self) -> None:
         known: set[str] = set()
@@ -139,16 +155,36 @@ class Graph:
         if not self.outputs:
             raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
 
+    def _check_spoken(self) -> None:
+        """A size that equations speak of by a name reads back as nothing else."""
+        tensors = {leaf.name for leaf in self.leaves} | {equation.name for equation in self.equations}
+        for equation in self.equations:
+            for part in subexpressions(equation.right):
+                if isinstance(part, Size) and part.axis in tensors | set(FUNCTIONS) | RESERVED:
+                    owner = "a tensor" if part.axis in tensors else "the language"
+                    raise EquationError(
+                        f"the size '{part.axis}' has a name that belongs to {owner}",
+                        part.place or equation.place,
+                        "give the axis, or the symbol of its size, another name",
+                    )
+
     def _check_sizes(self) -> None:
         for name, size in self.sizes:
-            value = evaluate(size, self.bound)
-            if getattr(value, "is_number", isinstance(value, int)) and not (
-                isinstance(value, int) and value > 0
-            ):
-                raise ShapeError(
-                    f"the size of '{name}' is {size} = {value}",
-                    fix="choose sizes that make it a whole number",
-                )
+            self._check_size(f"'{name}'", size, 1)
+        for tensor, dims in self.dims.items():
+            for dim in dims:
+                self._check_size(f"'{dim[0].name}' in '{tensor}'" if dim else "", dim_size(dim), 0)
+                for axis in dim:
+                    self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
+
+    def _check_size(self, what: str, size: Any, least: int) -> None:
+        value = evaluate(size, self.bound)
+        number = getattr(value, "is_number", isinstance(value, int))
+        if number and not (isinstance(value, int) and least <= value <= LARGEST):
+            shown = f"{size} = {value}" if str(size) != str(value) else str(size)
+            raise ShapeError(
+                f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"
+            )
 
     # ---- parts
 
@@ -205,15 +241,37 @@ class Graph:
             local = set(axes_of_index(equation.left)) | {
                 axis for ref in references(equation.right) for axis in axes_of_index(ref.index)
             }
-            names |= {part.axis for part in subexpressions(equation.right) if isinstance(part, Size)} - local
+            for part in subexpressions(equation.right):
+                match part:
+                    case Size(spoken):
+                        names |= {spoken} - local
+                    case Call("index" | "onehot", axes=over):
+                        names |= set(over) - local
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))
         return tuple(sorted(names - set(self.bound)))
 
     # ---- text
 
+    def _size_lines(self) -> dict[str, Any]:
+        """The sizes that have a value; and those that equations speak of and no axis is called after,
+        which would read back as parameters."""
+        spoken = set[str]()
+        axes = {axis.name for leaf in self.leaves for dim in leaf.dims for axis in dim}
+        for equation in self.equations:
+            axes.update(axes_of_index(equation.left))
+            for part in subexpressions(equation.right):
+                match part:
+                    case Size(axis):
+                        spoken.add(axis)
+                    case Ref(_, index):
+                        axes.update(axes_of_index(index))
+                    case Call(axes=over):
+                        axes.update(over)
+        return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
+
     def __str__(self) -> str:
-        lines = [f"{name}: {value}" for name, value in self.sizes]
+        lines = [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
         lines += [str(leaf) for leaf in self.leaves]
         lines += [str(equation) for equation in self.equations]
         if not self.equations or self.outputs != (self.equations[-1].name,):
@@ -237,7 +295,10 @@ class Graph:
         document = {
             "format": "tensornet.graph",
             "version": 1,
-            "sizes": {name: value if isinstance(value, int) else str(value) for name, value in self.sizes},
+            "sizes": {
+                name: size if isinstance(size, int) else show_size(size)
+                for name, size in self._size_lines().items()
+            },
             "leaves": [str(leaf) for leaf in self.leaves],
             "equations": [str(equation) for equation in self.equations],
             "outputs": list(self.outputs),
@@ -252,7 +313,7 @@ class Graph:
         Raises:
             EquationError: the text is not such a document.
         """
-        layer = importlib.import_module("tensornet.elaboration").layer  # it builds on this module
+        rebuild = importlib.import_module("tensornet.elaboration").rebuild  # it builds on this module
         try:
             document = json.loads(text)
             if document["format"] != "tensornet.graph" or document["version"] != 1:
@@ -263,7 +324,7 @@ class Graph:
                 name: Constant(each["dtype"], tuple(each["shape"]), base64.b64decode(each["data"])).array()
                 for name, each in document["constants"].items()
             }
-            graph: Graph = layer("\n".join(lines), outputs=document["outputs"], constants=constants)
+            graph: Graph = rebuild("\n".join(lines), document["outputs"], constants)
             return graph
         except TensornetError:
             raise
@@ -313,9 +374,17 @@ class Graph:
                     fix=f"leave {name}= out, or build anew",
                 )
             if name not in self.bound and name not in self.open_sizes:
-                fix = f"open sizes: {', '.join(self.open_sizes) or 'none'}"
-                raise ShapeError(f"'{name}' is not an open size of this graph", fix=fix)
+                raise ShapeError(f"'{name}' is not an open size of this graph", fix=self._open_told(name))
         return Graph(self.leaves, self.equations, self.outputs, tuple({**self.bound, **sizes}.items()))
+
+    def _open_told(self, wrong: str) -> str:
+        """Which sizes to bind instead: that of the axis, if one is called so."""
+        for dims in self.dims.values():
+            for size in (axis.size for dim in dims for axis in dim if axis.name == wrong):
+                if size_names(size) or not isinstance(size, int):
+                    names = ", ".join(f"{name}=" for name in size_names(size))
+                    return f"the size of axis '{wrong}' is {show_size(size)}: give {names}"
+        return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
 
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""

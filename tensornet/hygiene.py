@@ -24,7 +24,7 @@ from .sizes import symbol
 
 __all__ = ["hygienic"]
 
-_MARK = "′"  # no axis can be called so
+_MARK = "ʹ"  # a letter to Python, and to nobody else
 
 
 def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:

@@ -15,7 +15,6 @@ import ast
 import math
 import re
 import textwrap
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,14 +34,19 @@ from .expression import (
     sum_of,
     transform,
 )
-from .functions import FUNCTIONS
-from .sizes import as_size, plain, symbol
+from .functions import FUNCTIONS, RESERVED
+from .sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
 
 __all__ = ["parse_block", "parse_names", "parse_size", "read_sizes"]
 
 _KINDS = ("input", "parameter", "constant", "output")
-_DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads the text
 _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
+_COMMENT = re.compile(r"#[^\r\n]*")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
+_ESCAPE = re.compile(r"\\(?!\s*$)")
+"""What `ast` warns of, numbers that run into a word (`1if`) and escapes in quotes. Neither is in the
+language, and warnings are everybody's: silencing them here would silence those of other threads."""
 
 
 def parse_block(text: str) -> tuple[Statement, ...]:
@@ -77,9 +81,12 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
 def parse_size(text: str) -> Any:
     """Reads the text of a size, such as `4 * D + 1`: an integer or a sympy expression."""
     reader = _Reader(f"size: {text}")
-    (statement,) = reader.statements()
-    assert isinstance(statement, Declaration)
-    return statement.size
+    match reader.statements():
+        case (Declaration(kind="size") as declared,):
+            return declared.size
+    raise EquationError(
+        f"{text!r} is not a size", fix="a size is an integer or an expression such as 4*D + 1"
+    )
 
 
 def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,16 +107,22 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        masked = _SCOPED.sub(lambda match: match.group().replace(".", _DOT), text)
-        self.lines = text.splitlines() or [""]
-        self.masked = masked.splitlines() or [""]
+        masked = _SCOPED.sub(lambda match: match.group().replace(".", DOT), _COMMENT.sub("", text))
+        self.lines = _LINE_END.split(text)
+        self.masked = _LINE_END.split(masked)
+        self._check_words()
         self.tree = self._parse(masked)
+
+    def _check_words(self) -> None:
+        for number, line in enumerate(self.masked):
+            found = _RUN_ON.search(line) or _ESCAPE.search(line)
+            if found:
+                place = Place(self.lines[number], number + 1, found.start(), len(found.group()))
+                raise EquationError(f"'{found.group()}' is not part of the language", place, "take it out")
 
     def _parse(self, text: str) -> ast.Module:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return ast.parse(text)
+            return ast.parse(text)
         except SyntaxError as error:
             number = min(max(1, error.lineno or 1), len(self.lines))
             line = self.lines[number - 1]
@@ -175,8 +188,8 @@ class _Reader:
         raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
 
     def name(self, node: ast.AST, name: str) -> str:
-        name = name.replace(_DOT, ".")
-        if name in FUNCTIONS or name in ("sum", "pi", "inf"):
+        name = name.replace(DOT, ".")
+        if name in FUNCTIONS or name in RESERVED:
             raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
         return name
 
@@ -193,7 +206,7 @@ class _Reader:
             if not isinstance(target, ast.Name):
                 fix = f"a tensor is declared as one of: {', '.join(_KINDS)}"
                 raise self.fail(annotation, "this declares no tensor", fix)
-            return Declaration(target.id, "size", size=self.size(annotation), place=place)
+            return Declaration(self.axis(target), "size", size=self.size(annotation), place=place)
         name, entries = self.target(target)
         dims = tuple(self.dim(entry) for entry in entries)
         bare = isinstance(target, ast.Name)
@@ -214,11 +227,11 @@ class _Reader:
 
     def dim(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
         match node:
-            case ast.Slice(lower=ast.Name(id=axis), upper=ast.expr() as upper, step=None):
-                return ((axis, self.size(upper)),)
+            case ast.Slice(lower=ast.Name() as lower, upper=ast.expr() as upper, step=None):
+                return ((self.axis(lower), self.size(upper)),)
             case ast.Slice(lower=ast.Tuple(elts=axes), upper=ast.Tuple(elts=sizes), step=None):
-                names = [axis.id for axis in axes if isinstance(axis, ast.Name)]
-                if len(names) == len(axes) == len(sizes):
+                if len(axes) == len(sizes):
+                    names = self.composite(axes)
                     return tuple((name, self.size(size)) for name, size in zip(names, sizes, strict=True))
             case ast.Tuple(elts=entries):
                 return tuple(pair for entry in entries for pair in self.dim(entry))
@@ -230,7 +243,7 @@ class _Reader:
 
     def size(self, node: ast.expr) -> Any:
         size = self._size(node)
-        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) >= 2**63:
+        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) > LARGEST:
             raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
         return size
 
@@ -240,15 +253,17 @@ class _Reader:
         match node:
             case ast.Constant(value=bool()):
                 pass
-            case ast.Constant(value=int(value)) if value < 2**63:
+            case ast.Constant(value=int(value)) if value <= LARGEST:
                 return value
-            case ast.Name(id=name):
-                return symbol(name)
+            case ast.Name():
+                return symbol(self.axis(node))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.size(operand)
-            case ast.BinOp(
-                left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operator, right=right
-            ):
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                power = self.size(right)
+                if isinstance(power, int) and abs(power) <= LARGEST_POWER:
+                    return sympy.sympify(self.size(left)) ** power
+            case ast.BinOp(left=left, op=operator, right=right):
                 a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
                 match operator:
                     case ast.Add():
@@ -257,10 +272,14 @@ class _Reader:
                         return a - b
                     case ast.Mult():
                         return a * b
-                    case _ if b != 0:
+                    case ast.Div() if b != 0:
                         return a / b
-            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 0 <= power < 16:
-                return self.size(left) ** power
+                    case ast.FloorDiv() if b != 0:
+                        return sympy.floor(a / b)
+            case ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[argument], keywords=[]):
+                return getattr(sympy, name)(self.size(argument))
+            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[]):
+                return getattr(sympy, name)(*(self.size(argument) for argument in arguments))
         raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
 
     # expressions
@@ -271,9 +290,7 @@ class _Reader:
             case ast.Constant(value=bool()):
                 pass
             case ast.Constant(value=int() | float() | complex() as value):
-                if isinstance(value, complex) and not math.isfinite(value.imag):
-                    raise self.fail(node, "this number is infinite", "write a finite one")
-                return Literal(value, place)
+                return Literal(self.number(node, value), place)
             case ast.Name(id="pi"):
                 return Literal(math.pi, place)
             case ast.Name(id="inf"):
@@ -309,6 +326,16 @@ class _Reader:
             value = self.binary(each, each.op, value, self.expression(each.right))
         return value
 
+    def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
+        """The value as arrays can hold it: a whole number beyond 64 bits is a floating one."""
+        try:
+            found = value if not isinstance(value, int) or value <= LARGEST else float(value)
+        except OverflowError:
+            found = complex(0, math.inf)
+        if isinstance(found, complex) and not math.isfinite(found.imag):
+            raise self.fail(node, "this number is infinite", "write a finite one")
+        return found
+
     def binary(self, node: ast.expr, operator: ast.operator, a: Expression, b: Expression) -> Expression:
         place = self.place(node)
         match operator:
@@ -340,14 +367,14 @@ class _Reader:
                 return ELLIPSIS
             case ast.Constant(value=bool()):
                 pass
-            case ast.Constant(value=int(value)):
+            case ast.Constant(value=int(value)) if value <= LARGEST:
                 return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if value <= LARGEST:
                 return -value
-            case ast.Name(id=name) if _DOT not in name:
-                return name
-            case ast.Tuple(elts=entries) if entries and all(isinstance(e, ast.Name) for e in entries):
-                return tuple(entry.id for entry in entries if isinstance(entry, ast.Name))
+            case ast.Name():
+                return self.axis(node)
+            case ast.Tuple(elts=entries) if entries:
+                return self.composite(entries)
             case ast.Subscript(value=ast.Name()):
                 gather = self.expression(node)
                 assert isinstance(gather, Ref)
@@ -356,8 +383,24 @@ class _Reader:
                 raise self.fail(
                     node, "a slice is not an index", "crop with a negative pad: `pad(x, i=(0,-1))`"
                 )
+        raise self.not_an_index(node)
+
+    def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
+        names = tuple(self.axis(entry) for entry in entries)
+        for entry, name in zip(entries, names, strict=True):
+            if names.count(name) > 1:
+                fix = "give each part of a composite axis a name of its own"
+                raise self.fail(entry, f"axis '{name}' is in the composite twice", fix)
+        return names
+
+    def axis(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Name) and DOT not in node.id:
+            return node.id
+        raise self.not_an_index(node)
+
+    def not_an_index(self, node: ast.expr) -> EquationError:
         fix = "inside brackets stand axis names, (h,d), integers, t[b,i] or ..."
-        raise self.fail(node, "this is not an index", fix)
+        return self.fail(node, "this is not an index", fix)
 
     def call(self, node: ast.Call) -> Expression:
         match node.func:
@@ -368,8 +411,12 @@ class _Reader:
                 if not all(isinstance(entry, str) for entry in index):
                     raise self.fail(entries, "a function runs over axes", f"write {name}[j](…)")
                 axes = tuple(str(entry) for entry in index)
+            case ast.Attribute(attr=name):
+                raise self.no_method(node.func, name)
             case _:
                 raise self.fail(node, "this cannot be called", "call a function by its name")
+        if DOT in name:
+            raise self.no_method(node.func, name.rpartition(DOT)[2])
         if name == "sum":
             return self.sum(node, axes)
         if name not in FUNCTIONS:
@@ -378,6 +425,11 @@ class _Reader:
         if name == "index":
             return self.position(node)
         return self.checked(node, name, axes)
+
+    def no_method(self, node: ast.expr, name: str) -> EquationError:
+        over_axes = name == "sum" or (name in FUNCTIONS and FUNCTIONS[name].takes_axes)
+        fix = f"write {name}{'[i]' if over_axes else ''}(x)" if over_axes or name in FUNCTIONS else ""
+        return self.fail(node, "tensors have no methods", fix or "call a function by its name")
 
     def sum(self, node: ast.Call, axes: tuple[str, ...] | None) -> Expression:
         if not axes or len(node.args) != 1 or node.keywords:
@@ -391,15 +443,18 @@ class _Reader:
 
     def position(self, node: ast.Call) -> Expression:
         match node:
-            case ast.Call(args=[ast.Name(id=axis)], keywords=[]):
-                return Call("index", (), (axis,), place=self.place(node))
+            case ast.Call(args=[ast.Name() as axis], keywords=[]):
+                return Call("index", (), (self.axis(axis),), place=self.place(node))
         raise self.fail(node, "index takes one axis name", "write index(i)")
 
     def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
         """A call whose axes, arity and keywords agree with its row of the table."""
         function = FUNCTIONS[name]
         if function.takes_axes and not axes:
-            raise self.fail(node, f"{name} needs the axis it runs over", f"write {name}[j](…)")
+            fix = f"write {name}[j](…)"
+            if name in ("max", "min") and len(node.args) > 1:
+                fix = f"write {name}imum(a, b), or {name}[j](a) over an axis"
+            raise self.fail(node, f"{name} needs the axis it runs over", fix)
         if axes and not function.takes_axes:
             raise self.fail(node, f"{name} runs over no axis", f"write {name}(…)")
         least, most = function.arity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -244,6 +245,13 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
             from sympy import floor
 
             return floor(scalar_size(argument, scope))
+        case Call("power", (base, Literal(int(power)))):
+            return scalar_size(base, scope) ** power
+        case Call("maximum" | "minimum" as name, (a, b)):
+            import sympy
+
+            chosen = sympy.Max if name == "maximum" else sympy.Min
+            return chosen(scalar_size(a, scope), scalar_size(b, scope))
     place: Place | None = expression.place
     raise ShapeError(
         f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
@@ -276,6 +284,12 @@ def size_expression(size: Any) -> Expression:
             return product_of([Literal(int(size.p)), Call("reciprocal", (Literal(int(size.q)),))])
         case sympy.floor():
             return Call("floor", (size_expression(size.args[0]),))
+        case sympy.ceiling():
+            return product_of([Literal(-1), size_expression(sympy.floor(-size.args[0]))])
+        case sympy.Max() | sympy.Min():
+            name = "maximum" if isinstance(size, sympy.Max) else "minimum"
+            first, *others = (size_expression(each) for each in size.args)
+            return functools.reduce(lambda a, b: Call(name, (a, b)), others, first)
     raise ShapeError(f"{size} cannot be written as a size", fix="use + - * / and powers of axis sizes")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import operator
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,13 @@ if TYPE_CHECKING:
     from sympy import Expr, Symbol
 
 __all__ = [
+    "DOT",
+    "LARGEST",
+    "LARGEST_POWER",
     "as_size",
     "evaluate",
+    "invert_size",
+    "is_name",
     "plain",
     "product",
     "put_in",
@@ -36,24 +43,66 @@ def symbol(name: str) -> Symbol:
     return sympy.Symbol("lead" if name == "..." else name)
 
 
+LARGEST = 2**63 - 1
+"""What a dimension of an array can hold at most."""
+
+LARGEST_POWER = 63
+"""The largest exponent in a size: beyond it, only powers of 1 are below `LARGEST`."""
+
+
+DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads a text
+
+
+def is_name(text: str) -> bool:
+    """Whether the text is one plain name, which comes back from source code as it went in."""
+    stable = unicodedata.normalize("NFKC", text) == text
+    return text.isidentifier() and stable and not keyword.iskeyword(text) and DOT not in text
+
+
 def as_size(value: Any, name: str) -> int | Expr:
-    """`value` as a size: a positive integer, or a sympy expression.
+    """`value` as a size: a positive integer, or a sympy expression that a block of text can hold.
 
     Raises:
         ShapeError: it is neither.
     """
     import sympy
 
-    if isinstance(value, sympy.Expr) and not value.is_Integer:
+    if isinstance(value, sympy.Expr) and not value.is_number:
+        _check_formula(value, name)
         return value
     try:
         size = operator.index(int(value) if isinstance(value, sympy.Integer) else value)
     except TypeError:
         size = 0
-    if isinstance(value, bool) or size < 1:
+    if isinstance(value, bool) or not 1 <= size <= LARGEST:
         fix = f"give {name}= a positive integer or a sympy expression"
         raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
     return size
+
+
+def _check_formula(formula: Expr, name: str) -> None:
+    """Refuses what no text of a size says: it would be lost, or run, where the formula is written out."""
+    import sympy
+
+    for part in sympy.preorder_traversal(formula):
+        match part:
+            case sympy.Symbol():
+                if not is_name(part.name):
+                    raise ShapeError(
+                        f"the size of '{name}' holds the symbol {part.name!r}",
+                        fix="call symbols by plain names, such as D",
+                    )
+            case sympy.Pow() if isinstance(part.exp, sympy.Integer) and abs(part.exp) <= LARGEST_POWER:
+                pass
+            case sympy.Rational() | sympy.Add() | sympy.Mul():
+                pass
+            case sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
+                pass
+            case _:
+                raise ShapeError(
+                    f"the size of '{name}' is {formula}, and sizes have no {part}",
+                    fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
+                )
 
 
 def plain(size: int | Expr) -> int | Expr:
@@ -110,9 +159,34 @@ def show_size(size: Any) -> str:
 
 
 def size_source(size: Any) -> str:
-    """The size as Python source over the names of the open axes, in integer arithmetic."""
-    text = str(size)
-    return text.replace("/", "//")
+    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact."""
+    import sympy
+
+    if isinstance(size, int):
+        return str(size)
+
+    def spelled(text: str) -> Symbol:
+        return sympy.Symbol(text)
+
+    def joined(function: str, sizes: Iterable[Any]) -> Symbol:
+        return spelled(f"{function}({', '.join(size_source(each) for each in sizes)})")
+
+    size = size.replace(sympy.floor, lambda inner: spelled(f"({size_source(inner)})"))
+    size = size.replace(sympy.ceiling, lambda inner: spelled(f"(-({size_source(-inner)}))"))
+    size = size.replace(sympy.Max, lambda *sizes: joined("max", sizes))
+    size = size.replace(sympy.Min, lambda *sizes: joined("min", sizes))
+    numerator, denominator = sympy.fraction(sympy.together(size))
+    return str(numerator) if denominator == 1 else f"({numerator}) // ({denominator})"
+
+
+def invert_size(size: Any, name: str, whole: Symbol) -> Any:
+    """What `name` is where the size is `whole`, as a formula; nothing if the size is not linear in it."""
+    import sympy
+
+    numerator, _ = sympy.fraction(sympy.together(size - whole))
+    if not numerator.is_polynomial(symbol(name)) or sympy.degree(numerator, symbol(name)) != 1:
+        return None
+    return sympy.solve(numerator, symbol(name))[0]
 
 
 def solve_size(size: Any, observed: int) -> tuple[str, int] | None:
@@ -122,6 +196,11 @@ def solve_size(size: Any, observed: int) -> tuple[str, int] | None:
     names = list(getattr(size, "free_symbols", ()))
     if len(names) != 1:
         return None
-    solutions = sympy.solve(size - observed, names[0])
-    whole = [int(value) for value in solutions if value.is_Integer and value >= 0]
-    return (names[0].name, whole[0]) if whole else None
+    numerator, _ = sympy.fraction(sympy.together(size - observed))
+    try:
+        roots = sympy.Poly(numerator, names[0]).ground_roots()
+    except sympy.PolynomialError:  # floor(D/2) and Max(3, D) do not tell what D is
+        return None
+    whole = [int(root) for root in roots if root.is_Integer and root >= 0]
+    found = [root for root in whole if root > 0] or whole
+    return (names[0].name, found[0]) if len(found) == 1 else None

@@ -23,7 +23,7 @@ from .expression import (
 from .functions import FUNCTIONS, Element
 from .protocol import Backend
 from .schedule import Plan
-from .sizes import evaluate, product
+from .sizes import evaluate, product, size_source
 
 __all__ = ["FUNCTION_NAME", "Speller", "identifier", "tuple_source"]
 
@@ -79,11 +79,7 @@ class Speller:
         names = {name: sympy.Symbol(self.size_names.get(name.name, name.name)) for name in size.free_symbols}
         if not quietly:
             self.used_sizes.update(name.name for name in size.free_symbols)
-        numerator, denominator = sympy.fraction(sympy.together(size))
-        text = str(numerator.subs(names, simultaneous=True))
-        if denominator != 1:
-            return f"({text}) // ({denominator.subs(names, simultaneous=True)})"
-        return text
+        return size_source(size.subs(names, simultaneous=True))
 
     def shape(self, sizes: Sequence[Any]) -> str:
         return tuple_source([self.size(size) for size in sizes])

@@ -7,7 +7,18 @@ from typing import Any
 
 from .equation import Equation
 from .errors import ShapeError
-from .expression import Expression, Ref, Size, axes_of_index, fresh, occurring, references, rename, transform
+from .expression import (
+    Expression,
+    Ref,
+    Size,
+    axes_of_index,
+    flat,
+    fresh,
+    occurring,
+    references,
+    rename,
+    transform,
+)
 from .shape import Axis, Dim, disagreement, size_expression
 from .sizes import evaluate, put_in, size_names, solve_size, symbol
 
@@ -115,7 +126,7 @@ class Unifier:
                 if expression.axis in spoken
                 else expression
             )
-        return transform(expression, lambda part: self._put_in(part, spoken))
+        return flat(transform(expression, lambda part: self._put_in(part, spoken)))
 
     def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
         """The integers among the named sizes, and the formulas of axes that no tensor sizes."""

@@ -38,6 +38,7 @@ class Block:
     Attributes:
         text: the equations.
         inputs: what `inputs=` takes.
+        outputs: the results that no line reads.
         sizes: the sizes to give to `tn.layer`; empty in a block of open sizes.
         input_shapes: name and shape of each input, in order.
         parameter_shapes: name and shape of each parameter.
@@ -47,6 +48,7 @@ class Block:
 
     text: str
     inputs: str
+    outputs: tuple[str, ...]
     sizes: tuple[tuple[str, int], ...]
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...]
     parameter_shapes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -55,7 +57,7 @@ class Block:
 
     def graph(self) -> tn.Graph:
         """The block as a graph."""
-        return tn.layer(self.text, inputs=self.inputs, **dict(self.sizes))
+        return tn.layer(self.text, inputs=self.inputs, outputs=self.outputs, **dict(self.sizes))
 
     def arrays(self, seed: int = 0) -> tuple[np.ndarray[Any, Any], ...]:
         """Random arrays for the inputs, in order: numbers in [-1, 1], integers near 0, or positions."""
@@ -238,23 +240,31 @@ class _Writer:
             factors[-1] += f"[{','.join(alone)}]"
         if len(factors) == 1 or self.chance(15):
             factors.insert(0, self.scalar())
-        inner = _joined(tuple(within), axes)
+        inner, held = _joined(tuple(within), axes), set[str]()
         for _ in range(self.one_of([0, 0, 1]) if depth > 0 else 0):
-            text, more = self.factor(inner, depth - 1, direct)
+            text, more = self.factor(inner, depth - 1)
             factors.insert(self.draw(st.integers(0, len(factors))), text)
-            axes = _joined(axes, more)
-        text = self.one_of(["", "", "", "-"]) + " * ".join(factors)
+            axes, held = _joined(axes, more), held | self.mentioned(text)
+        text = " * ".join(factors)
         if self.chance(15):
             text += f" / {self.scalar()}"
         if self.chance(10):
             divisor, more = self.ref(inner)
             text, axes = f"{text} / (1 + abs({divisor}))", _joined(axes, more)
-        return text, tuple(axis for axis in axes if axis in within)
+        summed = [axis for axis in axes if axis not in within]
+        if held & set(summed):  # inside the factor it could be summed as well: written out, it is not
+            text = f"sum[{','.join(summed)}]({text})"
+        return self.one_of(["", "", "", "-"]) + text, tuple(axis for axis in axes if axis in within)
 
-    def factor(self, within: Sequence[str], depth: int, direct: bool) -> Text:
+    def mentioned(self, text: str) -> set[str]:
+        """The axes written in an expression, and those of every tensor in it."""
+        words = set(re.findall(r"\w+", text))
+        return words & set(self.sizes) | {a for t in self.tensors if t.name in words for a in _flat(t.dims)}
+
+    def factor(self, within: Sequence[str], depth: int) -> Text:
         if self.chance(60):
             return self.call(within, depth)
-        text, axes = self.expression(within, depth, direct)
+        text, axes = self.expression(within, depth, False)
         return f"({text})", axes
 
     def call(self, within: Sequence[str], depth: int) -> Text:
@@ -406,7 +416,8 @@ class _Writer:
         parameters = [tensor for tensor in self.tensors if tensor.kind == "parameter"]
         bounds = tuple(self.bounds.items())
         dtypes = tuple((tensor.name, self.dtype(tensor)) for tensor in inputs if self.dtype(tensor))
-        return Block(text, shown, given, self.shapes(inputs), self.shapes(parameters), bounds, dtypes)
+        shapes = (self.shapes(inputs), self.shapes(parameters))
+        return Block(text, shown, self.unread(), given, *shapes, bounds, dtypes)
 
     def dtype(self, tensor: _Tensor) -> str:
         """The integer type of an input, if it holds integers: one in four does, and every index."""
@@ -414,6 +425,11 @@ class _Writer:
         if tensor.kind == "index":
             return INTEGERS[1 + number % 5]
         return INTEGERS[number // 4 % 6] if number % 4 == 1 else ""
+
+    def unread(self) -> tuple[str, ...]:
+        rights = " ".join(line.partition(" = ")[2] for line in self.lines)
+        results = [tensor.name for tensor in self.tensors if tensor.kind == "result"]
+        return tuple(name for name in results if not re.search(rf"\b{name}\b", rights))
 
     def declaration(self, tensor: _Tensor) -> str:
         if not tensor.declared:

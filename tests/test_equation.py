@@ -194,7 +194,7 @@ EINSTEIN: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     # the innermost product that holds every occurrence
     ("y[b] = (x[b,i] + u[b,i]) * w[i]", {"x[b,i] + u[b,i] * w[i]": ("i",)}),
     ("y[b] = tanh(u[b,i] * v[b,i]) * x[b]", {"u[b,i] * v[b,i]": ("i",)}),
-    ("y[b] = tanh(u[b,i] * v[b,i]) * x[b,i]", {"tanh(u[b,i] * v[b,i]) * x[b,i]": ("i",)}),
+    ("y[b] = sum[i](tanh(u[b,i] * v[b,i]) * x[b,i])", {"tanh(u[b,i] * v[b,i]) * x[b,i]": ("i",)}),
     ("y[b] = tanh(x[b,i]) * tanh(u[b,i])", {"tanh(x[b,i]) * tanh(u[b,i])": ("i",)}),
     ("y[b] = exp(sum[i](x[b,i]))", {"x[b,i]": ("i",)}),
     # axes that a function binds
@@ -377,7 +377,7 @@ ERRORS = [
         [
             "this is not an index",
             "  line 1: y[b] = x[b,(i,0)]",
-            "                     ^^^^^",
+            "                        ^",
             "fix: inside brackets stand axis names, (h,d), integers, t[b,i] or ...",
         ],
     ),

@@ -1,0 +1,674 @@
+"""Bad input of every kind: an error of the library's own, where the input enters, that says what to do."""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.functions import FUNCTIONS
+from tensornet.sizes import evaluate, solve_size
+
+from .strategies import Block, blocks
+
+D = sympy.Symbol("D")
+DENSE = "y[b,p] = x[b,i] * W[p,i]"
+
+
+def dense(**options: Any) -> tn.Graph:
+    return tn.layer(DENSE, inputs="x", **options)
+
+
+# ---------------------------------------------------------------------------- one text, two readings
+
+AMBIGUOUS = [
+    ("y[b,o] = (x[b,c]*W[f,c]) * silu(x[b,c]*V[f,c]) * Z[o,f]", "c"),
+    ("y[b,o] = x[b,c] * W[f,c] * silu(x[b,c]*V[f,c]) * Z[o,f]", "c"),
+    ("y[b,o] = silu(x[b,c]*V[f,c]) * sigmoid(x[b,c]*W[f,c]) * Z[o,f]", "c"),
+    ("y[b,o] = (x[b,c]*W[f,c] + u[f]) * silu(x[b,c]*V[f,c] + v[f]) * Z[o,f]", "c"),
+    ("y[b,o] = (x[b,c]*W[f,c] + u[f]) * (x[b,c]*V[f,c] + v[f]) * Z[o,f]", "c"),
+    ("y[b] = tanh(x[b,i]*u[i]) * v[i]", "i"),
+    ("y[b] = v[i] * exp(1 + tanh(x[b,i]*u[i]))", "i"),
+    ("y[b,n] = softmax[n](x[b,d]*k[n,d]) * v[n,d]", "d"),
+    ("y[b] = v[i] / (1 + abs(x[b,i]*u[i]))", "i"),
+]
+
+
+@pytest.mark.parametrize(("text", "axis"), AMBIGUOUS)
+def test_an_axis_that_two_products_could_sum_is_refused(text: str, axis: str) -> None:
+    message = (
+        rf"axis '{axis}' may be summed inside (?s:.*)\^(?s:.*)another letter(?s:.*)write sum\[{axis}\]\(…\)"
+    )
+    with pytest.raises(tn.EquationError, match=message):
+        tn.layer(text, inputs="x")
+
+
+def silu(a: np.ndarray) -> np.ndarray:
+    return a / (1 + np.exp(-a))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,o] = x[b,c] * W[f,c] * silu(x[b,e]*V[f,e]) * Z[o,f]",
+        "y[b,o] = sum[c](x[b,c]*W[f,c]) * silu(sum[c](x[b,c]*V[f,c])) * Z[o,f]",
+        "y[b,o] = sum[c](x[b,c]*W[f,c]) * silu(x[b,c]*V[f,c]) * Z[o,f]",
+        "h[b,f] = x[b,c] * W[f,c]\ny[b,o] = h * silu(x[b,c]*V[f,c]) * Z[o,f]",
+    ],
+)
+def test_a_gated_layer_says_which_sum_it_means(text: str) -> None:
+    graph = tn.layer(text, inputs="x", f=5, o=2)
+    params, x = (
+        tn.init(graph, seed=0, dtype="float64", **{a: 3 for a in "ce" if a in graph.open_sizes}),
+        np.eye(4, 3),
+    )
+    expected = ((x @ params["W"].T) * silu(x @ params["V"].T)) @ params["Z"].T
+    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-12)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_an_outer_sum_written_out_reaches_into_the_function() -> None:
+    graph = tn.layer("y[b,o] = sum[c](x[b,c] * silu(x[b,c]*V[o,c]))", inputs="x", c=3, o=2)
+    params, x = tn.init(graph, seed=0, dtype="float64"), np.random.default_rng(0).standard_normal((4, 3))
+    expected = (x[:, None] * silu(x[:, None] * params["V"])).sum(2)
+    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-12)
+    assert "sum[c]" in str(graph)
+    assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,d] = softmax[j](x[b,c]*k[j,c]) * v[j,d]",
+        "y[b,o] = gelu(x[b,i]*W[f,i] + u[f]) * Z[o,f]",
+        "y[b,o] = (g[i]*x[b,i] + s[i]) * W[o,i]",
+        "y[b,o] = (x[b,i] + s) * W[o,i]",
+        "y[b,i] = x[b,i] * sigmoid(x[b,i]*g[i])",
+        "y[b] = mean[i](x[b,i]*g[i]) * v[i]",
+        "y[b] = where(x[b,i]*g[i] > 0, x[b,i]*h[i], 0) * v[i]",
+    ],
+)
+def test_what_can_be_read_in_one_way_only_is_read(text: str) -> None:
+    graph = tn.layer(text, inputs="x")
+    assert tn.layer(str(graph)) == graph
+
+
+# ---------------------------------------------------------------------------- lines that nobody reads
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "h[b,k] = x[b,i] * W[k,i]\ny[b,o] = H[b,k] * V[o,k]",
+            r"no output depends on 'h'(?s:.*)line 1: h\[b,k\](?s:.*)'H' is read as a parameter: did you mean 'h'",
+        ),
+        (
+            "hidden[b,k] = x[b,i] * W[k,i]\ny[b,o] = hiden[b,k] * V[o,k]",
+            r"no output depends on 'hidden'(?s:.*)'hiden' is read as a parameter",
+        ),
+        (
+            "a[b] = x[b]\nc[b] = 2 * a\ny[b] = x[b]",
+            r"no output depends on 'c'(?s:.*)line 2(?s:.*)take the line out",
+        ),
+        ("y[b] = x[b]\nz[b] = 2 * y\ny: output", r"no output depends on 'z'(?s:.*)name it in outputs="),
+    ],
+)
+def test_a_line_that_nobody_reads_is_refused(text: str, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.layer(text, inputs="x")
+
+
+def test_what_a_model_makes_no_use_of_goes() -> None:
+    parts = tn.layer("y[b] = x[b]\nz[b] = 2 * x[b] * W[b]", inputs="x", outputs="y z")
+    graph = tn.model(lambda x: parts(x, scope="a")[0], inputs="x[b]", b=3)
+    assert [equation.name for equation in graph.equations] == ["a.y"]
+    assert [leaf.name for leaf in graph.parameters] == [
+        "a.W"
+    ]  # a signature does not change with what is read
+    assert tn.layer(str(graph)) == graph
+
+
+def test_json_of_a_graph_with_lines_that_nobody_reads_is_read() -> None:
+    graph = tn.layer("y[b] = x[b]\nz[b] = 2 * y", inputs="x", outputs="y z")
+    graph = tn.Graph(graph.leaves, graph.equations, ("y",), graph.sizes)
+    assert tn.Graph.from_json(graph.to_json()) == graph
+
+
+# ---------------------------------------------------------------------------- sizes
+
+
+NO_SIZES: list[Any] = [0, -1, 4.0, True, None, float("nan"), 2**63, np.True_, np.float32(4), [4]]
+NO_SIZES += [
+    sympy.oo,
+    -sympy.oo,
+    sympy.nan,
+    sympy.zoo,
+    sympy.Rational(9, 2),
+    sympy.Float(4),
+    sympy.Integer(0),
+]
+NO_SIZES += [
+    sympy.pi,
+    sympy.I,
+    sympy.true,
+    sympy.sqrt(2) * D,
+    D + sympy.oo,
+    0.5 * D,
+    sympy.sin(D),
+    sympy.sqrt(D),
+]
+NO_SIZES += [2**D, D**64, D % 3, abs(D), sympy.Function("f")(D)]
+NO_SIZES += ["4.0", "4; j=3", "4\nj: 3", "4]: input\nz[b", "input", "", "D/0", "x[b]", "a.b", "4 if D else 5"]
+
+
+@pytest.mark.parametrize(
+    "size",
+    NO_SIZES,
+    ids=repr,
+)
+def test_what_is_no_size_is_refused_where_it_enters(size: Any) -> None:
+    layer = dense()
+    for enter in (
+        lambda: dense(i=size),
+        lambda: tn.model(lambda x: layer(x), inputs="x[b,i]", i=size),
+        lambda: layer.bind(i=size),
+    ):
+        with pytest.raises((tn.ShapeError, tn.EquationError), match=r"size|syntax|language"):
+            enter()
+
+
+@pytest.mark.parametrize("size", [4, np.int64(4), np.uint8(4), sympy.Integer(4), np.array(4)], ids=repr)
+def test_any_whole_number_is_a_size(size: Any) -> None:
+    layer, bound = dense(), dense(i=4)
+    assert dense(i=size) == bound
+    assert layer.bind(i=size) == bound
+    assert tn.model(lambda x: layer(x), inputs="x[b,i]", i=size).bound == {"i": 4}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "D\n    import os",
+        "D; E",
+        "D, E",
+        "",
+        "a b",
+        "a²",
+        "ﬁ",
+        "for",
+        "D)",
+        "D[0]",
+        "a·b",
+        "x.y",
+        "D#",
+        "'D'",
+    ],
+)
+def test_a_symbol_that_is_no_plain_name_is_refused(name: str) -> None:
+    layer = dense()
+    for enter in (
+        lambda: dense(i=2 * sympy.Symbol(name)),
+        lambda: tn.model(lambda x: layer(x), inputs="x[b,i]", i=sympy.Symbol(name)),
+    ):
+        with pytest.raises(tn.ShapeError, match=r"'i' holds the symbol .*(?s:.*)plain names"):
+            enter()
+
+
+@pytest.mark.parametrize("name", ["x", "W", "y", "pi", "inf", "sum", "softmax"])
+def test_a_symbol_that_would_read_back_as_something_else_is_refused(name: str) -> None:
+    with pytest.raises(tn.EquationError, match=rf"the size '{name}' has a name that belongs to"):
+        tn.layer("y[b,p] = x[b,i] * W[p,i] / sqrt(d)", inputs="x", d=sympy.Symbol(name))
+
+
+@pytest.mark.parametrize(
+    "scope",
+    ["a²", "a b", "a\nb", "1a", "a..b", ".a", "a.", "ⅷ", "ﬁ", "a·b", "a[0]", "a;b", "a#", "'a'", 3, None],
+)
+def test_a_scope_that_is_no_dotted_name_is_refused(scope: Any) -> None:
+    layer = dense(p=3)
+    with pytest.raises(tn.EquationError, match=r"the scope .* is not a dotted name"):
+        tn.model(lambda x: layer(x, scope=scope), inputs="x[b,i]")
+
+
+@pytest.mark.parametrize("scope", ["blocks.0.mlp", "λ", "if", "a.if", "softmax", "_a"])
+def test_the_names_of_a_scope_read_back(scope: str) -> None:
+    layer = dense(p=3)
+    graph = tn.model(lambda x: layer(x, scope=scope), inputs="x[b,i]", i=2)
+    assert tn.layer(str(graph)) == graph
+    assert tn.compile(graph)({f"{scope}.W": np.ones((3, 2))}, np.ones((1, 2))).tolist() == [[2, 2, 2]]
+
+
+FORMULAS = [
+    D,
+    2 * D + 1,
+    D / 2 + sympy.Rational(1, 2),
+    D**2,
+    1 / D,
+    sympy.floor(D / 2),
+    sympy.ceiling(D / 3) * 2,
+]
+FORMULAS += [
+    sympy.Max(3, D),
+    sympy.Min(3, D) + sympy.Max(D / 2, sympy.Symbol("E"), 1),
+    (D + 1) ** 15,
+    D**-3 * 6**3,
+]
+
+
+@pytest.mark.parametrize("size", FORMULAS, ids=str)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,i] = x[b,i] / sqrt(i)",
+        "y[b] = x[b] / sqrt(i)",  # the size is nothing but a number in the text
+        "y[b] = x[b,i] * u[i]\nz[b] = y / i",
+        "y[b,j,k] = x[b,(j,k)] * i",
+        "y[b] = roll(x[b], b=i)",
+    ],
+)
+def test_a_graph_with_a_formula_for_a_size_reads_back(text: str, size: Any) -> None:
+    graph = tn.layer(text, inputs="x", i=size)
+    again = tn.Graph.from_json(graph.to_json())
+    assert again == graph == tn.layer(str(graph))
+    assert not again.parameters or text.endswith("y / i")
+    assert again.open_sizes == graph.open_sizes
+    at = next(value for value in (6, 7, 1) if size.subs({"D": value, "E": 2}).is_Integer)
+    bound = graph.bind(**{name: at if name == "D" else 2 for name in graph.open_sizes})
+    assert tn.Graph.from_json(bound.to_json()) == bound == tn.layer(str(bound))
+
+
+@pytest.mark.parametrize("size", FORMULAS[:-1], ids=str)
+def test_a_size_counts_in_integers(size: Any) -> None:
+    """What generated code computes is what the formula says, at every value where the size is whole."""
+    from tensornet.sizes import size_source
+
+    for value in range(1, 12):
+        exact = size.subs({"D": value, "E": 4})
+        if exact.is_Integer:
+            assert eval(size_source(size), {"D": value, "E": 4, "max": max, "min": min}) == exact
+
+
+@pytest.mark.parametrize(
+    ("size", "observed", "value"),
+    [
+        (D, 5, 5),
+        (2 * D + 1, 7, 3),
+        (2 * D + 1, 8, None),
+        ((D + 1) ** 15, 6**15, 5),
+        ((D + 1) ** 15, 6**15 + 1, None),
+        (D * (7 - D), 6, None),
+        (6 / D, 3, 2),
+        (sympy.floor(D / 2), 3, None),
+        (sympy.Max(3, D), 5, None),
+        (3 * D, 0, 0),
+    ],
+    ids=str,
+)
+def test_a_size_is_solved_where_just_one_value_fits(size: Any, observed: int, value: int | None) -> None:
+    assert solve_size(size, observed) == (None if value is None else ("D", value))
+
+
+def test_a_composite_of_a_high_power() -> None:
+    graph = tn.layer("y[b,i,j] = x[b,(i,j)]", inputs="x", i=(D + 1) ** 15, j=2)
+    for length in (2 * 2**15, 7):
+        with pytest.raises(
+            tn.ShapeError, match=r"the size of D cannot be told|axis '\(i,j\)' of 'x'|is 7, and should be"
+        ):
+            tn.compile(graph)({}, np.ones((1, length)))
+    assert tn.compile(graph.bind(D=1))({}, np.ones((1, 2 * 2**15))).shape == (1, 2**15, 2)
+    with pytest.raises(tn.ShapeError, match=r"the size of .* is .* = \d+(?s:.*)whole number"):
+        graph.bind(D=10**6)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "at", "message"),
+    [
+        ("y[b,i] = x[b,i]", {"i": D / 2}, {"D": 3}, r"'i' in 'x' is D/2 = 3/2"),
+        ("y[i] = pad(x[i], i=(0,-5))", {}, {"i": 3}, r"'i' in 'y' is i - 5 = -2"),
+        ("y[b,j] = x[b,i] * W[i,j]", {"i": D - 4}, {"D": 1}, r"'i' in 'x' is D - 4 = -3"),
+    ],
+)
+def test_sizes_that_come_out_wrong_are_refused_when_they_are_bound(
+    text: str, sizes: dict[str, Any], at: dict[str, int], message: str
+) -> None:
+    graph = tn.layer(text, inputs="x", **sizes)
+    with pytest.raises(tn.ShapeError, match=message):
+        graph.bind(**at)
+
+
+def test_a_size_of_positions_alone_can_be_bound() -> None:
+    graph = tn.layer("y[b] = x[b] + sum[j](onehot[j](t))", inputs="x t[()]")
+    assert graph.open_sizes == ("b", "j")
+    np.testing.assert_array_equal(tn.compile(graph.bind(j=3))({}, np.ones(2), np.array(1)), [2, 2])
+
+
+# ---------------------------------------------------------------------------- what layer reads must run
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "y[i] = x[i] * softmax[i](h)",
+            r"axis 'i' does not occur inside softmax(?s:.*)give 'h' its axes(?s:.*)h\[i\]",
+        ),
+        (
+            "y[i] = x[i] * max[k](z)",
+            r"axis 'k' does not occur inside max(?s:.*)give 'z' its axes(?s:.*)z\[k\]",
+        ),
+        ("y[i] = x[i] * sum[k](z)", r"axis 'k' does not occur inside the sum(?s:.*)give 'z' its axes"),
+        ("y[i] = x[i] / sum[i](i)", r"axis 'i' does not occur inside the sum"),
+        ("y[i] = roll(2 * h, i=1) * x[i]", r"axis 'i' does not occur inside roll(?s:.*)give 'h' its axes"),
+        ("y[i] = x[(i,i)]", r"axis 'i' is in the composite twice"),
+        ("(y)[(i,i)] = x[i]", r"axis 'i' is in the composite twice"),
+        (
+            "y[b,i] = onehot[i](x[b,i])",
+            r"axis 'i' occurs inside onehot already(?s:.*)onehot\[v\]\(x\[b,i\]\)",
+        ),
+        ("y[i] = x[i] * 10**400", r"10 \*\* 400 cannot be computed"),
+        ("y[i] = x[i] / 0", r"cannot be computed"),
+        ("y[i] = x[i] * " + "9" * 400, r"this number is infinite"),
+        ("y[i] = x[10**30] * x[i]", r"this is not an index"),
+        (f"y[i] = x[{10**30}] * x[i]", r"this is not an index"),
+        (f"y[i] = roll(x[i], i={10**30})", r"this is not a whole number of positions"),
+        ("y[b,c] = E[t[b],c] * x[b]", r"'t' indexes 'E' and is a parameter(?s:.*)list 't' in inputs="),
+        ("y[a.b] = x[a.b]", r"this is not an index"),
+        ("y[i] = x[i] * index(a.b)", r"this is not an index"),
+    ],
+)
+def test_what_could_not_run_is_refused_where_it_is_written(text: str, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.layer(text, inputs="x")
+
+
+def test_whole_numbers_beyond_64_bits_are_floating() -> None:
+    for backend in ("numpy", "torch"):
+        f = tn.compile(tn.layer(f"y[i] = x[i] / {10**30}", inputs="x"), backend=backend)
+        y = f({}, tn.to_backend({"x": np.full(2, 1e30)}, backend)["x"])
+        np.testing.assert_allclose(np.asarray(y), 1, rtol=1e-12)
+
+
+WORDS = [
+    "b",
+    "h",
+    "i",
+    "j",
+    "k",
+    "d",
+    "x0",
+    "W1",
+    "W2",
+    "0",
+    "1",
+    "-1",
+    "2",
+    "0.5",
+    "10**400",
+    "99999999999999999999",
+    "pi",
+    "inf",
+    "(i,j)",
+    "...",
+    "*",
+    "+",
+    "/",
+    "-",
+    "**",
+    "<",
+    "==",
+    "exp",
+    "log",
+    "floor",
+    "sqrt",
+    "gelu",
+    "softmax[i]",
+    "mean[j]",
+    "max[k]",
+    "sum[i]",
+    "prod[b]",
+    "var[i]",
+    "hardmax[i]",
+    "logsumexp[j]",
+    "normalize[b]",
+    "onehot[d]",
+    "concat[h]",
+    "index(i)",
+    "roll",
+    "pad",
+    "where",
+    "maximum",
+    "x0[b]",
+    "W1[i,j]",
+    "y1",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+]
+
+
+@given(
+    blocks() | blocks(open_sizes=True),
+    st.lists(st.tuples(st.integers(0, 500), st.sampled_from(WORDS)), min_size=1, max_size=2),
+    st.sampled_from([0, 1, 2]),
+)
+def test_a_text_with_slips_is_refused_or_runs(block: Block, slips: list[tuple[int, str]], size: int) -> None:
+    parts = re.findall(r"\w+|\s+|[^\w\s]", block.text)
+    for at, word in slips:
+        parts[at % len(parts)] = word
+    try:
+        graph = tn.layer("".join(parts), inputs=block.inputs, outputs=block.outputs, **dict(block.sizes))
+    except tn.TensornetError:
+        return
+    assert tn.layer(str(graph)) == graph
+    try:
+        run(graph, size)
+    except (
+        tn.ShapeError,
+        tn.DtypeError,
+    ) as error:  # an index beyond the size chosen here, or a result of floats
+        if not re.search("is outside|indexes, and holds", str(error)):
+            raise
+
+
+def run(graph: tn.Graph, size: int) -> None:
+    """Plans and runs a graph, its open sizes at `size`, on zeros where names begin with t, else on noise."""
+    bound = graph.bind(**dict.fromkeys(graph.open_sizes, max(size, 1)))
+    parameters, noise = tn.init(bound, seed=0), np.random.default_rng(0)
+    given = {**graph.bound, **dict.fromkeys(graph.open_sizes, size)}
+    shapes = {leaf.name: [int(evaluate(each, given)) for each in leaf.shape] for leaf in graph.inputs}
+    arrays = [
+        np.zeros(shapes[n], int) if n.startswith("t") else noise.standard_normal(shapes[n]) for n in shapes
+    ]
+    if size:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            tn.compile(bound)(parameters, *arrays)
+
+
+# ---------------------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (DENSE, {"R": 11, "b": 2}, r"'R', which is no axis here\nfix: the axes are b, i, p"),
+        (DENSE, {"P": 11}, r"'P', which is no axis here\nfix: did you mean 'p'\? the axes are b, i, p"),
+        (
+            "y[t,h] = B[x[t],h]",
+            {"n": 4},
+            r"fix: the axes are h, t; to size what 'B' is indexed by, add the line B\[n,h\]",
+        ),
+        (
+            DENSE,
+            {"constants": {"c": [1.0]}},
+            r"the constant 'c' is never used\nfix: .*take it out of constants=",
+        ),
+        ("y[b] = x[b]\nW: parameter", {}, r"the parameter 'W' is never used(?s:.*)W\[\(\)\]: parameter"),
+        ("y[b] = max(x[b], 0)", {}, r"max needs the axis(?s:.*)maximum\(a, b\), or max\[j\]\(a\)"),
+        ("y[b] = min(x[b])", {}, r"min needs the axis(?s:.*)fix: write min\[j\]\(…\)\Z"),
+        ("y[b] = foo(x[b])", {}, r"'foo' is not a function(?s:.*)fix: `tensornet functions` lists all"),
+        ("y[b] = gleu(x[b])", {}, r"'gleu' is not a function(?s:.*)did you mean 'gelu'\?"),
+        ("y[b] = Softmax[b](x[b])", {}, r"'Softmax' is not a function(?s:.*)did you mean 'softmax'\?"),
+        ("y[b] = x.sum()", {}, r"tensors have no methods(?s:.*)fix: write sum\[i\]\(x\)"),
+        ("y[b] = x[b,i].sum()", {}, r"tensors have no methods(?s:.*)fix: write sum\[i\]\(x\)"),
+        ("y[b] = x.exp()", {}, r"tensors have no methods(?s:.*)fix: write exp\(x\)"),
+        ("y[b] = x.view()", {}, r"tensors have no methods(?s:.*)call a function by its name"),
+    ],
+)
+def test_the_fix_is_the_one_that_helps(text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.TensornetError, match=message):
+        tn.layer(text, inputs="x", **options)
+
+
+def test_the_line_that_sizes_a_table_is_the_one_that_the_error_gives() -> None:
+    graph = tn.layer("B[n,h]: parameter\ny[t,h] = B[x[t],h]", inputs="x", n=4, h=2)
+    assert graph.parameters[0].shape == (sympy.Symbol("n"), sympy.Symbol("h"))
+
+
+def test_an_axis_that_goes_by_another_name_says_which() -> None:
+    graph = tn.layer("h[b,i] = x[b,i] * u[i]\ny[b] = h[b,j] * v[j]", inputs="x")
+    names = {"i", "j"} - set(graph.open_sizes)
+    (other,) = {"i", "j"} & set(graph.open_sizes)
+    with pytest.raises(tn.ShapeError, match=rf"the size of axis '{names.pop()}' is {other}: give {other}="):
+        graph.bind(**{"i" if other == "j" else "j": 4})
+
+
+# ---------------------------------------------------------------------------- constants and functions
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ([[1, 2], [3]], tn.ShapeError),
+        ([None, object()], tn.DtypeError),
+        (["a", "b"], tn.DtypeError),
+        (np.array(["2020-01-01"], "datetime64[D]"), tn.DtypeError),
+        (np.zeros(2, [("a", int)]), tn.DtypeError),
+        (torch.ones(2, requires_grad=True), tn.DtypeError),
+        (torch.ones(2, dtype=torch.bfloat16), tn.DtypeError),
+    ],
+)
+def test_a_constant_of_no_numbers_is_refused(value: Any, error: type[tn.TensornetError]) -> None:
+    with pytest.raises(error, match=r"the constant.* 'c'"):
+        tn.layer("y[b] = x[b] * c[i]", inputs="x", constants={"c": value})
+
+
+@pytest.mark.parametrize("name", ["if", "None", "ﬁ", "a·b", "a²", "a.b", "", "a b", 3, "softmax", "pi"])
+def test_a_function_has_a_name_of_its_own(name: Any) -> None:
+    with pytest.raises(tn.EquationError, match=r"cannot name a function|belongs to the language"):
+        tn.register(name, numpy=np.exp)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arity": "2", "numpy": np.hypot}, r"the arity of 'mine' is '2'"),
+        ({"arity": 0, "numpy": np.hypot}, r"the arity of 'mine' is 0"),
+        ({"arity": True, "numpy": np.hypot}, r"the arity of 'mine' is True"),
+        ({"arity": 2.0, "numpy": np.hypot}, r"the arity of 'mine' is 2.0"),
+        ({"numpy": 3}, r"'mine' for numpy is 3"),
+        ({}, r"'mine' has no implementation"),
+    ],
+)
+def test_a_function_is_registered_whole_or_not_at_all(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.register("mine", **options)
+    assert "mine" not in FUNCTIONS
+
+
+# ---------------------------------------------------------------------------- warnings belong to everybody
+
+WARNED = [
+    "y[b] = 1if x else 2",
+    "y[b] = x[b] * 0x1for y",
+    r'y[b] = "\d"',
+    "y[b] = 2.5or x[b]",
+    r"y[b] = f'\{x}'",
+    "1_0in y",
+]
+
+
+@pytest.mark.parametrize("text", WARNED)
+def test_what_python_warns_of_is_an_error_of_ours(text: str) -> None:
+    with pytest.raises(tn.EquationError, match=r"is not part of the language(?s:.*)\^"):
+        tn.layer(text, inputs="x")
+
+
+PIECES = [
+    "1",
+    "0x1f",
+    "2.",
+    ".5",
+    "1e5",
+    "1_0",
+    "0b1",
+    "1j",
+    *[
+        "and",
+        "else",
+        "for",
+        "if",
+        "in",
+        "is",
+        "not",
+        "or",
+        "x",
+        "y[b]",
+        "=",
+        "+",
+        "*",
+        "(",
+        ")",
+        "'",
+        "#",
+        "\\",
+    ],
+]
+
+
+@given(st.lists(st.sampled_from([*PIECES, '"', "\n", " ", "\\d", "f'", "a.1", "é"]), max_size=12))
+def test_reading_a_text_warns_of_nothing(pieces: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for text in ("".join(pieces), "y[b] = " + "".join(pieces)):
+            try:
+                tn.layer(text, inputs="x")
+            except tn.TensornetError:
+                continue
+    assert not caught
+
+
+def test_reading_in_threads_leaves_the_filters_of_warnings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(warnings.filters)
+    seen: list[Any] = []
+    monkeypatch.setattr(warnings, "simplefilter", lambda *_, **__: seen.append("simplefilter"))
+
+    def read() -> None:
+        for _ in range(20):
+            dense()
+            seen.append(list(warnings.filters) == before)
+
+    each = [threading.Thread(target=read) for _ in range(16)]
+    for thread in each:
+        thread.start()
+    for thread in each:
+        thread.join()
+    assert seen == [True] * 320
+    assert warnings.filters == before
+
+
+def test_comments_may_hold_anything() -> None:
+    graph = tn.layer("# it's \"the\" \\d layer of 1if\ny[b] = x[b]  # don't 'a.b'\r\n", inputs="x")
+    assert str(graph) == "x[b]: input\ny[b] = x[b]"
