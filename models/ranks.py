@@ -16,7 +16,7 @@ __all__ = ["Rank", "check_sizes", "choose_ranks"]
 Rank = str | int | float | Sequence[int]
 Ranks = tuple[int, ...]
 
-SEARCHED = 2000
+SEARCHED = 20_000
 """So many choices of ranks are all looked at; of more, those next to the proportional one."""
 
 CLOSE = 0.01
@@ -142,9 +142,10 @@ def _descent(
     while off(best) > CLOSE * target:
         nearest = min(_neighbours(best, full), key=off, default=best)
         if off(nearest) >= off(best):
-            return
+            break
         best = nearest
-        yield best
+    yield best
+    yield from _neighbours(best, full)
 
 
 def _neighbours(ranks: Ranks, full: Ranks) -> Iterator[Ranks]:

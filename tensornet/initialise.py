@@ -273,6 +273,8 @@ class _Deriver:
         weights = [factor for factor in factors if self.free(factor)]
         gains = [weight for weight in weights if self.only_scales(weight, factors, term.summed)]
         rest = [weight for weight in weights if weight not in gains]
+        if term.summed and not rest:
+            gains, rest = [], weights
         if not rest:
             for gain in gains:
                 self.gain(gain, 1.0, scope)
@@ -446,10 +448,14 @@ class _Deriver:
         if not isinstance(term, Contraction):
             return 0.0, 0.0
         scope = self.known.scope(term, scope)
-        data = [set(free_axes(factor)) for factor in term.factors if not self.is_weight(factor)]
-        places = [own & set(term.summed) for own in data]
-        places += [{axis} for axis in term.summed if not any(axis in own for own in data)]
+        places, left = [], set(term.summed)
+        for factor in term.factors:
+            if not self.is_weight(factor):  # the axes of one tensor of data are one vector
+                places.append(left & set(free_axes(factor)))
+                left -= places[-1]
+        places += [{axis} for axis in left]
         sizes = [math.prod(self.known.count(scope, axis) for axis in place) for place in places]
+        sizes = [size for size in sizes if size > 1]
         parts = [self.spread(factor, scope) for factor in term.factors]
         decay = sum(map(_decay, sizes)) + sum(part[0] for part in parts)
         return decay, sum(2 / size + 2 / size**2 for size in sizes) + sum(part[1] for part in parts)
@@ -460,10 +466,8 @@ class _Deriver:
         decay, variance = self.spread(term, scope)
         if not 1 / (1.01 * FAR) <= reached / target <= 1.01 * FAR:
             if not self.is_meant(term, scope):
-                told = (
-                    f"times {math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeably"
-                )
-                self.doubt(term, f"starts {told} off the deviation of what goes in")
+                times = f"{math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeable"
+                self.doubt(term, f"starts at {times} times the deviation of what goes in")
         elif decay > math.log(FAR) and math.sqrt(variance) / 2 > UNPREDICTABLE:
             off = math.exp(math.sqrt(variance) / 2)
             self.doubt(term, f"is a product so long that it may start {off:.2g} times too large or small")

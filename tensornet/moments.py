@@ -28,6 +28,7 @@ from .expression import (
     Literal,
     Ref,
     Size,
+    axes_of_index,
     free_axes,
     is_scalar,
     references,
@@ -223,7 +224,7 @@ class Estimator:
         for one, group in places.items():
             whole = group[0] if len(group) == 1 else Contraction(tuple(group))
             key = one.name if whole == one else show(whole)
-            found.append(_Factor(key, one.index, self.of(whole, scope)))
+            found.append(_Factor(key, _positions(one), self.of(whole, scope)))
         return number, found
 
     def _expectation(
@@ -383,6 +384,14 @@ def _pairings(group: list[tuple[int, _Factor]], most: int) -> Iterator[_Pairing]
         if weight and not any(_apart(a[1], b[1]) for a, b in found):
             yield _Pairing(weight, found)
     yield _Pairing(0.0, ())
+
+
+def _positions(ref: Ref) -> tuple[str | int, ...]:
+    """The axes and numbers in brackets, those of composites and gathers one by one."""
+    found: list[str | int] = []
+    for entry in ref.index:
+        found.extend(axes_of_index((entry,)) if not isinstance(entry, int) else (entry,))
+    return tuple(found)
 
 
 def _apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -21,7 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = {
     0: ("equation", "reading", "errors", "functions", "expression", "sizes", "permutation", "terminal"),
     1: ("graph", "shape", "unify", "elaboration", "composition", "hygiene", "protocol"),
-    2: ("rewrite", "derivative", "schedule", "formula", "initialise", "moments", "device", "arrangement", "search"),
+    2: (
+        "rewrite",
+        "derivative",
+        "schedule",
+        "formula",
+        "initialise",
+        "moments",
+        "device",
+        "arrangement",
+        "search",
+    ),
     3: ("planner", "ordering", "codegen", "spelling", "executable", "calibration", "lowering", "eager"),
     4: ("models", "backends"),
     5: ("cli", "study"),
