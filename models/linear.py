@@ -54,12 +54,16 @@ def linear(
         in_sizes: I₁ … I_N, whose product is the number of input features; up to 12 modes.
         out_sizes: O₁ … O_N, as many (for `dense` any number).
         factorization: one of the above, in any case.
-        rank: 'same', a float for a fraction of the dense parameters, an int, or one for each rank:
+        rank: 'same' for full rank, a float for a fraction of the ∏ Oₖ·∏ Iₖ dense parameters (the
+            nearest number that ranks can give, the bias not counted), an int, or one for each rank:
             2N for tucker (outputs, then inputs), 1 for cp and kronecker, 2N−1 for tt, N−1 for blocktt.
         bias: whether b is added (∏ Oₖ more parameters).
 
     Raises:
         ShapeError: sizes, rank or factorization do not fit.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
 
     Source: Novikov et al. (2015), "Tensorizing neural networks", for block-TT.
 
@@ -91,12 +95,10 @@ def linear(
     factors = form.factors(order)
 
     def parameters(ranks: tuple[int, ...]) -> int:
-        if ranks == full:
-            return prod(ins) * prod(outs)
         known = sizes | dict(zip(names, ranks, strict=True))
         return sum(prod(known[axis] for axis in _axes(factor)) for factor in factors)
 
-    chosen = choose_ranks(rank, full, parameters)
+    chosen = choose_ranks(rank, full, parameters, dense=prod(ins) * prod(outs))
     return _layer(order, order, factors, sizes | dict(zip(names, chosen, strict=True)), bias)
 
 

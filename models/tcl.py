@@ -25,11 +25,15 @@ def tcl(sizes: Sequence[int], ranks: Rank, *, bias: bool = False) -> tn.Graph:
 
     Args:
         sizes: I₁ … I_N, without the batch; up to 12 modes.
-        ranks: R₁ … R_N, an int for all, 'same', or a float for a fraction of the parameters.
+        ranks: R₁ … R_N, an int for all, 'same' for Rₖ = Iₖ, or a float for a fraction of the Σ Iₖ²
+            parameters that 'same' has (the nearest number that ranks can give).
         bias: whether a bias of the output's shape is added.
 
     Raises:
         ShapeError: sizes or ranks do not fit.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction.
 
     Source: thesis eq. 3.0.2; Kossaifi et al. (2017), "Tensor contraction layers for parsimonious
     deep nets".

@@ -41,13 +41,17 @@ def trl(
     Args:
         sizes: I₁ … I_N, without the batch; up to 11 modes.
         outputs: O.
-        rank: 'same', a float for a fraction of the dense parameters, an int, or a rank for each:
-            N+1 for tucker (the modes, then the outputs), 1 for cp, N for tt.
+        rank: 'same' for full rank, a float for a fraction of the ∏ Iₖ·O dense parameters (the nearest
+            number that ranks can give, the bias not counted), an int, or a rank for each: N+1 for
+            tucker (the modes, then the outputs), 1 for cp, N for tt.
         factorization: one of the above, in any case.
         bias: whether b[o] is added (O more parameters).
 
     Raises:
         ShapeError: sizes, rank or factorization do not fit.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
 
     Source: thesis eq. 3.0.5–3.0.8; Kossaifi et al. (2020), "Tensor regression networks".
 
@@ -65,10 +69,10 @@ def trl(
         raise ShapeError(
             f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(_WEIGHTS)}"
         )
-    full = _full_ranks(kind, sizes, outputs)
-    chosen = choose_ranks(
-        rank, full, lambda r: _count(kind, sizes, outputs, r) if r != full else prod(sizes) * outputs
-    )
+    chosen: tuple[int, ...] = ()
+    if kind != "dense":
+        full, dense = _full_ranks(kind, sizes, outputs), prod(sizes) * outputs
+        chosen = choose_ranks(rank, full, lambda ranks: _count(kind, sizes, outputs, ranks), dense)
     numbers = range(1, len(sizes) + 1)
     named: dict[str, Any] = {f"i{n}": size for n, size in enumerate(sizes, 1)} | {"o": outputs}
     named |= dict(zip(_rank_names(kind, len(sizes)), chosen, strict=True))

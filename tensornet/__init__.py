@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from .composition import Tensor, model
 from .elaboration import layer
-from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError
+from .errors import (
+    BackendError,
+    DtypeError,
+    EquationError,
+    ShapeError,
+    TensornetError,
+    TensornetWarning,
+)
 from .formula import parameter_count, parameter_formula, parameter_table
 from .functions import register
 from .graph import Graph
@@ -33,6 +40,7 @@ __all__ = [
     "Step",
     "Tensor",
     "TensornetError",
+    "TensornetWarning",
     "compile",
     "einsum",
     "flop_count",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from .equation import Declaration, Equation, einstein, resolve
-from .errors import EquationError, Place, ShapeError, near, nearest
+from .errors import DtypeError, EquationError, Place, ShapeError, near, nearest
 from .expression import (
     ELLIPSIS,
     Call,
@@ -45,7 +47,7 @@ def layer(
     inputs: Names = (),
     outputs: Names = (),
     constants: Mapping[str, Any] | None = None,
-    init: Mapping[str, float | str] | None = None,
+    init: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Graph:
     """Reads a block of equations as a graph.
@@ -59,14 +61,15 @@ def layer(
             do not show them, as in `"x[b,n,c] t[b,n]"`.
         outputs: the names of the results.
         constants: arrays with a fixed value, by name.
-        init: how a parameter starts, where it is not to be derived: a standard deviation, or
-            `"zeros"` or `"ones"`.
+        init: how a parameter starts, where it is not to be derived: a standard deviation,
+            `"zeros"` or `"ones"`, or an array of its shape.
         **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; what
             is left out is open.
 
     Raises:
         EquationError: the text is not in the language.
         ShapeError: sizes disagree.
+        DtypeError: `init` holds an array of something else than numbers.
 
     Example:
         >>> import tensornet as tn
@@ -84,9 +87,9 @@ def layer(
     return graph
 
 
-def rebuild(text: str, outputs: Names, constants: Mapping[str, Any]) -> Graph:
+def rebuild(text: str, outputs: Names, constants: Mapping[str, Any], init: Mapping[str, Any]) -> Graph:
     """The graph that printed as `text`; it may hold lines that no output needs."""
-    return _graph(_Block(parse_block(text), (), {}, constants, {}), outputs)
+    return _graph(_Block(parse_block(text), (), {}, constants, init), outputs)
 
 
 def _graph(block: _Block, outputs: Names) -> Graph:
@@ -119,7 +122,7 @@ class _Known:
     kind: str
     index: tuple[Index, ...] | None = None
     dims: tuple[Dim, ...] | None = None
-    start: tuple[str, float] | None = None
+    start: tuple[str, float] | Constant | None = None
     place: Place | None = None
     value: Constant | None = None
 
@@ -133,7 +136,7 @@ class _Block:
         inputs: Names,
         given: Mapping[str, Any],
         constants: Mapping[str, Any],
-        init: Mapping[str, float | str],
+        init: Mapping[str, Any],
     ) -> None:
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
@@ -154,7 +157,7 @@ class _Block:
             {name: size for name, size in given.items() if not isinstance(size, int)},
         )
         self.unifier.check_circles()
-        self.init = dict(init)
+        self.init = {name: _start(name, value) for name, value in init.items()}
         self.known: dict[str, _Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
         for each in [*parse_names(inputs, "input"), *declarations]:
@@ -398,8 +401,11 @@ class _Block:
         for equation in self.equations:  # again: a later line may have solved what an earlier one left open
             self._scope(equation.right)
         for name, entry in self.known.items():
-            if entry.value is not None and entry.dims is not None:
-                self._check_constant(name, self.unifier.dims(entry.dims), entry.value)
+            if entry.kind == "parameter":
+                entry.start = self.init.pop(name, entry.start)
+            value = entry.start if isinstance(entry.start, Constant) else entry.value
+            if value is not None and entry.dims is not None:
+                self._check_value(name, entry.kind, self.unifier.dims(entry.dims), value)
         leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
         chosen = tuple(each.name for each in parse_names(outputs, "output")) or tuple(self.declared_outputs)
         if not chosen and self.equations:
@@ -418,16 +424,15 @@ class _Block:
                 "constant": "read it in an equation, or take it out of constants=",
             }[entry.kind]
             raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
-        start = entry.start
-        if name in self.init and entry.kind == "parameter":
-            start = _start(name, self.init.pop(name))
-        dims = self.unifier.dims(entry.dims)
-        return Leaf(name, entry.kind, dims, start, entry.value)
+        if entry.start == ("array", 0.0):
+            fix = f'pass init={{"{name}": array}}'
+            raise EquationError(f"the array that '{name}' starts at is not given", entry.place, fix)
+        return Leaf(name, entry.kind, self.unifier.dims(entry.dims), entry.start, entry.value)
 
-    def _check_constant(self, name: str, dims: tuple[Dim, ...], value: Constant) -> None:
+    def _check_value(self, name: str, kind: str, dims: tuple[Dim, ...], value: Constant) -> None:
         if len(dims) != len(value.shape):
             raise ShapeError(
-                f"the constant '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
+                f"the {kind} '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
             )
         for dim, size in zip(dims, value.shape, strict=True):
             self.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, _index_of(dims)))
@@ -528,14 +533,30 @@ def _listed(leaves: list[Leaf], kind: str) -> str:
     return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
 
 
-def _start(name: str, value: float | str) -> tuple[str, float]:
-    if value in ("zeros", "ones"):
+def _start(name: str, value: Any) -> tuple[str, float] | Constant:
+    """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
+    if isinstance(value, str) and value in ("zeros", "ones"):
         return "value", float(value == "ones")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if hasattr(value, "__array__") and not isinstance(value, Real):
+        return _array(name, value)
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise EquationError(
-            f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros' or 'ones'"
+            f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros', 'ones' or an array"
         )
     return "std", float(value)
+
+
+def _array(name: str, value: Any) -> Constant:
+    """An array of any library, frozen: torch's are taken out of its graph, and bfloat16 is widened."""
+    import numpy
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    array = numpy.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise DtypeError(f"init of '{name}' holds {array.dtype}", fix="give an array of numbers")
+    return Constant.of(array)
 
 
 # ---------------------------------------------------------------------------- ellipsis

@@ -13,6 +13,7 @@ __all__ = [
     "Place",
     "ShapeError",
     "TensornetError",
+    "TensornetWarning",
     "near",
     "nearest",
     "no_positions",
@@ -54,15 +55,23 @@ class TensornetError(Exception):
 
     def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
         self.message, self.place, self.fix = message, place, fix
-        parts = [message]
-        if place is not None:
-            parts.append(place.caret())
-        if fix:
-            parts.append(f"fix: {fix}")
-        super().__init__("\n".join(parts))
+        super().__init__(_told(message, place, fix))
 
     def __reduce__(self) -> tuple[type[TensornetError], tuple[str, Place | None, str]]:
         return type(self), (self.message, self.place, self.fix)
+
+
+class TensornetWarning(UserWarning):
+    """What `tensornet` goes on with, and its user should know; told as an error is."""
+
+    def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
+        super().__init__(_told(message, place, fix))
+
+
+def _told(message: str, place: Place | None, fix: str) -> str:
+    """The message, the line with its caret, and the fix."""
+    parts = [message, place.caret() if place is not None else "", f"fix: {fix}" if fix else ""]
+    return "\n".join(part for part in parts if part)
 
 
 class EquationError(TensornetError, ValueError):

@@ -29,7 +29,7 @@ __all__ = ["Constant", "Graph", "Leaf"]
 
 @dataclass(frozen=True)
 class Constant:
-    """The frozen value of a constant tensor: a table of positions, a mask."""
+    """The frozen value of a constant tensor, or the start of a parameter: a table of positions, a mask."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -65,20 +65,30 @@ class Constant:
 
         return numpy.frombuffer(self.data, dtype=numpy.dtype(self.dtype)).reshape(self.shape)
 
+    def plain(self) -> dict[str, Any]:
+        """The value in JSON's types."""
+        data = base64.b64encode(self.data).decode()
+        return {"dtype": self.dtype, "shape": list(self.shape), "data": data}
+
+    @classmethod
+    def of_plain(cls, document: Mapping[str, Any]) -> Constant:
+        """What `plain` gave."""
+        return cls(document["dtype"], tuple(document["shape"]), base64.b64decode(document["data"]))
+
 
 @dataclass(frozen=True)
 class Leaf:
     """A tensor that no equation defines.
 
-    `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, or nothing, and then
-    it is derived from the equations (`initialise.py`). `holds` says what its elements are, once
-    an array has been seen (`elements.py`).
+    `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, an array, or nothing,
+    and then it is derived from the equations (`initialise.py`). `holds` says what its elements are,
+    once an array has been seen (`elements.py`).
     """
 
     name: str
     kind: str  # "input", "parameter" or "constant"
     dims: tuple[Dim, ...]
-    start: tuple[str, float] | None = None
+    start: tuple[str, float] | Constant | None = None
     value: Constant | None = None
     holds: Element | None = None
 
@@ -89,7 +99,13 @@ class Leaf:
 
     def __str__(self) -> str:
         brackets = ",".join(_show_declared(dim) for dim in self.dims)
-        start = f"({self.start[0]}={self.start[1]!r})" if self.start else ""
+        match self.start:
+            case Constant():
+                start = "(value=...)"  # the array itself stands beside the text
+            case (kind, number):
+                start = f"({kind}={number!r})"
+            case _:
+                start = ""
         scalar = "" if self.kind == "parameter" else "[()]"
         return (
             f"{self.name}[{brackets}]: {self.kind}{start}"
@@ -282,15 +298,10 @@ class Graph:
         return f"<Graph {', '.join(self.outputs)}: {len(self.parameters)} parameters, {len(self.equations)} equations>"
 
     def to_json(self) -> str:
-        """The graph as JSON: its lines in the equation language, and the values of constants."""
-        constants = {
-            leaf.name: {
-                "dtype": leaf.value.dtype,
-                "shape": list(leaf.value.shape),
-                "data": base64.b64encode(leaf.value.data).decode(),
-            }
-            for leaf in self.constants
-            if leaf.value is not None
+        """The graph as JSON: its lines in the equation language, and the values of constants and starts."""
+        constants = {leaf.name: leaf.value.plain() for leaf in self.constants if leaf.value is not None}
+        starts = {
+            leaf.name: leaf.start.plain() for leaf in self.parameters if isinstance(leaf.start, Constant)
         }
         document = {
             "format": "tensornet.graph",
@@ -303,6 +314,7 @@ class Graph:
             "equations": [str(equation) for equation in self.equations],
             "outputs": list(self.outputs),
             "constants": constants,
+            "init": starts,
         }
         return json.dumps(document, indent=1)
 
@@ -320,11 +332,11 @@ class Graph:
                 raise EquationError(f"not a graph of version 1: {document['format']} {document['version']}")
             lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
             lines += document["leaves"] + document["equations"]
-            constants = {
-                name: Constant(each["dtype"], tuple(each["shape"]), base64.b64decode(each["data"])).array()
-                for name, each in document["constants"].items()
-            }
-            graph: Graph = rebuild("\n".join(lines), document["outputs"], constants)
+            constants, starts = (
+                {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
+                for part in ("constants", "init")
+            )
+            graph: Graph = rebuild("\n".join(lines), document["outputs"], constants, starts)
             return graph
         except TensornetError:
             raise

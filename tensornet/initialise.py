@@ -1,25 +1,35 @@
 """Initial values derived from the equations, so that every product keeps the variance.
 
-A product of independent factors with second moments m₁, m₂, …, summed over axes of total size
-S, has second moment S·m₁·m₂·…; the parameters in it share the variance that makes this 1. Each
-summed axis is charged to the parameters that have it. Functions change second moments: E[f(z)²]
-of a standard normal z is taken by Gauss–Hermite quadrature.
+A product of independent factors with mean squares m₁, m₂, …, summed over axes of total size S, has
+the mean square S·m₁·m₂·…; the parameters in it share what makes this 1 (`moments.py` estimates it for
+any expression). What is asked of an expression is handed down to its parts:
 
-    product with a sum            normal, variances as above (Glorot and Bengio 2010; He et al. 2015)
-    factor that only scales       one            gain[c] * normalize[c](x)
-    term of a sum with data       zero           x[b,i] * W[o,i] + bias[o]
-    alone (a table, a token)      normal, variance 1
-    inside a function only        zero
+    product            shared by its weights, each charged for the summed axes that it has
+                       (Glorot and Bengio 2010; He et al. 2015)
+    sum of weights     shared by the terms
+    sum with data      a weight beside it is a bias, and starts at zero; of a product of weights the
+    or a frozen value  last does, so that the others learn (Hu et al. 2021, LoRA)
+    function           its parameters start on the scale that brings it nearest
+    factor that only   one           gain[c] * normalize[c](x)
+    scales
+    alone              1             a table, a token
+
+A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
+reads it asks. Of what no start can bring within a factor of 2 a warning says so.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 import zlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .device import element_type
-from .errors import ShapeError
+from .equation import Equation
+from .errors import EquationError, ShapeError, TensornetWarning
 from .expression import (
     Call,
     Contraction,
@@ -28,19 +38,23 @@ from .expression import (
     free_axes,
     is_scalar,
     references,
-    scalar_value,
+    show,
     subexpressions,
 )
 from .functions import FUNCTIONS
-from .graph import Graph
+from .graph import Constant, Graph
+from .moments import STANDARD, Estimator, Moments, function_of_one
 from .protocol import Backend, load_backend
-from .shape import Scope, scope_of
+from .shape import Scope
 from .sizes import evaluate
 
 __all__ = ["init", "starts"]
 
-TYPICAL = 64
-"""The size assumed for an axis that is open."""
+FAR = 4.0
+"""A mean square this many times too large or too small, a deviation twice, is worth a word."""
+
+UNPREDICTABLE = math.log(10.0)
+"""So is a product of which the logarithm of the deviation is only known this well."""
 
 
 def init(
@@ -68,6 +82,9 @@ def init(
     Raises:
         ShapeError: the size of a parameter is open.
 
+    Warns:
+        TensornetWarning: no values keep the deviation of a product, within a factor of 2.
+
     Example:
         >>> import tensornet as tn
         >>> layer = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=100, o=400)
@@ -89,230 +106,392 @@ def init(
             raise ShapeError(
                 f"the parameter '{leaf}' has an open size", fix=f"give {', '.join(f'{n}=' for n in names)}"
             )
-        kind, number = leaf.start or found[leaf.name]
-        generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
-        if kind == "std" and number > 0:
-            array = generator.standard_normal(shape)
-            array *= number / math.sqrt(float((array**2).mean()))  # exactly the moment, not only on average
+        start = leaf.start or found[leaf.name]
+        if isinstance(start, Constant):
+            array = start.array()
         else:
-            array = numpy.full(shape, number if kind == "value" else 0.0)
+            generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
+            array = _draw(generator, shape, *start)
         arrays[leaf.name] = chosen.asarray(array, dtype, device)
     return arrays
+
+
+def _draw(generator: Any, shape: tuple[int, ...], kind: str, number: float) -> Any:
+    import numpy
+
+    if kind == "value" or not number:
+        return numpy.full(shape, number)
+    array = generator.standard_normal(shape)
+    array *= number / math.sqrt(float((array**2).mean()))  # exactly the moment, not only on average
+    return array
 
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
     deriver = _Deriver(graph)
-    for equation in graph.equations:
-        deriver.equation(equation.name, equation.right)
+    try:
+        for equation in graph.equations:
+            deriver.equation(equation)
+    except RecursionError:
+        place, fix = deriver.line.place, "write the product in fewer lines"
+        raise EquationError("weights are made of weights too many times", place, fix) from None
+    for doubt in deriver.doubts:
+        warnings.warn(doubt, stacklevel=3)
     return {leaf.name: deriver.found.get(leaf.name, ("value", 0.0)) for leaf in graph.parameters}
 
 
 class _Deriver:
-    """Walks the equations in order with the second moment of every tensor at hand."""
+    """Walks the equations in order with the moments of every tensor at hand."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.known = Estimator(graph)
         self.found: dict[str, tuple[str, float]] = {}
-        self.moments: dict[str, float] = {leaf.name: 1.0 for leaf in graph.inputs}
-        for leaf in graph.constants:
-            self.moments[leaf.name] = _constant_moment(leaf)
-        self.weights: dict[str, Expression] = {}  # made of parameters alone, sized by who reads them
+        self.line: Equation
+        self.doubts: list[TensornetWarning] = []
         self.parameters = {leaf.name for leaf in graph.parameters}
-        for leaf in graph.parameters:
-            if leaf.start is not None:
-                self.moments[leaf.name] = leaf.start[1] ** 2
+        self.given = {leaf.name for leaf in graph.leaves if leaf.start or leaf.kind == "constant"}
+        self.leaves: dict[str, frozenset[str]] = {
+            name: frozenset((name,)) for name in self.parameters | self.given
+        }
+        self.read = {ref.name for equation in graph.equations for ref in references(equation.right)}
 
-    def equation(self, name: str, right: Expression) -> None:
-        if self.is_weight(right) and any(
-            ref.name == name for other in self.graph.equations for ref in references(other.right)
-        ):
-            self.weights[name] = right
+    def equation(self, equation: Equation) -> None:
+        """Chooses what an equation is the first to read; a weight waits for who reads it."""
+        self.line, right = equation, equation.right
+        if equation.name in self.read and self.is_weight(right) and self.below(right) & self.parameters:
+            self.known.definitions[equation.name] = equation
+            self.leaves[equation.name] = self.below(right)
             return
-        self.moments[name] = self.moment(right, self.scope(right))
+        self.aim(right, 1.0, self.known.scope(right))
+        found = self.known.of(right)
+        self.known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+
+    # ---- what an expression is made of
 
     def is_weight(self, expression: Expression) -> bool:
-        """Whether nothing but parameters goes into the value, and no axis of the data."""
+        """Whether nothing but parameters and constants goes into the value, and no axis of the data."""
         if any(isinstance(part, Call) and part.function == "index" for part in subexpressions(expression)):
             return False
         names = [ref.name for ref in references(expression)]
-        return bool(names) and all(name in self.parameters or name in self.weights for name in names)
+        return bool(names) and all(name in self.leaves for name in names)
 
-    def is_free(self, expression: Expression) -> bool:
-        """Whether the expression is a parameter (or made of them) whose start is still to be chosen."""
-        return isinstance(expression, Ref) and (
-            expression.name in self.weights
-            or (expression.name in self.parameters and expression.name not in self.moments)
-        )
+    def below(self, expression: Expression) -> frozenset[str]:
+        """The parameters and constants that go into an expression, by way of weights too."""
+        return frozenset().union(*(self.leaves.get(ref.name, ()) for ref in references(expression)))
 
-    def scope(self, expression: Expression) -> Scope:
-        return scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+    def free(self, expression: Expression) -> list[str]:
+        """The parameters in it whose start is still to be chosen."""
+        return sorted(name for name in self.below(expression) if name not in self.known.tensors)
 
-    def count(self, scope: Scope, axis: str) -> float:
-        size = evaluate(scope[axis], self.graph.bound)
-        return float(size) if isinstance(size, int) else float(TYPICAL)
+    def is_elastic(self, expression: Expression) -> bool:
+        """Whether its mean square can be made anything."""
+        match expression:
+            case Ref(name) if name in self.known.definitions:
+                return self.is_elastic(self.known.definitions[name].right)
+            case Ref(name):
+                return name not in self.known.tensors
+            case Contraction(factors):
+                return any(self.is_elastic(factor) for factor in factors if not is_scalar(factor))
+            case Call("add", terms):
+                return all(self.is_elastic(term) for term in terms)
+            case Call(function, arguments) if FUNCTIONS[function].kind == "structure":
+                return all(self.is_elastic(argument) for argument in arguments)
+        return False
 
     # ---- choosing
 
-    def choose(self, name: str, moment: float) -> None:
-        """Gives a parameter, or what a weight is made of, this second moment."""
-        if name in self.parameters:
-            if name not in self.moments:
-                self.moments[name] = moment
-                self.found[name] = ("std", math.sqrt(moment))
+    def start(self, name: str, kind: str, number: float) -> None:
+        """Settles a parameter."""
+        moments = Moments(number if kind == "value" else 0.0, number**2)
+        self.found[name] = (kind, number)
+        if self.known.tensors.get(name) == moments:
             return
-        if name in self.moments:
-            return
-        right = self.weights[name]
-        self.moments[name] = moment
-        if isinstance(right, Contraction):
-            whole = Contraction(right.factors)
-            self.product(right, self.scope(whole), moment)
-        elif isinstance(right, Call) and right.function in ("concat", "pad", "roll", "add"):
-            share = moment / len(right.arguments) if right.function == "add" else moment
-            for part in right.arguments:
-                if self.is_free(part) and isinstance(part, Ref):
-                    self.choose(part.name, share)
-        elif isinstance(right, Ref):
-            self.choose(right.name, moment)
-        else:
-            self.moment(right, self.scope(right))
+        self.known.tensors[name] = moments
+        for line in [line for line in self.known.lines if name in self.leaves[line]]:
+            del self.known.lines[line]
 
-    def product(self, term: Contraction, scope: Scope, target: float = 1.0) -> float:
-        """Chooses the parameters of a product so that it has the second moment `target`."""
+    def aim(self, expression: Expression, target: float, scope: Scope) -> None:
+        """Chooses the parameters of an expression so that its mean square is the target."""
+        if not self.free(expression):
+            return
+        expression, scope = self.behind(expression, scope)
+        match expression:
+            case Ref(name) if name in self.parameters:
+                self.start(name, "std", math.sqrt(target))
+            case Contraction():
+                self.product(expression, target, self.known.scope(expression, scope))
+            case Call("add", terms):
+                self.sum(expression, terms, target, scope)
+            case Call():
+                self.call(expression, target, scope)
+
+    def behind(self, expression: Expression, scope: Scope) -> tuple[Expression, Scope]:
+        """What a weight with a line of its own is, and the sizes there."""
+        while isinstance(expression, Ref) and expression.name in self.known.definitions:
+            expression = self.known.definitions[expression.name].right
+            scope = self.known.scope(expression)
+        return expression, scope
+
+    def sum(self, whole: Call, terms: tuple[Expression, ...], target: float, scope: Scope) -> None:
+        """Beside data or a frozen value a weight is a bias; else the terms share the target."""
+        free = [term for term in terms if self.free(term)]
+        data = [term for term in free if not self.is_weight(term)]
+        if data or len(free) < len(terms):
+            for term in free:
+                if term not in data:
+                    self.vanish(term, target, scope)
+            for term in data:
+                self.aim(term, target / len(data), scope)
+            return
+        new = self.free(whole)
+        spread = [term for term in terms if self.is_spread(term, terms)]
+        for term in terms:
+            if term in spread:
+                self.vanish(term, target, scope)
+            else:
+                self.aim(term, target / (len(terms) - len(spread)), scope)
+        self.rescale(new, whole, target, scope)
+
+    def is_outermost(self, term: Expression) -> bool:
+        """Whether a product is no part of a weight that another reads."""
+        return term is self.line.right or not self.is_weight(term)
+
+    def is_spread(self, term: Expression, terms: Iterable[Expression]) -> bool:
+        """Whether a parameter is the same along an axis of a term beside it: a bias of a weight."""
+        own = set(free_axes(term))
+        return isinstance(term, Ref) and any(own < set(free_axes(other)) for other in terms)
+
+    def product(self, term: Contraction, target: float, scope: Scope) -> None:
+        """Shares the target among the weights of a product, those first that can give least."""
         factors = [factor for factor in term.factors if not is_scalar(factor)]
-        scale = math.prod(self.number(factor, scope) ** 2 for factor in term.factors if is_scalar(factor))
-        free = [factor for factor in factors if self.is_free(factor)]
-        others = [factor for factor in factors if not self.is_free(factor)]
-        given = scale * math.prod(self.moment(factor, scope) for factor in others)
-        total = math.prod(self.count(scope, axis) for axis in term.summed)
-        if not free:
-            return given * total
-        if not term.summed and others and self._only_scales(free, others):
-            for factor in free:
-                assert isinstance(factor, Ref)
-                self._start_at_one(factor.name)
-            return given
-        charges = [1.0] * len(free)
-        unclaimed = target / given if given > 0 else target
+        for factor in factors:
+            if not self.is_weight(factor) and not isinstance(
+                factor, Ref
+            ):  # a table read at positions is a weight
+                self.aim(factor, 1.0, scope)
+        weights = [factor for factor in factors if self.free(factor)]
+        gains = [weight for weight in weights if self.only_scales(weight, factors, term.summed)]
+        rest = [weight for weight in weights if weight not in gains]
+        if term.summed and not rest:
+            gains, rest = [], weights
+        if not rest:
+            for gain in gains:
+                self.gain(gain, 1.0, scope)
+            return
+        new = self.free(Contraction(tuple(rest)))
+        if self.is_outermost(term):
+            target *= self.compensation(term, scope)
+        rigid = [weight for weight in rest if not self.is_elastic(weight)]
+        waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
+        for weight in rigid:
+            self.aim(weight, self.shares(term, waiting, gains, target, scope)[weight], scope)
+            waiting.remove(weight)
+        for weight, share in self.shares(term, waiting, gains, target, scope).items():
+            self.aim(weight, share, scope)
+        for gain in gains:
+            missing = target / self.reached(term, dict.fromkeys(gains, 1.0), scope)
+            self.gain(gain, 1.0 if waiting or 1 / FAR <= missing <= FAR else missing, scope)
+        self.rescale(new, term, target, scope)
+        if self.is_outermost(term):
+            self.check(term, target, scope)
+
+    def only_scales(self, weight: Expression, factors: list[Expression], summed: tuple[str, ...]) -> bool:
+        """Whether a parameter, or a function of one, is spread over others and not summed."""
+        one, own = function_of_one(weight), set(free_axes(weight))
+        if one is None or one.name not in self.parameters or own & set(summed):
+            return False
+        data = {axis for factor in factors if not self.is_weight(factor) for axis in free_axes(factor)}
+        larger = [set(free_axes(factor)) for factor in factors if self.is_weight(factor)]
+        return own <= data or any(own < axes for axes in larger)
+
+    def shares(
+        self,
+        term: Contraction,
+        waiting: list[Expression],
+        gains: list[Expression],
+        target: float,
+        scope: Scope,
+    ) -> dict[Expression, float]:
+        """What each weight is to give: summed axes are charged to those that have them, the rest to all."""
+        if not waiting:
+            return {}
+        charges = dict.fromkeys(waiting, 1.0)
         for axis in term.summed:
-            holders = [n for n, factor in enumerate(free) if axis in free_axes(factor)]
-            size = self.count(scope, axis)
-            for n in holders:
-                charges[n] *= size ** (-1.0 / len(holders))
-            unclaimed /= 1.0 if holders else size
-        for factor, charge in zip(free, charges, strict=True):
-            assert isinstance(factor, Ref)
-            self.choose(factor.name, charge * unclaimed ** (1.0 / len(free)))
-        return target
+            holders = [weight for weight in charges if axis in free_axes(weight)]
+            for weight in holders:
+                charges[weight] *= self.known.count(scope, axis) ** (-1.0 / len(holders))
+        given = self.reached(term, dict.fromkeys(gains, 1.0) | charges, scope)
+        given = given if math.isfinite(given) and given > 0 else math.prod(charges.values())
+        each = (target / given) ** (1.0 / len(waiting))
+        return {weight: charge * each for weight, charge in charges.items()}
 
-    def _only_scales(self, free: list[Expression], others: list[Expression]) -> bool:
-        axes = {axis for factor in others for axis in free_axes(factor)}
-        return all(set(free_axes(factor)) <= axes for factor in free)
+    def reached(self, term: Contraction, squares: Mapping[Expression, float], scope: Scope) -> float:
+        """The mean square of a product, were these the mean squares of some factors."""
+        self.known.trial = {factor: Moments(0.0, square) for factor, square in squares.items()}
+        found = self.known.of(term, scope).square
+        self.known.trial = {}
+        return found
 
-    def _start_at_one(self, name: str) -> None:
-        if name in self.parameters:
-            self.found[name], self.moments[name] = ("value", 1.0), 1.0
-        else:
-            self.choose(name, 1.0)
+    def gain(self, expression: Expression, target: float, scope: Scope) -> None:
+        """A factor that only scales starts at a constant: one, or where its function comes nearest to it."""
+        one = function_of_one(expression)
+        assert one is not None
+        if one == expression:
+            self.start(one.name, "value", math.sqrt(target))
+            return
 
-    def number(self, expression: Expression, scope: Scope) -> float:
-        value = scalar_value(expression, lambda axis: self.count(scope, axis))
-        return abs(value) if value is not None and math.isfinite(abs(value)) else 1.0
+        def off(value: float) -> float:
+            self.start(one.name, "value", value)
+            reached = self.known.of(expression, scope).square
+            return abs(math.log(reached / target)) if 0 < reached < math.inf else math.inf
 
-    # ---- second moments
+        values = sorted((n / 20 for n in range(-40, 41)), key=lambda value: (abs(value), -value))
+        errors = {value: off(value) for value in values}
+        enough = math.log(FAR) if errors[0.0] <= math.log(FAR) else max(math.log(2.0), min(errors.values()))
+        self.start(one.name, "value", next(value for value in values if errors[value] <= enough))
 
-    def moment(self, expression: Expression, scope: Scope) -> float:
-        """The second moment of a value, parameters in it chosen on the way."""
+    def vanish(self, expression: Expression, target: float, scope: Scope) -> None:
+        """A weight starts at zero, all but one of its factors alive, on the scale of the target."""
+        expression, scope = self.behind(expression, scope)
         match expression:
             case Ref(name):
-                if self.is_free(expression):
-                    self.choose(name, 1.0)
-                return self.moments.get(name, 1.0)
-            case _ if is_scalar(expression):
-                return self.number(expression, scope) ** 2
-            case Contraction():
-                inner = self.scope(Contraction(expression.factors))
-                return self.product(expression, Scope({**scope.sizes, **inner.sizes}, scope.assumed))
-            case Call("add", terms):
-                return self.sum(terms, scope)
-            case Call():
-                return self.call(expression, scope)
-        return 1.0
+                if name not in self.known.tensors:
+                    self.start(name, "value", 0.0)
+            case Contraction(factors):
+                self.vanish_product(expression, [f for f in factors if self.free(f)], target, scope)
+            case Call(_, arguments):
+                for argument in arguments:
+                    if self.free(argument):
+                        self.vanish(argument, target, scope)
 
-    def sum(self, terms: tuple[Expression, ...], scope: Scope) -> float:
-        """Beside data a parameter is a bias, and starts at zero; parameters alone share the moment."""
-        data = [term for term in terms if not self.is_weight(term)]
-        if data:
-            for term in terms:
-                if self.is_free(term) and isinstance(term, Ref):
-                    self._start_at_zero(term.name)
-        else:
-            for term in terms:
-                if self.is_free(term) and isinstance(term, Ref):
-                    self.choose(term.name, 1.0 / len(terms))
-        return sum(self.moment(term, scope) for term in terms)
+    def vanish_product(
+        self, term: Contraction, weights: list[Expression], target: float, scope: Scope
+    ) -> None:
+        """The last of the weights starts at zero, unless what is settled makes the product zero already."""
+        is_zero = self.reached(term, dict.fromkeys(weights, 1.0), scope) == 0
+        last = weights[-1]
+        others = [factor for factor in term.factors if factor is not last and not is_scalar(factor)]
+        own = set(self.free(last)).difference(*(self.free(factor) for factor in others))
+        self.aim(term, target, scope)
+        if is_zero or not own:
+            return
+        for name in own:
+            del self.known.tensors[name]
+        self.vanish(last, 1.0, scope)
 
-    def _start_at_zero(self, name: str) -> None:
-        if name in self.parameters:
-            self.found[name], self.moments[name] = ("value", 0.0), 0.0
-        else:
-            self.choose(name, 1.0)
-
-    def call(self, call: Call, scope: Scope) -> float:
+    def call(self, call: Call, target: float, scope: Scope) -> None:
+        """Arguments beside data start at zero or one; weights on the scale that the function asks for."""
         function = FUNCTIONS[call.function]
-        inner = self.scope(call.arguments[0]) if call.arguments else scope
+        if not self.is_weight(call):
+            for argument in call.arguments:
+                if function.kind == "pointwise" and self.is_weight(argument):
+                    self.vanish(argument, 1.0, scope)
+                self.aim(argument, 1.0, scope)
+            return
+        carries = function.kind == "structure" or call.function in ("where", "cast", "widen", "dropout")
+        new = self.free(call)
         for argument in call.arguments:
-            if function.kind == "pointwise" and self.is_free(argument) and isinstance(argument, Ref):
-                self._start_at_zero(argument.name)
-        moments = [self.moment(argument, self._inside(argument, scope)) for argument in call.arguments]
-        over = (
-            math.prod(self.count(inner, axis) for axis in call.axes) if function.kind != "structure" else 1.0
+            self.aim(argument, target if carries else 1.0, self.known.scope(argument, scope))
+        if not carries:
+            self.rescale(new, call, target, scope, most=2.0)
+
+    # ---- joint corrections
+
+    def rescale(
+        self, names: list[str], whole: Expression, target: float, scope: Scope, most: float = math.exp(12)
+    ) -> None:
+        """Multiplies deviations by one factor, that nearest to 1 which brings the whole to the target."""
+        stds = {name: self.found[name][1] for name in names if self.found[name][0] == "std"}
+
+        def off(step: float) -> float:
+            for name, number in stds.items():
+                self.start(name, "std", number * math.exp(step))
+            reached = self.known.of(whole, scope).square
+            return math.log(reached / target) if 0 < reached < math.inf else math.inf
+
+        if not stds or not target or abs(off(0.0)) < 0.02:
+            return
+        steps = [0.25 * n for n in range(-48, 49) if 0.25 * n <= math.log(most)]
+        errors = [off(step) for step in steps]
+        crossings = [
+            (low, high)
+            for (low, a), (high, b) in itertools.pairwise(zip(steps, errors, strict=True))
+            if a * b <= 0 and math.isfinite(a) and math.isfinite(b)
+        ]
+        if crossings:
+            off(_bisected(off, *min(crossings, key=lambda each: abs(each[0] + each[1]))))
+            return
+        enough = min(map(abs, errors)) + 0.1
+        off(
+            min(
+                (step for step, error in zip(steps, errors, strict=True) if abs(error) <= enough),
+                key=abs,
+                default=0.0,
+            )
         )
-        match call.function:
-            case "softmax" | "hardmax" | "mean":
-                return (moments[0] if call.function == "mean" else 1.0) / over
-            case "normalize" | "sign" | "index" | "logsumexp" | "log_softmax":
-                return 1.0
-            case "onehot":
-                return 1.0 / self.count(scope, call.axes[0])
-            case "where" if is_scalar(call.arguments[1]) or is_scalar(call.arguments[2]):
-                return moments[2] if is_scalar(call.arguments[1]) else moments[1]  # the number is a mask
-            case "concat" | "where" | "maximum" | "minimum":
-                return (
-                    sum(moments[-2:]) / len(moments[-2:])
-                    if call.function != "concat"
-                    else sum(moments) / len(moments)
-                )
-        if len(moments) == 1 and function.kind == "pointwise" and function.scalar is not None:
-            return _through(call.function, moments[0])
-        return moments[0] if moments else 1.0
 
-    def _inside(self, argument: Expression, scope: Scope) -> Scope:
-        inner = self.scope(argument)
-        return Scope({**scope.sizes, **inner.sizes}, {**scope.assumed, **inner.assumed})
+    def compensation(self, term: Contraction, scope: Scope) -> float:
+        """How much larger the target of a long product is, since what it typically is falls behind its mean square.
+
+        A χ² of S degrees of freedom has a logarithm of log S − 1/S − 1/(3S²) at its mean, nearly.
+        """
+        decay, _ = self.spread(term, scope)
+        return math.exp(max(0.0, decay - math.log(FAR)))
+
+    def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
+        """By how much the logarithm of a product's square lies below that of its mean, and its variance."""
+        term, scope = self.behind(term, scope)
+        if isinstance(term, Ref) and term.name in self.parameters:
+            size = math.prod(self.known.count(scope, axis) for axis in free_axes(term))
+            return (-_decay(size), 0.0)
+        if not isinstance(term, Contraction):
+            return 0.0, 0.0
+        scope = self.known.scope(term, scope)
+        places, left = [], set(term.summed)
+        for factor in term.factors:
+            if not self.is_weight(factor):  # the axes of one tensor of data are one vector
+                places.append(left & set(free_axes(factor)))
+                left -= places[-1]
+        places += [{axis} for axis in left]
+        sizes = [math.prod(self.known.count(scope, axis) for axis in place) for place in places]
+        sizes = [size for size in sizes if size > 1]
+        parts = [self.spread(factor, scope) for factor in term.factors]
+        decay = sum(map(_decay, sizes)) + sum(part[0] for part in parts)
+        return decay, sum(2 / size + 2 / size**2 for size in sizes) + sum(part[1] for part in parts)
+
+    def check(self, term: Contraction, target: float, scope: Scope) -> None:
+        """Says so where no start brings a product near its target, or none can be foretold."""
+        reached = self.known.of(term, scope).square
+        decay, variance = self.spread(term, scope)
+        if not 1 / (1.01 * FAR) <= reached / target <= 1.01 * FAR:
+            if not self.is_meant(term, scope):
+                times = f"{math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeable"
+                self.doubt(term, f"starts at {times} times the deviation of what goes in")
+        elif decay > math.log(FAR) and math.sqrt(variance) / 2 > UNPREDICTABLE:
+            off = math.exp(math.sqrt(variance) / 2)
+            self.doubt(term, f"is a product so long that it may start {off:.2g} times too large or small")
+
+    def is_meant(self, term: Contraction, scope: Scope) -> bool:
+        """Whether a product is off by what the user gave, or by data that are zero."""
+        data = [factor for factor in term.factors if not self.is_weight(factor) and not is_scalar(factor)]
+        return bool(self.below(term) & self.given) or any(not self.known.of(f, scope).square for f in data)
+
+    def doubt(self, term: Contraction, what: str) -> None:
+        names = sorted(self.below(term) - self.given)
+        fix = f"scale it by a number, normalize within it, or say how {', '.join(names)} start, by init="
+        place = term.place or self.line.place
+        self.doubts.append(TensornetWarning(f"in '{self.line.name}', {show(term)} {what}", place, fix))
 
 
-def _through(function: str, moment: float) -> float:
-    """E[f(z·√m)²] for a standard normal z; 1 where that does not exist."""
-    import numpy
-
-    compute = FUNCTIONS[function].scalar
-    assert compute is not None
-    points, weights = numpy.polynomial.hermite_e.hermegauss(40)
-    total = 0.0
-    try:
-        for point, weight in zip(points, weights, strict=True):
-            total += float(weight) * float(compute(float(point) * math.sqrt(moment))) ** 2
-    except (ArithmeticError, ValueError):
-        return 1.0
-    total /= math.sqrt(2.0 * math.pi)
-    return total if math.isfinite(total) and 0.0 < total < 1e6 else 1.0
+def _decay(size: float) -> float:
+    return 1 / size + 1 / (3 * size**2) if size > 1 else 0.0
 
 
-def _constant_moment(leaf: Any) -> float:
-    array = leaf.value.array()
-    if array.dtype.kind not in "fc" or not array.size:
-        return 1.0
-    finite = abs(array[abs(array) < 1e6]) ** 2
-    return float(finite.mean()) if finite.size and finite.mean() > 0 else 1.0
+def _bisected(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where the function crosses zero."""
+    sign = math.copysign(1.0, function(low))
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) * sign > 0 else (low, middle)
+    return (low + high) / 2

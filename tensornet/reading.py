@@ -4,6 +4,7 @@ block       := { equation | declaration }                      one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
              | parameter(std=0.02) | parameter(value=0)         how it starts
+             | parameter(value=...)                             at an array, given beside the text
              | name: output
              | axis: size                                       i: 4
 expression  := see `expression`
@@ -219,6 +220,8 @@ class _Reader:
             case ast.Call(
                 func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]
             ):
+                if name == "value" and isinstance(value, ast.Constant) and value.value is ...:
+                    return "parameter", (("array", 0.0),)
                 number = self.expression(value)
                 if name not in ("std", "value") or not isinstance(number, Literal):
                     raise self.fail(node, "a parameter starts from std= or value=", "`parameter(std=0.02)`")

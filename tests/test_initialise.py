@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -129,3 +132,234 @@ def test_one_seed_one_start_whatever_else_is_in_the_graph() -> None:
     assert not np.array_equal(
         one["W"], tn.init(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), seed=6)["W"]
     )
+
+
+# ---------------------------------------------------------------------------- weights made of weights
+
+
+class Weights:
+    """Writes random weights: products, sums, functions, norms and lines of their own, nested."""
+
+    FUNCTIONS = ("tanh({})", "softplus({})", "exp({})", "sigmoid({})", "sin({})", "square({})", "gelu({})")
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lines: list[str] = []
+        self.sizes: dict[str, int] = {}
+        self.parameters: list[tuple[str, tuple[str, ...]]] = []
+
+    def axis(self, letter: str) -> str:
+        name = f"{letter}{len(self.sizes)}"
+        self.sizes[name] = self.random.choice([1, 3, 4, 6, 8])
+        return name
+
+    def parameter(self, axes: list[str]) -> str:
+        sizes = [self.sizes[axis] for axis in axes]
+        same = [name for name, own in self.parameters if [self.sizes[axis] for axis in own] == sizes]
+        if same and self.random.random() < 0.1:
+            name = self.random.choice(same)  # a tie
+        else:
+            name = f"P{len(self.parameters)}"
+            self.parameters.append((name, tuple(axes)))
+        return f"{name}[{','.join(axes)}]" if axes else name
+
+    def weight(self, axes: list[str], depth: int) -> str:
+        kinds = [self.parameter] + depth * [self.total, self.function, self.scaled, self.squared]
+        if axes and depth:
+            kinds += [self.product, self.product, self.norm]
+        kind = self.random.choice(kinds)
+        text = kind(axes) if kind == self.parameter else kind(axes, depth - 1)  # type: ignore[operator]
+        if depth and self.random.random() < 0.3:
+            name = f"V{len(self.lines)}[{','.join(axes)}]" if axes else f"V{len(self.lines)}"
+            self.lines.append(f"{name} = {text}")
+            return name
+        return text
+
+    def product(self, axes: list[str], depth: int) -> str:
+        rank, cut = self.axis("r"), self.random.randint(0, len(axes))
+        left, right = self.weight([*axes[:cut], rank], depth), self.weight([rank, *axes[cut:]], depth)
+        return f"sum[{rank}](({left}) * ({right}))"
+
+    def total(self, axes: list[str], depth: int) -> str:
+        return " + ".join(self.weight(axes, depth) for _ in range(self.random.choice([2, 2, 3])))
+
+    def function(self, axes: list[str], depth: int) -> str:
+        forms = [*self.FUNCTIONS, *(f"normalize[{axis}]({{}})" for axis in axes)]
+        return self.random.choice(forms).format(self.weight(axes, depth))
+
+    def scaled(self, axes: list[str], depth: int) -> str:
+        return f"{self.random.choice(['2', '0.1', '30'])} * ({self.weight(axes, depth)})"
+
+    def squared(self, axes: list[str], depth: int) -> str:
+        return f"({self.weight(axes, depth)}) * ({self.weight(axes, depth)})"
+
+    def norm(self, axes: list[str], depth: int) -> str:
+        weight, over = self.parameter(axes), self.random.choice(axes)
+        gain = self.parameter([axis for axis in axes if axis != over])
+        return f"{gain} * {weight} / sqrt(sum[{over}]({weight} * {weight}))"
+
+    def layer(self) -> str:
+        ins = [self.axis("i") for _ in range(self.random.choice([1, 1, 2]))]
+        outs = [self.axis("o") for _ in range(self.random.choice([0, 1, 1, 2]))]
+        terms = []
+        for _ in range(self.random.choice([1, 1, 2, 3])):
+            weight = self.weight(ins + outs, self.random.randint(0, 3))
+            terms.append(f"sum[{','.join(ins)}](x[b,{','.join(ins)}] * ({weight}))")
+        if self.random.random() < 0.3:
+            terms.append(self.weight(outs, self.random.randint(0, 1)))
+        self.lines.append(f"y[{','.join(['b', *outs])}] = {' + '.join(terms)}")
+        return "\n".join(self.lines)
+
+
+@settings(max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 60)
+@given(st.integers(0, 10**9))
+def test_random_weights_keep_the_deviation_or_say_so(seed: int) -> None:
+    """Within 0.5 and 2 times the input's; a few draws leave the mean over all draws known to a tenth."""
+    writer = Weights(seed)
+    text = writer.layer()
+    try:
+        graph = tn.layer(text, inputs="x", **writer.sizes)
+    except tn.EquationError:
+        return  # a tie that reads a tensor in two ways
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        starts(graph)
+    if told:
+        assert "line" in str(told[0].message)
+        return
+    compiled, squares = tn.compile(graph), []
+    for draw in range(5):
+        x = np.random.default_rng(draw).standard_normal([100, *(writer.sizes[a] for a in axes_of_x(graph))])
+        squares.append(np.mean(compiled(tn.init(graph, seed=draw, dtype="float64"), x) ** 2))
+    assert 0.45 < np.sqrt(np.mean(squares)) < 2.2, text
+
+
+FROZEN = np.random.default_rng(0).standard_normal((16, 32)) / np.sqrt(32)
+SIZES = {"i": 32, "o": 16}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "V[o,i] = A[o,r] * B[r,i] + C[o,s] * D[s,i]\ny[b,o] = x[b,i] * V[o,i]",
+        "y[b,o] = x[b,i] * (W[o,i] + S[o,i])",
+        "V[o,i] = g[o] * W[o,i] / sqrt(sum[i](W[o,i] * W[o,i]))\ny[b,o] = x[b,i] * V[o,i]",
+        "y[b,o] = x[b,i] * tanh(V[o,i])",
+        "y[b,o] = x[b,i] * softplus(V[o,i]) * g[o]",
+        "y[b,o] = x[b,i] * exp(V[o,i]) * Z[o,i]",
+        "y[b,o] = x[b,i] * normalize[i](V[o,i]) * g[o]",
+        "y[b,o] = x[b,i] * A[r,i] * A[r,j] * B[o,j]",
+        "y[b,i] = x[b,i] * tanh(g[i])",
+        "y[b,i] = alpha * x[b,i] * exp(g[i])",
+    ],
+)
+def test_every_parameter_learns_and_the_deviation_holds(text: str) -> None:
+    torch = pytest.importorskip("torch")
+    graph = tn.layer(
+        text,
+        inputs="x",
+        **{k: n for k, n in {**SIZES, "r": 4, "s": 2}.items() if f"{k}]" in text or f"{k}," in text},
+    )
+    module, x = tn.module(graph, seed=0), torch.randn(512, 32, generator=torch.Generator().manual_seed(0))
+    y = module(x)
+    (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))).sum().backward()
+    assert all(float(each.grad.abs().max()) > 0 for each in module.parameters())
+    assert 0.5 < float(y.detach().std()) < 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "dead"),
+    [
+        ({"constants": {"W": FROZEN}}, "B"),
+        ({"init": {"W": FROZEN}}, "B"),
+        ({"init": {"W": FROZEN, "A": "zeros"}}, "A"),
+        ({"init": {"W": FROZEN, "B": "zeros"}}, "B"),
+    ],
+)
+def test_a_sum_with_a_frozen_weight_starts_at_it_and_learns(settings: dict[str, Any], dead: str) -> None:
+    """Hu et al. (2021), LoRA."""
+    text = "V[o,i] = W[o,i] + A[o,r] * B[r,i]\ny[b,o] = x[b,i] * V[o,i]"
+    graph = tn.layer(text, inputs="x", r=4, **settings)
+    arrays = tn.init(graph, dtype="float64")
+    assert {name for name in ("A", "B") if not arrays[name].any()} == {dead}
+    x = np.random.default_rng(1).standard_normal((5, 32))
+    np.testing.assert_allclose(tn.compile(graph)(arrays, x), x @ FROZEN.T, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "rank"), [(64, 2), (64, 8), (256, 4), (512, 8)])
+def test_a_long_chain_stays_in_range(length: int, rank: int) -> None:
+    """Partial products of random matrices fall behind their mean square by a factor for each."""
+    links = ["i", *(f"r{n}" for n in range(length - 1)), "o"]
+    factors = " * ".join(f"A{n}[{links[n]},{links[n + 1]}]" for n in range(length))
+    graph = tn.layer(
+        f"y[b,o] = x[b,i] * {factors}", inputs="x", **dict.fromkeys(links, rank) | {"i": 32, "o": 32}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tn.TensornetWarning)
+        draws = [tn.init(graph, seed=seed) for seed in range(3)]
+    for arrays in draws:
+        y = np.random.default_rng(0).standard_normal((16, 32)).astype("float32")
+        for n in range(length):
+            y = y @ arrays[f"A{n}"]
+            assert 1e-15 < np.abs(y).max() < 1e15
+
+
+def test_lines_of_weights_may_be_many() -> None:
+    lines = ["V1[i,r1] = A0[i,r0] * A1[r0,r1]"]
+    lines += [f"V{n}[i,r{n}] = V{n - 1}[i,r{n - 1}] * A{n}[r{n - 1},r{n}]" for n in range(2, 64)]
+    graph = tn.layer(
+        "\n".join([*lines, "y[b,r63] = x[b,i] * V63[i,r63]"]),
+        inputs="x",
+        i=8,
+        **{f"r{n}": 16 for n in range(64)},
+    )
+    y = np.random.default_rng(0).standard_normal((64, 8))
+    for array in tn.init(graph, dtype="float64").values():
+        y = y @ array
+    assert 0.03 < y.std() < 30
+
+
+def test_what_no_start_can_do_is_said_with_the_line() -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * softplus(V[o,i])", inputs="x", i=64, o=4)
+    with pytest.warns(
+        tn.TensornetWarning, match=r"in 'y', .*softplus.* starts at 5.7 times (.|\n)*line 1: y\[b,o\]"
+    ):
+        tn.init(graph)
+
+
+# ---------------------------------------------------------------------------- starts given as arrays
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int8, bool])
+def test_a_parameter_starts_at_an_array(kind: type[Any]) -> None:
+    value = (np.arange(6).reshape(2, 3) % 2).astype(kind)
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", init={"W": value})
+    assert graph.bound == {"i": 3, "o": 2}
+    for each in (graph, tn.Graph.from_json(graph.to_json()), tn.layer(str(graph), init={"W": value})):
+        assert each == graph
+        assert np.array_equal(tn.init(each)["W"], value.astype("float32"))
+    inner = tn.model(lambda x: graph(x, scope="a"), inputs="x[b,i]")
+    assert np.array_equal(tn.init(inner)["a.W"], value)
+    x = np.ones((1, 3))
+    np.testing.assert_allclose(tn.compile(graph)(tn.init(graph, dtype="float64"), x)[0], value.sum(1))
+
+
+def test_a_parameter_starts_at_a_tensor_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Linear(3, 2).weight
+    for value in (weight, weight.detach().bfloat16()):
+        module = tn.module(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", init={"W": value}))
+        assert torch.equal(module.W.detach(), value.detach().float())
+
+
+def test_an_array_that_does_not_fit_is_refused() -> None:
+    text = "y[b,o] = x[b,i] * W[o,i]"
+    with pytest.raises(tn.ShapeError, match="the parameter 'W' has 1 dimension\\(s\\), and is read with 2"):
+        tn.layer(text, inputs="x", init={"W": np.ones(3)})
+    with pytest.raises(tn.ShapeError, match="axis 'i' is i = 4, but in 'W' it is 3"):
+        tn.layer(text, inputs="x", i=4, init={"W": np.ones((2, 3))})
+    with pytest.raises(tn.DtypeError, match="init of 'W' holds <U1"):
+        tn.layer(text, inputs="x", init={"W": np.array([["a"]])})
+    graph = tn.layer(text, inputs="x", init={"W": np.ones((2, 3))})
+    with pytest.raises(tn.EquationError, match="the array that 'W' starts at is not given"):
+        tn.layer(str(graph))

@@ -27,6 +27,7 @@ FLOORS = {
         "schedule",
         "formula",
         "initialise",
+        "moments",
         "device",
         "arrangement",
         "search",
