@@ -180,7 +180,7 @@ def _with_constants(graph: Graph, values: Mapping[str, Any]) -> Graph:
             leaf,
             kind="constant",
             start=None,
-            value=Constant.of(values[leaf.name].double().cpu().numpy(), leaf.name),
+            value=Constant.of(values[leaf.name].double(), leaf.name),
         )
         if leaf.name in values
         else leaf

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from .equation import Declaration, Equation, einstein, resolve
-from .errors import DtypeError, EquationError, Place, ShapeError, near, nearest
+from .errors import EquationError, Place, ShapeError, near, nearest
 from .expression import (
     ELLIPSIS,
     Call,
@@ -165,7 +165,7 @@ class _Block:
                 self._declare(each)
         for name, value in constants.items():
             entry = self.known.setdefault(name, _Known("constant"))
-            entry.kind, entry.value = "constant", Constant.of(value, name)
+            entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
 
@@ -538,25 +538,12 @@ def _start(name: str, value: Any) -> tuple[str, float] | Constant:
     if isinstance(value, str) and value in ("zeros", "ones"):
         return "value", float(value == "ones")
     if hasattr(value, "__array__") and not isinstance(value, Real):
-        return _array(name, value)
+        return Constant.of(value, f"init of '{name}'")
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         raise EquationError(
             f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros', 'ones' or an array"
         )
     return "std", float(value)
-
-
-def _array(name: str, value: Any) -> Constant:
-    """An array of any library, frozen: torch's are taken out of its graph, and bfloat16 is widened."""
-    import numpy
-
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    array = numpy.asarray(value)
-    if array.dtype.kind not in "biufc":
-        raise DtypeError(f"init of '{name}' holds {array.dtype}", fix="give an array of numbers")
-    return Constant.of(array)
 
 
 # ---------------------------------------------------------------------------- ellipsis

@@ -36,8 +36,12 @@ class Constant:
     data: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, array: Any, name: str) -> Constant:
-        """Freezes an array (anything `numpy.asarray` takes).
+    def of(cls, array: Any, what: str) -> Constant:
+        """Freezes an array of any library; torch's is taken out of its graph, and bfloat16 widened.
+
+        Args:
+            array: anything `numpy.asarray` takes.
+            what: what an error calls it, `the constant 'm'`.
 
         Raises:
             ShapeError: rows differ in length.
@@ -45,18 +49,17 @@ class Constant:
         """
         import numpy
 
+        if hasattr(array, "detach"):
+            array = array.detach().cpu()
+            array = array.float() if str(array.dtype) == "torch.bfloat16" else array
         try:
             value = numpy.asarray(array)
         except ValueError:  # numpy's word for rows of different lengths
-            raise ShapeError(
-                f"the rows of the constant '{name}' differ in length", fix="give an array"
-            ) from None
+            raise ShapeError(f"the rows of {what} differ in length", fix="give an array") from None
         except (TypeError, RuntimeError) as error:  # a library that keeps its arrays to itself
-            raise DtypeError(
-                f"the constant '{name}' cannot be read: {error}", fix="give a NumPy array"
-            ) from None
+            raise DtypeError(f"{what} cannot be read: {error}", fix="give a NumPy array") from None
         if value.dtype.kind not in "biufc":
-            raise DtypeError(f"the constant '{name}' holds {value.dtype}", fix="give numbers or truth values")
+            raise DtypeError(f"{what} holds {value.dtype}", fix="give numbers or truth values")
         return cls(value.dtype.str, value.shape, value.tobytes())
 
     def array(self) -> Any:

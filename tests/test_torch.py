@@ -78,9 +78,14 @@ def test_gradients_against_finite_differences(case: Block) -> None:
     inputs = [torch.tensor(array) for array in case.arrays()]
     inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
     leaves = [*parameters.values(), *[x for x in inputs if x.requires_grad]]
-    results = run(parameters, *inputs)
-    if leaves and any(each.requires_grad for each in (results if isinstance(results, tuple) else (results,))):
-        assert torch.autograd.gradcheck(lambda *_: run(parameters, *inputs), leaves, eps=1e-6, atol=1e-4)
+
+    def differentiable(*_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = run(parameters, *inputs)
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(each for each in results if each.requires_grad)
+
+    if leaves and differentiable():
+        assert torch.autograd.gradcheck(differentiable, leaves, eps=1e-6, atol=1e-4)
 
 
 def test_layer_gradients() -> None:
