@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BackendError
 
-__all__ = ["BACKENDS", "Backend", "backend_of", "load_backend"]
+__all__ = ["BACKENDS", "Backend", "backend_of", "kind_of", "load_backend"]
 
 BACKENDS = ("numpy", "torch", "cupy")
+
+kind_of = operator.attrgetter("__class__", "shape", "dtype", "device")
+"""What tells arrays apart that need a look of their own; every call asks, so it is no Python code."""
 
 
 @runtime_checkable
@@ -28,6 +32,10 @@ class Backend(Protocol):
     @property
     def templates(self) -> Mapping[str, str]:
         """Operation to source text."""
+
+    @property
+    def kind(self) -> Callable[[Any], Hashable]:
+        """Class, shape, element type and device of an array; an AttributeError where it is none."""
 
     def __hash__(self) -> int: ...
 
