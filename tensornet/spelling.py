@@ -290,10 +290,11 @@ def identifier(name: str, taken: set[str]) -> str:
     Raises:
         EquationError: the name is no words of letters, digits and `_`, joined by dots.
     """
-    base = unicodedata.normalize("NFKC", name).replace(".", "_")  # as Python reads names
+    base = name.replace(".", "_")
     base = f"_{base}" if base[:1].isdigit() else base
     if not base.isidentifier():
         raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
+    base = unicodedata.normalize("NFKC", base)  # as Python reads it: two spellings may be one name
     chosen, number = base, 1
     while chosen in taken or keyword.iskeyword(chosen):
         chosen = f"{base}_{number}"
