@@ -229,7 +229,7 @@ class ArrayBackend:
     name: str
     xp: Any
     templates: Mapping[str, str] = field(default_factory=lambda: templates)
-    kind = kind_of
+    kind = staticmethod(kind_of)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (self.xp.__name__,)

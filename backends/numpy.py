@@ -65,7 +65,7 @@ class NumpyBackend:
 
     name = "numpy"
     templates = templates
-    kind = kind_of
+    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         import numpy

@@ -182,7 +182,7 @@ class TorchBackend:
 
     name = "torch"
     templates = templates
-    kind = kind_of
+    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         return {

@@ -104,6 +104,13 @@ def test_devices_of_cupy_need_no_hash() -> None:
     assert hash(cupy.backend.kind(Array())) == hash(cupy.backend.kind(Array()))
 
 
+def test_a_function_that_ran_is_compiled_whole() -> None:
+    f = tn.compile(DENSE, backend="torch", params={"W": W, "u": U})
+    f(torch.tensor(X))
+    compiled = torch.compile(lambda x: f(x), fullgraph=True, backend="eager")
+    np.testing.assert_array_equal(compiled(torch.tensor(X)).numpy(), Y)
+
+
 # ---- parameters by name
 
 
