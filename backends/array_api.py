@@ -8,12 +8,14 @@ the standard.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet.errors import no_positions, outside
+from tensornet.protocol import kind_of
 
 __all__ = ["ArrayBackend", "of", "templates"]
 
@@ -227,6 +229,10 @@ class ArrayBackend:
     name: str
     xp: Any
     templates: Mapping[str, str] = field(default_factory=lambda: templates)
+    kind = staticmethod(kind_of)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (self.xp.__name__,)
 
     def namespace(self) -> Mapping[str, Any]:
         return {**helpers(self.xp, self._erf), "xp": self.xp}
@@ -267,6 +273,11 @@ class ArrayBackend:
 
     def synchronize(self, device: str) -> None:
         return None
+
+
+def _named(library: str) -> ArrayBackend:
+    """The backend of an array library, by the name it is imported under."""
+    return of(importlib.import_module(library))
 
 
 @functools.cache

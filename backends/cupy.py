@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from tensornet.errors import BackendError
 
 from .array_api import helpers
 from .array_api import templates as generic
+from .torch import as_numpy
 
 __all__ = ["CupyBackend", "backend"]
 
@@ -30,6 +32,7 @@ class CupyBackend:
 
     name = "cupy"
     templates = generic
+    kind = operator.attrgetter("__class__", "shape", "dtype", "device.id")  # a device has no hash
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()
@@ -58,7 +61,7 @@ class CupyBackend:
 
         if hasattr(array, "__dlpack__") and getattr(getattr(array, "device", None), "type", "") == "cuda":
             array = cupy.from_dlpack(array)
-        return cupy.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array, dtype=dtype)
+        return cupy.asarray(as_numpy(array) if hasattr(array, "detach") else array, dtype=dtype)
 
     def numpy(self, array: Any) -> Any:
         import cupy

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
+from tensornet.protocol import kind_of
 
 from .array_api import helpers
 from .array_api import templates as generic
+from .torch import as_numpy
 
 __all__ = ["NumpyBackend", "backend"]
 
@@ -63,6 +65,7 @@ class NumpyBackend:
 
     name = "numpy"
     templates = templates
+    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         import numpy
@@ -92,9 +95,7 @@ class NumpyBackend:
             from tensornet.errors import BackendError
 
             raise BackendError("NumPy has no bfloat16", fix="use float32, or the torch backend")
-        if hasattr(array, "detach"):
-            array = array.detach().cpu()
-        return numpy.asarray(array, dtype=dtype)
+        return numpy.asarray(as_numpy(array) if hasattr(array, "detach") else array, dtype=dtype)
 
     def numpy(self, array: Any) -> Any:
         import numpy

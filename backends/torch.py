@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
+from tensornet.protocol import kind_of
 
-__all__ = ["TorchBackend", "backend"]
+__all__ = ["TorchBackend", "as_numpy", "backend"]
 
 _SAME = (
     "exp",
@@ -166,12 +167,22 @@ def _binary(function: Any, a: Any, b: Any) -> Any:
     return function(a, b)
 
 
+def as_numpy(tensor: Any) -> Any:
+    """A tensor as a NumPy array; of a floating type that NumPy does not have, such as bfloat16, in float32."""
+    import numpy
+
+    tensor = tensor.detach().cpu()
+    known = not tensor.is_floating_point() or hasattr(numpy, str(tensor.dtype).removeprefix("torch."))
+    return (tensor if known else tensor.float()).numpy()
+
+
 class TorchBackend:
     """Tensors of PyTorch; the generated code is ordinary torch operations, so autograd,
     `torch.compile(fullgraph=True)` and `torch.export` work on it."""
 
     name = "torch"
     templates = templates
+    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         return {
@@ -224,7 +235,7 @@ class TorchBackend:
         return torch.as_tensor(array, dtype=kind, device=device)
 
     def numpy(self, array: Any) -> Any:
-        return array.detach().cpu().numpy()
+        return as_numpy(array)
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")

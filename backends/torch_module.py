@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-import linecache
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from tensornet.device import element_type
-from tensornet.errors import EquationError
-from tensornet.executable import Executable, constant_array
+from tensornet.errors import DtypeError, EquationError
+from tensornet.executable import Executable, constant_array, define, fitting
 from tensornet.graph import Graph
 from tensornet.initialise import init
+from tensornet.planner import whole_sizes
 from tensornet.spelling import identifier
 
 from .torch import backend
@@ -30,17 +30,28 @@ class TensorModule(torch.nn.Module):
         *,
         seed: int | None = None,
         device: Any = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         memory_limit: int | None = None,
-        sizes: Mapping[str, int] | None = None,
+        params: Mapping[str, Any] | None = None,
+        plan_at: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
-        self._options: dict[str, Any] = {"memory_limit": memory_limit, "sizes": dict(sizes or {})}
+        self._options: dict[str, Any] = {
+            "memory_limit": memory_limit,
+            "plan_at": whole_sizes(graph, plan_at or {}),
+        }
         self._parameter_names = [leaf.name for leaf in graph.parameters]
         self._constant_names = [leaf.name for leaf in graph.constants]
-        dtype = element_type(dtype)
-        self.reset_parameters(seed, device=device, dtype=dtype)
+        dtype = None if dtype is None else element_type(dtype)
+        if params is None:
+            dtype = dtype or "float32"
+            self.reset_parameters(seed, device=device, dtype=dtype)
+        else:
+            for path, array in fitting(graph, params, backend, dtype, device).items():
+                self._fill(path, _trainable(path, array))
+            first = next(self.parameters(), None)
+            dtype = dtype or ("float32" if first is None else backend.dtype(first))
         for leaf in graph.constants:
             value = constant_array(leaf, backend, dtype, device)
             owner, name = self._owner(leaf.name)
@@ -53,18 +64,22 @@ class TensorModule(torch.nn.Module):
         """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator."""
         number = int(torch.randint(2**31, ()).item()) if seed is None else seed
         for path, array in init(self.graph, seed=number, backend=backend, dtype=dtype or "float64").items():
-            owner, name = self._owner(path)
-            known = owner._parameters.get(name)
-            if known is None and hasattr(owner, name):
-                raise EquationError(
-                    f"'{path}' cannot name a parameter of a torch module: '{name}' is taken there",
-                    fix="give the parameter, or its scope, another name",
-                )
-            if known is not None:
-                with torch.no_grad():
-                    known.copy_(array)
-            else:
-                owner.register_parameter(name, torch.nn.Parameter(array.to(device)))
+            self._fill(path, array.to(device))
+
+    def _fill(self, path: str, array: torch.Tensor) -> None:
+        """Puts values into a parameter, made if need be."""
+        owner, name = self._owner(path)
+        known = owner._parameters.get(name)
+        if known is None and hasattr(owner, name):
+            raise EquationError(
+                f"'{path}' cannot name a parameter of a torch module: '{name}' is taken there",
+                fix="give the parameter, or its scope, another name",
+            )
+        if known is not None:
+            with torch.no_grad():
+                known.copy_(array)
+        else:
+            owner.register_parameter(name, torch.nn.Parameter(array))
 
     def _owner(self, path: str) -> tuple[torch.nn.Module, str]:
         """The submodule that holds a scoped name, made if need be, and the last part of the name."""
@@ -88,7 +103,7 @@ class TensorModule(torch.nn.Module):
         first = next(self.parameters(), None)
         device = "cpu" if first is None else str(first.device)
         dtype = "float32" if first is None else str(first.dtype).removeprefix("torch.")
-        self._traced = self._executable.planned(self._options["sizes"], device, dtype)
+        self._traced = self._executable.planned(self._options["plan_at"], device, dtype)
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
@@ -135,17 +150,24 @@ _REBUILT = ("_executable", "_traced", "_owners", "_buffer_owners")
 """What is made from the graph and the parameters, and so neither copied nor stored."""
 
 
-@functools.cache
+def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:
+    """A copy to train."""
+    if not (array.is_floating_point() or array.is_complex()):
+        raise DtypeError(
+            f"the parameter '{name}' holds {backend.dtype(array)}, which cannot be trained",
+            fix="give dtype=, or floating arrays",
+        )
+    return array.detach().clone()
+
+
+@functools.lru_cache(maxsize=256)
 def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
     """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
     taken = {"self"}
     names = ", ".join(identifier(name, taken) for name in inputs)
     source = f"def forward(self, {names}):\n    return self.run({names})\n"
-    filename = f"<tensornet forward({names})>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    made: dict[str, Any] = {}
-    exec(compile(source, filename, "exec"), made)
-    return type("TensorModule", (TensorModule,), {"forward": made["forward"], "__module__": __name__})
+    forward = define(source, f"forward({names})", "forward", {})
+    return type("TensorModule", (TensorModule,), {"forward": forward, "__module__": __name__})
 
 
 def _blank(inputs: tuple[str, ...]) -> TensorModule:

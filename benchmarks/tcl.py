@@ -42,7 +42,7 @@ def contestants(
 
         peer = tltorch.TCL(sizes, ranks, bias=False)
     layer = tn.models.tcl(sizes, ranks)
-    ours = tn.module(layer, seed=0, lead=batch)
+    ours = tn.module(layer, seed=0, plan_at={"lead": batch})
     factors = [parameter.detach() for parameter in ours.parameters()]
     peer_factors = [parameter for name, parameter in peer.named_parameters() if "factor" in name]
     with torch.no_grad():

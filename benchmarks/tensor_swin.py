@@ -226,7 +226,7 @@ def models(batch: int, settings: dict[str, Any]) -> dict[str, Callable[[], nn.Mo
     names = ("image", "patch", "channels", "classes", "modes", "depths", "heads", "window")
     defaults = tn.models.settings("tensor_swin")
     return {
-        "tensornet": lambda: tn.module(graph, seed=0, b=batch),
+        "tensornet": lambda: tn.module(graph, seed=0, plan_at={"b": batch}),
         "tltorch": lambda: ByHand(**{name: settings.get(name, defaults[name]) for name in names}),
     }
 

@@ -31,7 +31,7 @@ from .graph import Graph
 from .protocol import Backend
 from .schedule import Plan, Result, Step
 from .sizes import invert_size, product, symbol
-from .spelling import FUNCTION_NAME, Speller, tuple_source
+from .spelling import FUNCTION_NAME, OBSERVED, Speller, remark, tuple_source
 
 __all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
 
@@ -62,7 +62,9 @@ class _Writer(Speller):
     def source(self) -> str:
         body: list[str] = []
         for number, step in enumerate(self.plan.steps):
-            body.append(f"{self.names[step.equation.name]} = {self.step(step)}  # {step.equation}")
+            body.append(
+                f"{self.names[step.equation.name]} = {self.step(step)}  # {remark(str(step.equation))}"
+            )
             if step.frees and number + 1 < len(self.plan.steps):
                 body.append("del " + ", ".join(self.names[name] for name in step.frees))
         results = ", ".join(self.result(each) for each in self.plan.results)
@@ -78,6 +80,7 @@ class _Writer(Speller):
         equations = [str(equation) for equation in self.graph.equations] or [
             str(leaf) for leaf in self.leaves
         ]
+        equations = [remark(each) for each in equations]
         if len(equations) == 1:
             return [f'"""{equations[0]}"""']
         return ['"""', *equations, '"""']
@@ -130,10 +133,11 @@ class _Writer(Speller):
 
     def _size_line(self, name: str, size: Any, observed: str) -> list[str]:
         """The line that reads a size from a shape, if the shape tells it."""
-        solution = invert_size(size, name, symbol("@"))
+        solution = invert_size(size, name, symbol(OBSERVED))
         if solution is None:
             return []
-        return [f"{self.size_names[name]} = {self.size(solution, quietly=True).replace('@', observed)}"]
+        source = self.size(solution, quietly=True).replace(OBSERVED, observed)
+        return [f"{self.size_names[name]} = {source}"]
 
     # ---- steps
 

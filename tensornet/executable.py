@@ -6,6 +6,7 @@ import importlib
 import itertools
 import linecache
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -13,113 +14,169 @@ from typing import Any
 from .codegen import FUNCTION_NAME, has_dropout
 from .device import real_type
 from .elements import holding, of_dtype, of_leaves
-from .errors import BackendError, DtypeError, Place, ShapeError
+from .errors import BackendError, DtypeError, Place, ShapeError, near
 from .functions import FUNCTIONS, Element
 from .graph import Graph, Leaf
-from .planner import plan
-from .protocol import Backend, load_backend
+from .planner import planned, whole_sizes
+from .protocol import BACKENDS, Backend, backend_of, load_backend
 from .schedule import Plan
 from .shape import dim_size
 from .sizes import evaluate, solve_size
 
 __all__ = ["Executable", "compile", "module", "to_backend"]
 
+SHAPES, PLANS = 4096, 256
+"""How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
+
 _numbers = itertools.count(1)
+
+
+def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
+    """What source of our own defines under a name; tracebacks show it for as long as it lives."""
+    filename = f"<tensornet {title}>"
+    known = dict(names)
+    exec(_builtin_compile(source, filename, "exec"), known)
+    found = known[name]
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    weakref.finalize(found, linecache.cache.pop, filename, None).atexit = False
+    return found
 
 
 def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
     """The generated function of a plan; its source shows in tracebacks and debuggers."""
-    name = f"<tensornet plan {next(_numbers)}>"
     names: dict[str, Any] = dict(backend.namespace())
     names["functions"] = {
         row.name: dict(row.implementations)[backend.name]
         for row in FUNCTIONS.values()
         if backend.name in dict(row.implementations)
     }
-    linecache.cache[name] = (len(found.code), None, found.code.splitlines(keepends=True), name)
-    exec(_builtin_compile(found.code, name, "exec"), names)  # our own text, made by codegen
-    function: Callable[..., Any] = names[FUNCTION_NAME]
+    function: Callable[..., Any] = define(found.code, f"plan {next(_numbers)}", FUNCTION_NAME, names)
     return function
 
 
 class Executable:
     """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
 
-    The first call plans at the sizes it sees. A call at sizes within a factor of two or so runs
-    the same function; one far away plans again, so that a plan for a large batch does not serve
-    a small one. Shapes are checked when they are seen for the first time.
+    One that holds its parameters is called as `f(*inputs)`. The first call plans at the sizes it
+    sees. A call at sizes within a factor of two or so runs the same function; one far away plans
+    again, so that a plan for a large batch does not serve a small one. Every call looks at what it
+    is given: arrays of a kind not seen before, by shape, element type, library and device, are
+    checked. It can be pickled, and then plans anew.
     """
 
     def __init__(
         self,
         graph: Graph,
-        backend: Backend,
+        backend: str | Backend,
         *,
         device: str | None = None,
         dtype: str | None = None,
         memory_limit: int | None = None,
-        sizes: Mapping[str, int] | None = None,
+        params: Mapping[str, Any] | None = None,
+        plan_at: Mapping[str, int] | None = None,
     ) -> None:
-        self.graph, self.backend = graph, backend
+        self.graph, self.backend = graph, load_backend(backend)
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self._device, self._dtype, self._memory_limit = device, dtype, memory_limit
-        self._hints = dict(sizes or {})
-        self._by_shape: dict[Any, Callable[..., Any]] = {}
-        self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
+        self._plan_at = whole_sizes(graph, plan_at or {})
+        self._inputs = [leaf.name for leaf in graph.inputs]
+        self._parameters = [leaf.name for leaf in graph.parameters]
+        self._params = params
+        self._held = None if params is None else [params[name] for name in self._parameters]
+        self._kind = self.backend.kind
+        self._by_kind: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
+        self._by_size: dict[Any, Callable[..., Any]] = {}
         self._constants: dict[tuple[str, str], list[Any]] = {}
+        self._last: Plan | None = None
         self.takes_training = has_dropout(graph)
 
     def __repr__(self) -> str:
         return f"<Executable of {self.graph!r} on {self.backend.name}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of; the plans and their functions are made again."""
+        return {
+            "graph": self.graph,
+            "backend": self.backend.name if self.backend.name in BACKENDS else self.backend,
+            "device": self._device,
+            "dtype": self._dtype,
+            "memory_limit": self._memory_limit,
+            "params": self._params,
+            "plan_at": self._plan_at,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Executable.__init__(self, **state)
+
     @property
     def plan(self) -> Plan:
-        """The plan last made, or the one for the sizes given at `compile`."""
-        if not self._by_size:
-            self.planned(self._hints, self._device or self.backend.device(), self._dtype or "float32")
-        return list(self._by_size.values())[-1][0]
+        """The plan last made, or one for any sizes where none is made yet."""
+        if self._last is None:
+            self.planned(self._plan_at, self._device or self.backend.device(), self._dtype or "float32")
+        assert self._last is not None
+        return self._last
 
-    def __call__(self, parameters: Mapping[str, Any], *inputs: Any, training: bool = False) -> Any:
+    def __call__(self, *arguments: Any, training: bool = False) -> Any:
         """Runs the graph.
 
         Args:
-            parameters: name to array, as `tensornet.init` returns them.
-            *inputs: the inputs, in order.
+            *arguments: the parameters, name to array as `tensornet.init` returns them, unless they
+                are held; then the inputs, in order.
             training: whether dropout drops.
 
         Raises:
-            ShapeError: an array has the wrong shape, or one is missing.
+            ShapeError: an array has the wrong shape; one is missing, or there is one too many.
             DtypeError: the arrays are of two floating types.
-            BackendError: an array belongs to another library.
+            BackendError: an array belongs to another library or device.
         """
-        if len(inputs) != len(self.graph.inputs):
-            names = ", ".join(leaf.name for leaf in self.graph.inputs)
-            raise ShapeError(
-                f"the function takes {len(self.graph.inputs)} input(s) ({names}), not {len(inputs)}"
-            )
-        try:
-            arrays = [*inputs, *[parameters[leaf.name] for leaf in self.graph.parameters]]
-        except KeyError as error:
-            given = ", ".join(parameters) or "none"
-            raise ShapeError(f"the parameter {error} is missing", fix=f"given: {given}") from None
-        return self.run(arrays, training)
+        held = self._held
+        inputs = arguments[1:] if held is None else arguments
+        if len(arguments) != len(self._inputs) + (held is None):
+            raise self._wrong_count(len(inputs), bool(arguments))
+        parameters = self._values(arguments[0]) if held is None else held
+        return self.run([*inputs, *parameters], training)
+
+    def _wrong_count(self, count: int, parameters: bool) -> ShapeError:
+        names = ", ".join(self._inputs)
+        called = ", ".join([*(["parameters"] if self._held is None else []), *self._inputs])
+        return ShapeError(
+            f"the function takes {len(self._inputs)} input(s) ({names}), not {count}",
+            fix=f"call f({called})",
+        )
+
+    def _values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """The parameters in order."""
+        if hasattr(parameters, "keys") and len(parameters) == len(self._parameters):
+            try:
+                return [parameters[name] for name in self._parameters]
+            except KeyError:
+                pass
+        raise _wrong_names(self.graph, parameters)
 
     def run(self, arrays: list[Any], training: bool = False) -> Any:
         """Runs the graph on inputs and parameters, in order."""
-        function = self.function(arrays)
-        arrays = arrays + self._constants_on(arrays)
-        return function(*arrays, training=training) if self.takes_training else function(*arrays)
+        function, constants = self._ready(arrays)
+        if self.takes_training:
+            return function(*arrays, *constants, training=training)
+        return function(*arrays, *constants)
 
     def function(self, arrays: list[Any]) -> Callable[..., Any]:
-        """The generated function for arrays of these shapes and types, checked when they are new."""
+        """The generated function for arrays of this kind, checked when the kind is new."""
+        return self._ready(arrays)[0]
+
+    def _ready(self, arrays: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        """The generated function for arrays of this kind, and the constants on their device."""
         try:
-            key = (self._autocasts(arrays), *[(array.shape, array.dtype) for array in arrays])
+            kind = (self._autocasts(arrays), *map(self._kind, arrays))
         except AttributeError:
             raise self._not_arrays(arrays) from None
-        function = self._by_shape.get(key)
-        if function is None:
-            function = self._by_shape[key] = self._prepare(arrays)
-        return function
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = self._prepare(arrays), self._constants_on(arrays)
+            if len(self._by_kind) >= SHAPES:
+                self._by_kind.clear()
+            self._by_kind[kind] = found
+        return found
 
     def planned(
         self,
@@ -130,29 +187,22 @@ class Executable:
     ) -> Callable[..., Any]:
         """The function planned for about these sizes, and for leaves that were seen to hold this."""
         graph = holding(self.graph, seen)
-        bucket = (
-            device,
-            dtype,
-            tuple(of_leaves(graph).values()),
-            tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items())),
-        )
-        if bucket not in self._by_size:
-            hints: dict[str, Any] = {name: max(1, size) for name, size in sizes.items()}
-            found = plan(
-                graph,
-                backend=self.backend,
-                device=device,
-                dtype=dtype,
-                memory_limit=self._memory_limit,
-                compare=False,
-                **hints,
-            )
-            self._by_size[bucket] = (found, function_of(found, self.backend))
-        return self._by_size[bucket][1]
+        hints = {name: max(1, size) for name, size in sorted(sizes.items())}
+        lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
+        about = device, dtype, tuple(of_leaves(graph).values()), lengths
+        function = self._by_size.get(about)
+        if function is None:
+            found = planned(graph, hints, self.backend, device, dtype, None, self._memory_limit)
+            function, self._last = function_of(found, self.backend), found
+            if len(self._by_size) >= PLANS:
+                self._by_size.clear()
+            self._by_size[about] = function
+        return function
 
     def _prepare(self, arrays: Sequence[Any]) -> Callable[..., Any]:
-        """Checks arrays of new shapes and finds the function for them."""
+        """Checks arrays of a new kind and finds the function for them."""
         self._check_library(arrays)
+        self._check_device(arrays)
         sizes = self.sizes(arrays)
         dtypes = self._dtypes(arrays)
         if not self._autocasts(arrays):
@@ -200,8 +250,6 @@ class Executable:
         )
 
     def _check_library(self, arrays: Sequence[Any]) -> None:
-        from .protocol import backend_of
-
         for leaf, array in zip(self.leaves, arrays, strict=False):
             found = backend_of(array)
             if found.name != self.backend.name:
@@ -210,9 +258,65 @@ class Executable:
                     fix=f"tensornet.to_backend(arrays, '{self.backend.name}'), or compile for {found.name}",
                 )
 
+    def _check_device(self, arrays: Sequence[Any]) -> None:
+        """Refuses arrays on two devices; a lone number on the processor goes with any."""
+        places = [
+            (leaf.name, device)
+            for leaf, array in zip(self.leaves, arrays, strict=False)
+            if (device := self.backend.device(array)) != "cpu" or array.ndim
+        ]
+        for name, device in places:
+            if device != places[0][1]:
+                raise BackendError(
+                    f"'{name}' is on {device}, and '{places[0][0]}' on {places[0][1]}",
+                    fix=f"tensornet.to_backend(arrays, '{self.backend.name}', device=…) moves arrays",
+                )
+
     def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
         """The open sizes that the shapes imply; checks every dimension on the way."""
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
+
+
+def _wrong_names(graph: Graph, given: Any) -> ShapeError:
+    """The error for parameters that are not those of the graph."""
+    known = [leaf.name for leaf in graph.parameters]
+    if not hasattr(given, "keys"):
+        inputs = "".join(f", {leaf.name}" for leaf in graph.inputs)
+        fix = f"call f(parameters{inputs}), or hold them: tensornet.compile(graph, params=…)"
+        return ShapeError(f"the parameters are a {type(given).__name__}, not arrays by their names", fix=fix)
+    missing = [name for name in known if name not in given]
+    unknown = [str(name) for name in given if name not in known]
+    parts = [(missing, "missing"), (unknown, "unknown")]
+    message = "; ".join(f"{_listed(names)} {what}" for names, what in parts if names)
+    return ShapeError(
+        message, fix=f"{near(unknown[0], missing or known) if unknown else ''}the graph has {_few(known)}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = _few([f"'{name}'" for name in names])
+    return f"the parameter {quoted} is" if len(names) == 1 else f"the parameters {quoted} are"
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:12]) or "no parameters"
+    return f"{shown}, … ({len(names)})" if len(names) > 12 else shown
+
+
+def fitting(
+    graph: Graph, params: Mapping[str, Any], backend: Backend, dtype: str | None, device: str | None
+) -> dict[str, Any]:
+    """The parameters of a graph as arrays of a backend, in order.
+
+    Raises:
+        ShapeError: one is missing or unknown, or has another shape than the graph says.
+    """
+    names = [leaf.name for leaf in graph.parameters]
+    if not hasattr(params, "keys") or set(params.keys()) != set(names):
+        raise _wrong_names(graph, params)
+    arrays = to_backend({name: params[name] for name in names}, backend, dtype=dtype, device=device)
+    sizes_from_shapes(graph, graph.parameters, [tuple(array.shape) for array in arrays.values()])
+    return arrays
 
 
 def sizes_from_shapes(
@@ -311,14 +415,19 @@ _builtin_compile = compile  # the name is taken below
 
 def compile(
     graph: Graph,
+    /,
     *,
     backend: str | Backend = "numpy",
     device: str | None = None,
     dtype: str | None = None,
     memory_limit: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
     **sizes: int,
 ) -> Executable:
     """Makes a function of a graph, called as `f(parameters, *inputs)`.
+
+    With `params` the function holds the parameters, and is called as `f(*inputs)`.
 
     Args:
         graph: a layer or a model.
@@ -326,11 +435,16 @@ def compile(
         device: where to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once.
-        **sizes: values for open sizes; what is left out is read from the arrays.
+        params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        **sizes: values for open sizes, and no others are taken then; one left out is read from the
+            arrays at each call.
 
     Raises:
         BackendError: there is no such backend.
-        ShapeError: a size is given that is not open.
+        ShapeError: a size is given that is not open, or `params` do not fit.
+        EquationError: `outputs` names what the graph does not compute.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -340,18 +454,28 @@ def compile(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    if sizes:
-        graph = graph.bind(**sizes)
-    return Executable(graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit)
+    graph = _asked_for(graph, outputs, sizes)
+    held = None if params is None else fitting(graph, params, chosen, dtype, device)
+    return Executable(graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit, params=held)
+
+
+def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
+    """The graph with the outputs and the sizes that a caller gives."""
+    graph = graph if outputs is None else graph.select(outputs)
+    return graph.bind(**sizes) if sizes else graph
 
 
 def module(
     graph: Graph,
+    /,
     *,
     seed: int | None = None,
     device: str | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     memory_limit: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    plan_at: Mapping[str, int] | None = None,
     **sizes: int,
 ) -> Any:
     """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
@@ -360,14 +484,20 @@ def module(
         graph: a layer or a model whose parameters have known sizes.
         seed: for the initial values; fresh ones from torch's generator if not given.
         device: where the parameters live.
-        dtype: the element type of the parameters.
+        dtype: the element type of the parameters; that of `params`, else float32, if not given.
         memory_limit: bytes that may be alive at once.
-        **sizes: values of open sizes to plan at. The module takes any, and plans anew for sizes
-            far away; compiled by `torch.compile` it keeps the order planned for these.
+        params: name to array of any library, to start from copies of these.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
+            anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
+        **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
 
     Raises:
         BackendError: PyTorch is missing.
-        ShapeError: the size of a parameter is open.
+        ShapeError: the size of a parameter is open, a size is given that is not, or `params` do not fit.
+        DtypeError: `params` hold whole numbers, which cannot be trained.
+        EquationError: `outputs` names what the graph does not compute.
 
     Example:
         >>> import torch, tensornet as tn
@@ -377,7 +507,15 @@ def module(
     """
     load_backend("torch").namespace()
     make = importlib.import_module("tensornet.backends.torch_module").make
-    return make(graph, seed=seed, device=device, dtype=dtype, memory_limit=memory_limit, sizes=sizes)
+    return make(
+        _asked_for(graph, outputs, sizes),
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        params=params,
+        plan_at=plan_at,
+    )
 
 
 def to_backend(
@@ -388,7 +526,8 @@ def to_backend(
     Args:
         arrays: name to array of any library.
         backend: "numpy", "torch" or "cupy".
-        dtype: the element type to convert to; kept if not given.
+        dtype: the element type to convert to; kept if not given, but where the library has none of
+            the kind: bfloat16 becomes float32 on NumPy and CuPy.
         device: where to put them.
 
     Example:

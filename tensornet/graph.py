@@ -10,17 +10,18 @@ every axis has one size in an equation. It knows nothing of arrays or backends.
 from __future__ import annotations
 
 import base64
+import fnmatch
 import functools
 import importlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .equation import Equation
 from .errors import DtypeError, EquationError, ShapeError, TensornetError, near
 from .expression import Call, Ref, Size, axes_of_index, references, subexpressions
-from .functions import FUNCTIONS, RESERVED, Element
+from .functions import FUNCTIONS, RESERVED, Element, pack, unpack
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 from .sizes import LARGEST, as_size, evaluate, show_size, size_names
 
@@ -270,6 +271,18 @@ class Graph:
             names.update(name.name for name in getattr(size, "free_symbols", ()))
         return tuple(sorted(names - set(self.bound)))
 
+    # ---- in another process
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of, with the functions in it that the user registered."""
+        made = {each.name: getattr(self, each.name) for each in fields(self)}
+        calls = (part for equation in self.equations for part in subexpressions(equation.right))
+        return made | {"registered": pack(part.function for part in calls if isinstance(part, Call))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unpack(state["registered"])
+        self.__dict__.update({name: value for name, value in state.items() if name != "registered"})
+
     # ---- text
 
     def _size_lines(self) -> dict[str, Any]:
@@ -400,6 +413,43 @@ class Graph:
                     names = ", ".join(f"{name}=" for name in size_names(size))
                     return f"the size of axis '{wrong}' is {show_size(size)}: give {names}"
         return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
+
+    def select(self, outputs: str | Sequence[str]) -> Graph:
+        """The same graph with other results: intermediate ones, by their scoped names.
+
+        A name may be a pattern of `fnmatch`, where `*` stands for anything, dots included. The
+        inputs and parameters stay what they are.
+
+        Args:
+            outputs: names and patterns, `"blocks.*.attention.a y"` or a list of them. The results
+                come in this order, those of one pattern in the order of their equations, each once.
+
+        Raises:
+            EquationError: a name or a pattern fits nothing that the graph computes.
+
+        Example:
+            >>> import tensornet as tn
+            >>> layer = tn.layer("h[b,f] = gelu(x[b,i] * W[f,i])\\ny[b,o] = h * V[o,f]", inputs="x")
+            >>> layer.select("h y").outputs
+            ('h', 'y')
+        """
+        wanted = outputs.replace(",", " ").split() if isinstance(outputs, str) else outputs
+        if (
+            not isinstance(wanted, Sequence)
+            or not all(isinstance(each, str) for each in wanted)
+            or not wanted
+        ):
+            raise EquationError(f"outputs are names, not {outputs!r}", fix='write "h y" or ["h", "y"]')
+        names = dict.fromkeys([*(equation.name for equation in self.equations), *self.outputs])
+        found: dict[str, None] = {}
+        for pattern in wanted:
+            matches = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+            if not matches:
+                few = f"{', '.join(list(names)[-12:])}{' at the end' if len(names) > 12 else ''}"
+                fix = f"{near(pattern, names)}there are {few}"
+                raise EquationError(f"'{pattern}' is no result of this graph", fix=fix)
+            found.update(dict.fromkeys(matches))
+        return replace(self, outputs=tuple(found))
 
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from .protocol import Backend, load_backend
 from .rewrite import distribute, simplify
 from .schedule import Alternative, Plan
 from .search import Choose
-from .sizes import evaluate
+from .sizes import as_size, evaluate
 
-__all__ = ["flop_count", "flop_formula", "plan"]
+__all__ = ["flop_count", "flop_formula", "plan", "planned", "whole_sizes"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""
@@ -30,6 +30,7 @@ NOMINAL = 64
 
 def plan(
     graph: Graph,
+    /,
     *,
     backend: str | Backend = "numpy",
     device: str | None = None,
@@ -37,6 +38,7 @@ def plan(
     profile: DeviceProfile | None = None,
     memory_limit: int | None = None,
     compare: bool = True,
+    outputs: str | Sequence[str] | None = None,
     **sizes: int,
 ) -> Plan:
     """Finds the fastest order to compute a graph on a device.
@@ -49,6 +51,7 @@ def plan(
         profile: the device constants; those measured on this machine if not given.
         memory_limit: bytes that may be alive at once, inputs and parameters included.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
             says so. The code works for others.
 
@@ -64,11 +67,26 @@ def plan(
         't1'
     """
     chosen = load_backend(backend)
-    device, dtype = chosen.device() if device is None else device, element_type(dtype)
-    chosen.check_device(device)
-    profile = profile or profile_of(chosen, device)
-    found = _schedule(graph, chosen.name, device, dtype, profile, memory_limit, compare, sizes)
-    return replace(found, code=generate(found, chosen))
+    graph = graph if outputs is None else graph.select(outputs)
+    device = chosen.device() if device is None else device
+    return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare)
+
+
+def planned(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    backend: Backend,
+    device: str,
+    dtype: str,
+    profile: DeviceProfile | None = None,
+    memory_limit: int | None = None,
+    compare: bool = False,
+) -> Plan:
+    """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`."""
+    backend.check_device(device)
+    dtype, profile = element_type(dtype), profile or profile_of(backend, device)
+    found = _schedule(graph, backend.name, device, dtype, profile, memory_limit, compare, sizes)
+    return replace(found, code=generate(found, backend))
 
 
 def _schedule(
@@ -82,8 +100,8 @@ def _schedule(
     sizes: Mapping[str, int],
 ) -> Plan:
     """The plan, its code not yet written."""
-    _check_sizes(graph, sizes)
-    values = {name: int(sizes.get(name, NOMINAL)) for name in graph.open_sizes}
+    given = whole_sizes(graph, sizes)
+    values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     size = itemsize(dtype)
     rewritten = rewrite(graph, values, profile, size)
     steps, results = lower(rewritten, values, profile, size, fastest)
@@ -99,8 +117,10 @@ def _schedule(
     return Plan(graph, backend, device, dtype, at, steps, results, peak, assumed, alternatives)
 
 
-def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
-    for name, value in sizes.items():
+def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes given for axes that are open, or that are just so long, as integers."""
+    given = {name: as_size(value, name) for name, value in sizes.items()}
+    for name, value in given.items():
         if graph.bound.get(name, value) != value or (
             name not in graph.open_sizes and name not in graph.bound
         ):
@@ -109,8 +129,9 @@ def _check_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
                 f"a size is given for '{name}', which is not open: {known}",
                 fix=f"open sizes: {', '.join(graph.open_sizes) or 'none'}",
             )
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not isinstance(value, int):
             raise ShapeError(f"the size of '{name}' is {value!r}", fix="give a positive integer")
+    return given
 
 
 def rewrite(graph: Graph, values: Mapping[str, int], profile: DeviceProfile, size: int) -> Graph:
@@ -148,7 +169,7 @@ def _alternatives(
 # ---------------------------------------------------------------------------- FLOPs
 
 
-def flop_formula(graph: Graph, *, naive: bool = False, **sizes: Any) -> Any:
+def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
     """The FLOPs of the contractions, as a formula in the names of the axes.
 
     Each pairwise step of the plan counts 2 × the product of all its axes (a multiplication and an
@@ -174,7 +195,7 @@ def flop_formula(graph: Graph, *, naive: bool = False, **sizes: Any) -> Any:
     return sympy.expand(found.flop_formula)
 
 
-def flop_count(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
+def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
     """The FLOPs of the contractions: an `int`, or a formula in the sizes still open.
 
     Args:
@@ -187,5 +208,5 @@ def flop_count(graph: Graph, *, naive: bool = False, **sizes: int) -> Any:
         >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
         160
     """
-    _check_sizes(graph, sizes)
-    return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **sizes})
+    given = whole_sizes(graph, sizes)
+    return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **given})

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BackendError
 
-__all__ = ["BACKENDS", "Backend", "backend_of", "load_backend"]
+__all__ = ["BACKENDS", "Backend", "backend_of", "kind_of", "load_backend"]
 
 BACKENDS = ("numpy", "torch", "cupy")
+
+
+def kind_of(array: Any) -> tuple[Any, ...]:
+    """What tells arrays apart that need a look of their own."""
+    return type(array), array.shape, array.dtype, array.device
 
 
 @runtime_checkable
@@ -28,6 +33,10 @@ class Backend(Protocol):
     @property
     def templates(self) -> Mapping[str, str]:
         """Operation to source text."""
+
+    @property
+    def kind(self) -> Callable[[Any], Hashable]:
+        """Class, shape, element type and device of an array; an AttributeError where it is none."""
 
     def __hash__(self) -> int: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +26,12 @@ from .protocol import Backend
 from .schedule import Plan
 from .sizes import evaluate, product, size_source
 
-__all__ = ["FUNCTION_NAME", "Speller", "identifier", "tuple_source"]
+__all__ = ["FUNCTION_NAME", "OBSERVED", "Speller", "identifier", "remark", "tuple_source"]
 
 FUNCTION_NAME = "forward"
+
+OBSERVED = "@"
+"""Where a size is solved for: stands for what a shape says."""
 
 _RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
 _RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary", "within", "finite"}
@@ -76,7 +80,8 @@ class Speller:
 
         if isinstance(size, int):
             return str(size)
-        names = {name: sympy.Symbol(self.size_names.get(name.name, name.name)) for name in size.free_symbols}
+        spelled = {**self.size_names, OBSERVED: OBSERVED}  # and no other name, whatever let it in
+        names = {name: sympy.Symbol(spelled[name.name]) for name in size.free_symbols}
         if not quietly:
             self.used_sizes.update(name.name for name in size.free_symbols)
         return size_source(size.subs(names, simultaneous=True))
@@ -254,6 +259,18 @@ class Speller:
         return int(value)
 
 
+def remark(text: str) -> str:
+    """Mathematics that goes into a comment or a docstring, and cannot end it.
+
+    Raises:
+        EquationError: a name in it holds what no name may.
+    """
+    if not text.isprintable() or '"' in text or "\\" in text:
+        fix = "use letters, digits and '_' in names"
+        raise EquationError(f"{text!r} cannot be written into code", fix=fix)
+    return text
+
+
 def tuple_source(parts: Sequence[str]) -> str:
     """A tuple of pieces of source."""
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
@@ -268,9 +285,16 @@ def _number(value: int | float | complex) -> str:
 
 
 def identifier(name: str, taken: set[str]) -> str:
-    """A Python name for a tensor or a size, added to those that are taken."""
-    base = "".join(letter if letter.isalnum() else "_" for letter in name)
-    base = f"_{base}" if not base or base[0].isdigit() else base
+    """A Python name for a tensor or a size, added to those that are taken.
+
+    Raises:
+        EquationError: the name is no words of letters, digits and `_`, joined by dots.
+    """
+    base = name.replace(".", "_")
+    base = f"_{base}" if base[:1].isdigit() else base
+    if not base.isidentifier():
+        raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
+    base = unicodedata.normalize("NFKC", base)  # as Python reads it: two spellings may be one name
     chosen, number = base, 1
     while chosen in taken or keyword.iskeyword(chosen):
         chosen = f"{base}_{number}"

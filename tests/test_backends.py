@@ -184,7 +184,8 @@ def check(graph: tn.Graph, arrays: dict[str, np.ndarray], backend: Any, device: 
     expected = reference.run(graph, arrays, sizes)
     executable = Executable(graph, backend, dtype="float64")
     given = {name: backend.asarray(array, device=device) for name, array in arrays.items()}
-    results = executable(given, *[given[leaf.name] for leaf in graph.inputs])
+    parameters = {leaf.name: given[leaf.name] for leaf in graph.parameters}
+    results = executable(parameters, *[given[leaf.name] for leaf in graph.inputs])
     results = results if isinstance(results, tuple) else (results,)
     for name, result in zip(graph.outputs, results, strict=True):
         found = backend.numpy(result)

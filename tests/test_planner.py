@@ -5,23 +5,25 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
+import string
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import opt_einsum
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.calibration import measure, profile_of
 from tensornet.device import DeviceProfile, default_profile, load_profile, save_profile
-from tensornet.ordering import FastestOrder, fastest, fewest_flops
+from tensornet.ordering import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.protocol import load_backend
 from tensornet.rewrite import distribute, fuse, prune, share, simplify
 from tensornet.search import Problem, Search, Tree, path_of
@@ -67,6 +69,103 @@ def test_many_operands_are_planned_quickly_and_rightly() -> None:
     equation = ",".join(a + b for a, b in itertools.pairwise(letters)) + "->" + letters[0] + letters[-1]
     arrays = [np.random.default_rng(n).standard_normal((3, 3)) for n in range(len(letters) - 1)]
     np.testing.assert_allclose(tn.einsum(equation, *arrays), np.linalg.multi_dot(arrays), rtol=1e-10)
+
+
+# ---- many operands that fall into pieces
+
+
+EVEN = replace(CPU, half_rows=CPU.half_columns)
+"""A device to which the two sides of a product are the same."""
+
+
+@st.composite
+def pieces(draw: Any) -> Problem:
+    """Eleven operands that share no summed axis but within pieces of three and four."""
+    sizes = {letter: draw(st.sampled_from([1, 2, 8, 64, 1000])) for letter in string.ascii_letters[:16]}
+    layouts: list[tuple[str, ...]] = []
+    for letters, count in (("abcde", 4), ("fghij", 4), ("klmn", 3)):
+        axes = st.lists(st.sampled_from(letters), min_size=2, max_size=3, unique=True).map(tuple)
+        layouts += draw(st.lists(axes, min_size=count, max_size=count))
+    flat = list(itertools.chain(*layouts))
+    alone = {axis for axis in flat if flat.count(axis) == 1}
+    kept = draw(st.sets(st.sampled_from(sorted(set(flat))), max_size=5))
+    return Problem(tuple(draw(st.permutations(layouts))), frozenset(kept | alone), None, sizes, EVEN, 4)
+
+
+def nestings(items: tuple[int, ...]) -> Iterator[Any]:
+    """Every way to contract operands in pairs, as nested pairs."""
+    if len(items) == 1:
+        yield items[0]
+        return
+    first, rest = items[0], items[1:]
+    for count in range(len(rest)):
+        for chosen in itertools.combinations(rest, count):
+            left, right = (first, *chosen), tuple(n for n in rest if n not in chosen)
+            yield from itertools.product(nestings(left), nestings(right))
+
+
+def parts_of(problem: Problem) -> list[set[int]]:
+    """The operands that hang together by the axes that are summed."""
+    found: list[set[int]] = []
+    for number, layout in enumerate(problem.layouts):
+        own = set(layout) - problem.kept
+        touching = [part for part in found if any(own & set(problem.layouts[n]) - problem.kept for n in part)]
+        found = [part for part in found if part not in touching] + [{number}.union(*touching)]
+    return found
+
+
+def seconds_of(problem: Problem, tree: Any) -> tuple[set[int], set[str], float]:
+    """The operands of a tree, the axes of its result, and the seconds of all its products, by the definition."""
+    if isinstance(tree, int):
+        return {tree}, set(problem.layouts[tree]), 0.0
+    (ours, a, before), (theirs, b, other) = (seconds_of(problem, part) for part in tree)
+    members = ours | theirs
+    rest = [set(layout) for n, layout in enumerate(problem.layouts) if n not in members]
+    result = {axis for axis in a | b if axis in problem.kept or any(axis in each for each in rest)}
+
+    def count(axes: set[str]) -> int:
+        return int(np.prod([problem.sizes[axis] for axis in axes], dtype=np.int64))
+
+    summed = (a | b) - result
+    if summed:
+        one = problem.profile.matmul(
+            count(a & b & result), count((a - b) & result), count((b - a) & result), count(summed), 4
+        )
+    else:
+        one = problem.profile.pointwise(4 * (count(a) + count(b) + count(result)), 4 * count(result))
+    return members, result, before + other + one
+
+
+def hangs_together(problem: Problem, tree: Any) -> bool:
+    """Whether every product of a tree has a summed axis in common."""
+    if isinstance(tree, int):
+        return True
+    a, b = (seconds_of(problem, part)[1] for part in tree)
+    return bool(a & b - problem.kept) and all(hangs_together(problem, part) for part in tree)
+
+
+def subtrees(tree: Any) -> Iterator[Any]:
+    yield tree
+    if not isinstance(tree, int):
+        for part in tree:
+            yield from subtrees(part)
+
+
+@settings(max_examples=40)
+@given(pieces())
+def test_pieces_of_many_operands_are_each_ordered_best(problem: Problem) -> None:
+    """Against all orders of each piece, priced by the definition."""
+    pairs = _Network(problem).programmed(np.inf)
+    assert pairs is not None
+    parts: list[Any] = list(range(len(problem.layouts)))
+    for a, b in pairs:
+        parts.append((parts[a], parts[b]))
+    found = parts[-1]
+    for part in parts_of(problem):
+        (ours,) = [each for each in subtrees(found) if seconds_of(problem, each)[0] == part]
+        every = [each for each in nestings(tuple(sorted(part))) if hangs_together(problem, each)]
+        best = min(seconds_of(problem, each)[2] for each in every)
+        assert seconds_of(problem, ours)[2] == pytest.approx(best, rel=1e-9)
 
 
 def test_search_is_an_optimizer_of_opt_einsum() -> None:
@@ -228,11 +327,83 @@ def test_profiles_are_kept_and_damage_is_ignored(tmp_path: Any, monkeypatch: pyt
     path = save_profile(profile)
     assert path is not None
     assert load_profile("a device") == profile
-    for damage in ["", "{", "[]", "{}", path.read_text()[:40], path.read_text().replace("4e-06", "-1")]:
+    for damage in [
+        "",
+        "{",
+        "[]",
+        "{}",
+        path.read_text()[:40],
+        path.read_text().replace("4e-06", "-1"),
+        "[" * 10**5,
+    ]:
         path.write_text(damage)
         assert load_profile("a device") is None
     monkeypatch.setenv("TENSORNET_CACHE", "/proc/nowhere")
     assert save_profile(profile) is None
+
+
+def damages(text: str) -> Iterator[bytes]:
+    """A file cut short, with bytes changed, doubled or gone, with values of other kinds and sizes."""
+    draw = random.Random(0)
+    data = text.encode()
+    for at in range(0, len(data), 5):
+        yield data[:at]
+        yield data[:at] + data[at + 1 :]
+        yield data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
+        yield data[:at] + data[at : at + 9] * 2 + data[at + 9 :]
+    document = json.loads(text)
+    for name in document:
+        for value in (5e-324, 1e308, 0, -1, 1, 10**400, None, True, "4", [], {}, float("inf"), float("nan")):
+            yield json.dumps({**document, name: value}).encode()
+        yield json.dumps({each: value for each, value in document.items() if each != name}).encode()
+
+
+def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    profile = replace(CPU, key="a device")
+    path = save_profile(profile)
+    assert path is not None
+    files = list(damages(path.read_text()))
+    assert len(files) > 300
+    for data in files:
+        path.write_bytes(data)
+        assert load_profile("a device") in (None, profile)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(DeviceProfile) if field.name != "key"])
+@pytest.mark.parametrize("value", [5e-324, 1e300, 0.0, -1.0, float("nan"), float("inf")])
+def test_what_no_device_has_is_measured_again(
+    name: str, value: float, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
+    assert load_profile("a device") is None
+
+
+@pytest.mark.parametrize("usual", [default_profile("cpu"), default_profile("cuda:0")])
+def test_the_built_in_constants_are_plausible(
+    usual: DeviceProfile, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    assert save_profile(usual) is not None
+    assert load_profile(usual.key) == usual
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        assert save_profile(replace(CPU, key="a device")) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path / "file"))
+    assert save_profile(replace(CPU, key="a device")) is None
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

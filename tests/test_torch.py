@@ -200,7 +200,9 @@ def test_names_that_torch_keeps_for_itself() -> None:
 
 
 def test_a_linear_layer_comes_out_in_order() -> None:
-    module = tn.module(tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=256, o=256), lead=3200)
+    module = tn.module(
+        tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=256, o=256), plan_at={"lead": 3200}
+    )
     assert module(torch.ones(64, 50, 256)).is_contiguous()
 
 

@@ -1,0 +1,555 @@
+"""What runs and remembers: every call looks, parameters have names, and all of it goes to other processes."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import linecache
+import math
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+import tensornet as tn
+from tensornet import executable, models
+from tensornet.backends import cupy
+from tensornet.graph import Graph
+from tensornet.protocol import backend_of
+from tensornet.spelling import identifier, remark
+
+DENSE = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=3, o=2)
+W, U = np.arange(6.0).reshape(2, 3), np.array([1.0, -1.0])
+X = np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 1.0]])
+Y = X @ W.T + U
+
+
+def on(backend: str, *arrays: np.ndarray) -> list[Any]:
+    return [tn.to_backend({"a": array}, backend)["a"] for array in arrays]
+
+
+# ---- every call looks at its arrays
+
+OTHER = {"numpy": torch.tensor(X), "torch": X}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_arrays_of_another_library_after_a_good_call(backend: str) -> None:
+    f = tn.compile(DENSE, backend=backend)
+    w, u, x = on(backend, W, U, X)
+    f({"W": w, "u": u}, x)
+    with pytest.raises(tn.BackendError, match=f"'x' is an array of (?!{backend}).*compiled for {backend}"):
+        f({"W": w, "u": u}, OTHER[backend])
+    with pytest.raises(tn.BackendError, match=f"'x' is a list, not an array of {backend}"):
+        f({"W": w, "u": u}, X.tolist())
+    np.testing.assert_array_equal(np.asarray(f({"W": w, "u": u}, x)), Y)
+
+
+def test_a_module_looks_too() -> None:
+    module = tn.module(DENSE, params={"W": W, "u": U})
+    module(torch.tensor(X))
+    with pytest.raises(
+        tn.BackendError, match="'x' is an array of numpy, and the graph is compiled for torch"
+    ):
+        module(X)
+
+
+def test_einsum_looks_too() -> None:
+    tn.einsum("bi,oi->bo", X, W)
+    with pytest.raises(
+        tn.BackendError, match="'op1' is an array of torch, and the graph is compiled for numpy"
+    ):
+        tn.einsum("bi,oi->bo", X, torch.tensor(W))
+
+
+def test_arrays_of_another_device_after_a_good_call() -> None:
+    f = tn.compile(DENSE, backend="torch")
+    w, u, x = on("torch", W, U, X)
+    f({"W": w, "u": u}, x)
+    with pytest.raises(tn.BackendError, match=r"'W' is on cpu, and 'x' on meta(?s:.*)device="):
+        f({"W": w, "u": u}, x.to("meta"))
+    assert f({"W": w.to("meta"), "u": u.to("meta")}, x.to("meta")).device.type == "meta"
+
+
+def test_a_lone_number_on_the_processor_goes_with_any_device() -> None:
+    f = tn.compile(tn.layer("y[i] = beta * x[i]", inputs="x[i] beta[()]"), backend="torch")
+    assert f({}, torch.ones(3, device="meta"), torch.tensor(2.0)).device.type == "meta"
+
+
+def test_arrays_of_another_element_type_have_constants_of_that_type() -> None:
+    graph = tn.layer("y[i] = c[i] * x[i]", inputs="x", constants={"c": np.array([0.1, 0.2])})
+    f = tn.compile(graph)
+    for dtype in (np.float32, np.float64, np.float32):
+        found = f({}, np.ones(2, dtype))
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, np.array([0.1, 0.2], dtype))
+
+
+def test_devices_of_cupy_need_no_hash() -> None:
+    class Device:
+        id = 0
+        __hash__ = None  # type: ignore[assignment]
+
+    class Array:
+        shape, dtype, device = (2, 3), np.dtype("float32"), Device()
+
+    assert hash(cupy.backend.kind(Array())) == hash(cupy.backend.kind(Array()))
+
+
+def test_a_function_that_ran_is_compiled_whole() -> None:
+    f = tn.compile(DENSE, backend="torch", params={"W": W, "u": U})
+    f(torch.tensor(X))
+    compiled = torch.compile(lambda x: f(x), fullgraph=True, backend="eager")
+    np.testing.assert_array_equal(compiled(torch.tensor(X)).numpy(), Y)
+
+
+# ---- parameters by name
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"W": W}, "the parameter 'u' is missing\nfix: the graph has W, u"),
+        ({}, "the parameters 'W', 'u' are missing"),
+        ({"W": W, "u": U, "spare": U}, "the parameter 'spare' is unknown"),
+        (
+            {"w": W, "u": U},
+            r"the parameter 'W' is missing; the parameter 'w' is unknown\nfix: the graph has W, u",
+        ),
+    ],
+)
+def test_parameters_are_those_of_the_graph(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.compile(DENSE)(parameters, X)
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.compile(DENSE, params=parameters)
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.module(DENSE, params=parameters)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_parameters_come_first(backend: str) -> None:
+    w, u, x = on(backend, W, U, X)
+    message = (
+        r"the parameters are a (ndarray|Tensor), not arrays by their names\nfix: call f\(parameters, x\)"
+    )
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.compile(DENSE, backend=backend)(x, {"W": w, "u": u})
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.compile(tn.layer("y[i] = relu(x[i])", inputs="x"), backend=backend)(x, {})
+    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 0\nfix: call f\(parameters, x\)"):
+        tn.compile(DENSE, backend=backend)({"W": w, "u": u})
+    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 0"):
+        tn.compile(DENSE, backend=backend)()
+
+
+def test_parameters_in_any_mapping() -> None:
+    held = torch.nn.ParameterDict({"W": torch.tensor(W), "u": torch.tensor(U)})
+    found = tn.compile(DENSE, backend="torch")(held, torch.tensor(X))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.detach().numpy(), Y)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_function_that_holds_its_parameters(backend: str) -> None:
+    f = tn.compile(DENSE, backend=backend, params={"u": torch.tensor(U), "W": W})
+    (x,) = on(backend, X)
+    np.testing.assert_array_equal(np.asarray(f(x)), Y)
+    np.testing.assert_array_equal(np.asarray(pickle.loads(pickle.dumps(f))(x)), Y)
+    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 2\nfix: call f\(x\)"):
+        f({"W": W, "u": U}, x)
+    with pytest.raises(tn.ShapeError, match="axis 'o' of 'W' is 3, and should be 2"):
+        tn.compile(DENSE, backend=backend, params={"W": W.T, "u": U})
+    low = tn.compile(DENSE, backend=backend, params={"W": W, "u": U}, dtype="float32")
+    assert "float32" in str(low(*on(backend, X.astype("float32"))).dtype)
+
+
+def test_held_tensors_are_trained_as_they_are() -> None:
+    w = torch.tensor(W, requires_grad=True)
+    tn.compile(DENSE, backend="torch", params={"W": w, "u": torch.tensor(U)})(
+        torch.tensor(X)
+    ).sum().backward()
+    np.testing.assert_array_equal(np.asarray(w.grad), np.tile(X.sum(0), (2, 1)))
+
+
+def test_a_module_starts_from_given_parameters() -> None:
+    w = torch.tensor(W)
+    module = tn.module(DENSE, params={"W": w, "u": U})
+    np.testing.assert_array_equal(module(torch.tensor(X)).detach().numpy(), Y)
+    assert module.W.dtype == torch.float64
+    with torch.no_grad():
+        module.W.zero_()
+    np.testing.assert_array_equal(w.numpy(), W)
+    module.reset_parameters(seed=1)
+    assert module.W.abs().sum() > 0
+    assert (
+        tn.module(DENSE, params={"W": w, "u": U}, dtype="bfloat16", device="meta").W.dtype == torch.bfloat16
+    )
+    assert tn.module(DENSE, params={"W": w, "u": U}, device="meta").W.device.type == "meta"
+    with pytest.raises(tn.ShapeError, match="axis 'o' of 'W' is 3, and should be 2"):
+        tn.module(DENSE, params={"W": W.T, "u": U})
+    with pytest.raises(tn.DtypeError, match="'W' holds int64, which cannot be trained"):
+        tn.module(DENSE, params={"W": W.astype("int64"), "u": U})
+
+
+def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
+    layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
+    graph = tn.model(lambda x: layer(layer(x, scope="blocks.0"), scope="blocks.1"), inputs="x[b,i]")
+    square = W.T @ W
+    params = {"blocks.0.W": square, "blocks.1.W": square + 1}
+    module = tn.module(graph, params=params)
+    np.testing.assert_allclose(module(torch.tensor(X)).detach().numpy(), X @ square.T @ (square.T + 1))
+    assert list(module.state_dict()) == ["blocks.0.W", "blocks.1.W"]
+    with pytest.raises(tn.ShapeError, match=r"'block.1.W' is unknown\nfix: did you mean 'blocks.1.W'\?"):
+        tn.module(graph, params={"blocks.0.W": W, "block.1.W": W})
+
+
+# ---- sizes
+
+
+def test_sizes_bind_in_functions_and_modules() -> None:
+    x = np.ones((5, 3))
+    for f in (tn.compile(DENSE, b=4), tn.compile(DENSE.bind(b=4))):
+        with pytest.raises(tn.ShapeError, match="axis 'b' of 'x' is 5, and should be 4"):
+            f({"W": W, "u": U}, x)
+    with pytest.raises(tn.ShapeError, match="axis 'b' of 'x' is 5, and should be 4"):
+        tn.module(DENSE, b=4)(torch.ones(5, 3))
+    assert tn.module(DENSE, b=5)(torch.ones(5, 3)).shape == (5, 2)
+    module = tn.module(DENSE, plan_at={"b": 4096})
+    assert dict(module.plan.sizes) == {"b": 4096}
+    assert module(torch.ones(5, 3)).shape == (5, 2)
+
+
+def bad_sizes(value: Any) -> list[Any]:
+    return [
+        lambda: tn.compile(DENSE, b=value),
+        lambda: tn.module(DENSE, b=value),
+        lambda: tn.module(DENSE, plan_at={"b": value}),
+        lambda: tn.plan(DENSE, b=value),
+        lambda: tn.flop_count(DENSE, b=value),
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", [2.5, True, 0, -1, None, "x", sympy.oo, sympy.nan, sympy.Rational(9, 2), math.inf]
+)
+@pytest.mark.parametrize("where", range(5), ids=["compile", "module", "plan_at", "plan", "flop_count"])
+def test_a_size_is_a_whole_number(where: int, value: Any) -> None:
+    with pytest.raises(tn.ShapeError, match="the size of 'b' is"):
+        bad_sizes(value)[where]()
+
+
+@pytest.mark.parametrize("value", [np.int64(4), np.uint8(4), sympy.Integer(4)])
+def test_any_whole_number_is_a_size(value: Any) -> None:
+    assert tn.compile(DENSE, b=value)({"W": W, "u": U}, np.ones((4, 3))).shape == (4, 2)
+    assert dict(tn.module(DENSE, plan_at={"b": value}).plan.sizes) == {"b": 4}
+    assert tn.plan(DENSE, b=value).sizes == (("b", 4),)
+    assert tn.flop_count(DENSE, b=value) == 2 * 4 * 3 * 2
+
+
+def test_sizes_of_no_axis() -> None:
+    for call in (
+        lambda: tn.compile(DENSE, z=3),
+        lambda: tn.module(DENSE, z=3),
+        lambda: tn.module(DENSE, plan_at={"z": 3}),
+    ):
+        with pytest.raises(tn.ShapeError, match=r"'z'.* not.* open"):
+            call()
+
+
+SETTINGS = (
+    "backend device dtype profile memory_limit compare outputs params seed plan_at sizes graph training"
+)
+
+
+@pytest.mark.parametrize("axis", SETTINGS.split())
+def test_an_axis_with_the_name_of_a_setting(axis: str) -> None:
+    graph = tn.layer(f"y[{axis},o] = x[{axis},i] * W[o,i]", inputs="x")
+    np.testing.assert_array_equal(tn.compile(graph)({"W": W}, X), X @ W.T)
+    assert tn.module(graph, params={"W": W})(torch.tensor(X)).shape == (2, 2)
+
+
+@pytest.mark.parametrize("axis", ["graph", "training", "sizes"])
+def test_such_an_axis_can_be_given(axis: str) -> None:
+    graph = tn.layer(f"y[{axis},o] = x[{axis},i] * W[o,i]", inputs="x")
+    np.testing.assert_array_equal(tn.compile(graph, **{axis: 2})({"W": W}, X), X @ W.T)
+    assert tn.plan(graph, **{axis: 2}).sizes != tn.plan(graph).sizes
+
+
+# ---- results
+
+
+MLP = """
+h[b,f] = gelu(x[b,i] * W[f,i])
+y[b,o] = h * V[o,f]
+"""
+
+
+def deep() -> Graph:
+    block = tn.layer(MLP, inputs="x", i=3, f=4, o=3)
+
+    def stack(x: Any) -> Any:
+        for n in range(3):
+            x = block(x, scope=f"blocks.{n}")
+        return x
+
+    return tn.model(stack, inputs="x[b,i]", i=3)
+
+
+def by_hand(params: dict[str, np.ndarray], x: np.ndarray) -> dict[str, np.ndarray]:
+    found = {}
+    for n in range(3):
+        before = torch.tensor(x @ params[f"blocks.{n}.W"].T)
+        found[f"blocks.{n}.h"] = torch.nn.functional.gelu(before).numpy()
+        found[f"blocks.{n}.y"] = x = found[f"blocks.{n}.h"] @ params[f"blocks.{n}.V"].T
+    return found
+
+
+def test_the_results_to_compute_are_chosen() -> None:
+    graph = deep()
+    params = tn.init(graph, seed=0, dtype="float64")
+    expected = by_hand(params, X)
+    names = ["blocks.2.y", "blocks.0.h", "blocks.1.h", "blocks.2.h"]
+    f = tn.compile(graph, outputs="blocks.2.y blocks.*.h")
+    assert f.graph.outputs == tuple(names)
+    assert f.graph.inputs == graph.inputs
+    assert f.graph.parameters == graph.parameters
+    module = tn.module(graph, params=params, outputs=["blocks.2.y", "blocks.*.h"])
+    for results in (f(params, X), module(torch.tensor(X))):
+        for name, result in zip(names, results, strict=True):
+            np.testing.assert_allclose(torch.as_tensor(result).detach(), expected[name], rtol=1e-12)
+    one = tn.compile(graph, params=params, outputs="blocks.1.y")(X)
+    np.testing.assert_allclose(one, expected["blocks.1.y"], rtol=1e-12)
+    assert [result.name for result in tn.plan(graph, outputs="blocks.*.y").results] == [
+        f"blocks.{n}.y" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (
+            "blocks.*.z",
+            r"'blocks\.\*\.z' is no result of this graph\nfix: .*there are blocks.0.h, blocks.0.y",
+        ),
+        (
+            "blocks.3.y",
+            r"'blocks.3.y' is no result of this graph\nfix: did you mean 'blocks..\.y'\? there are",
+        ),
+        ("blocks.0.W", "'blocks.0.W' is no result of this graph"),
+        ("", "outputs are names, not ''"),
+        (3, "outputs are names, not 3"),
+        ([1], r"outputs are names, not \[1\]"),
+    ],
+)
+def test_results_that_are_not_there(outputs: Any, message: str) -> None:
+    for call in (lambda: deep().select(outputs), lambda: tn.compile(deep(), outputs=outputs)):
+        with pytest.raises(tn.EquationError, match=message):
+            call()
+
+
+def test_attention_maps_of_a_converted_model() -> None:
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.ViTConfig(
+        image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=3, intermediate_size=16,
+        attn_implementation="eager",
+    )  # fmt: skip
+    theirs = transformers.ViTModel(settings).eval()
+    graph, params = models.from_transformers(theirs)
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = theirs(x, output_attentions=True).attentions
+    f = tn.compile(graph, backend="torch", params=params, outputs="blocks.*.attention.a")
+    for ours, map_ in zip(f(x), expected, strict=True):
+        torch.testing.assert_close(ours, map_, atol=1e-5, rtol=1e-4)
+
+
+# ---- element types that a library does not have
+
+
+def test_bfloat16_becomes_float32_where_there_is_none() -> None:
+    value = torch.tensor([1.0, 3.140625, -1e30]).bfloat16()
+    found = tn.to_backend({"W": value.requires_grad_()}, "numpy")["W"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, value.detach().float().numpy())
+    assert tn.to_backend({"W": value}, "numpy", dtype="float64")["W"].dtype == np.float64
+    assert tn.to_backend({"W": value}, "torch")["W"].dtype == torch.bfloat16
+    assert tn.to_backend({"W": torch.ones(2, dtype=torch.float16)}, "numpy")["W"].dtype == np.float16
+    assert tn.to_backend({"W": torch.ones(2, dtype=torch.bool)}, "numpy")["W"].dtype == np.bool_
+    assert backend_of(value).numpy(value).dtype == np.float32
+
+
+def test_a_bfloat16_checkpoint_runs_on_numpy() -> None:
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.ViTConfig(
+        image_size=8,
+        patch_size=4,
+        hidden_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=16,
+    )
+    theirs = transformers.ViTModel(settings).eval().bfloat16()
+    graph, params = models.from_transformers(theirs)
+    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")
+    with torch.no_grad():
+        expected = theirs.float()(torch.tensor(x)).last_hidden_state.numpy()
+    found = tn.compile(graph)(tn.to_backend(params, "numpy"), x)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# ---- names in generated code
+
+
+EVIL = "D\n    raise SystemExit('ran')\n    #"
+
+
+@pytest.mark.parametrize(
+    "name", [EVIL, 'a"""', "a b", "a-b", "a²", "a\\", "", "a\x00", "a.b-c", "naïve\u2028"]
+)
+def test_a_name_that_is_no_word_is_refused(name: str) -> None:
+    with pytest.raises(tn.EquationError, match="cannot name anything"):
+        identifier(name, set())
+
+
+@pytest.mark.parametrize("text", [f"y[i:{EVIL}] = x[i]", 'y = """', "y = \\", "y\x00", "y\u2028z"])
+def test_a_remark_cannot_end_itself(text: str) -> None:
+    with pytest.raises(tn.EquationError, match="cannot be written into code"):
+        remark(text)
+
+
+@pytest.mark.parametrize("text", ["y[b,o] = x[b,i] * W[o,i]", "z[...,(h,d)] = x² − ∑ a·b", "blocks.0.y[b]"])
+def test_mathematics_is_a_remark(text: str) -> None:
+    assert remark(text) == text
+
+
+def test_names_that_python_takes_for_one() -> None:
+    taken: set[str] = set()
+    assert len({identifier(name, taken) for name in ("fi", "ﬁ", "x", "𝑥", "a.b", "a_b", "if", "0.a")}) == 8
+
+
+@pytest.mark.parametrize("name", [EVIL, 'D"""\n    raise SystemExit("ran")\n    """', "D-1"])
+def test_no_code_runs_from_the_name_of_a_symbol(name: str) -> None:
+    with pytest.raises(tn.TensornetError, match="D"):
+        tn.compile(tn.layer("y[b] = exp(x[b,i]) * W[i] / sqrt(i)", inputs="x", i=sympy.Symbol(name)))(
+            {"W": W[0]}, X
+        )
+
+
+# ---- in other processes
+
+tn.register("spawned", numpy=np.cbrt, torch=torch.tanh)
+tn.register("left", numpy=lambda a: a + 1, torch=lambda a: a + 1)
+
+WORKER = """
+import pickle, sys
+import tensornet as tn, numpy as np
+for data in pickle.load(sys.stdin.buffer):
+    try:
+        made, arguments = pickle.loads(data)
+        found = (tn.compile(made) if isinstance(made, tn.Graph) else made)(*arguments)
+    except tn.BackendError as error:
+        found = str(error)
+    print(repr(getattr(found, "tolist", lambda: found)()))
+"""
+
+
+def test_all_goes_to_a_fresh_process() -> None:
+    graph = tn.layer("y[i] = spawned(x[i] * g[i])", inputs="x")
+    x, params = np.array([8.0, 27.0]), {"g": np.array([1.0, 8.0])}
+    f = tn.compile(graph)
+    expected = f(params, x).tolist()
+    lost = tn.compile(tn.layer("y[i] = left(x[i])", inputs="x"))
+    np.testing.assert_array_equal(lost({}, x), x + 1)
+    module = tn.module(tn.layer("y[i] = spawned(x[i] * g[i])", inputs="x"), params=params)
+    sent: list[Any] = [
+        (f, (params, x)),
+        (tn.compile(graph, params=params), (x,)),
+        (graph, (params, x)),
+        (module, (torch.tensor(x),)),
+        (lost, ({}, x)),
+    ]
+    data = pickle.dumps([pickle.dumps(each) for each in sent])
+    done = subprocess.run([sys.executable, "-c", WORKER], input=data, capture_output=True, check=True)
+    lines = done.stdout.decode().splitlines()
+    for line in lines[:3]:
+        np.testing.assert_allclose(eval(line), expected)
+    np.testing.assert_allclose(eval(lines[3]), np.tanh(params["g"] * x))
+    assert "'left' was registered in another process" in lines[4]
+    assert "tensornet.register('left'" in lines[4]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
+def test_a_function_is_pickled_after_it_ran(backend: str) -> None:
+    library = pytest.importorskip(backend)
+    chosen: Any = backend_of(library.asarray(U)) if backend == "array_api_strict" else backend
+    w, u, x = (library.asarray(array) for array in (W, U, X))
+    f = tn.compile(DENSE, backend=chosen, memory_limit=10**6)
+    first = np.asarray(f({"W": w, "u": u}, x))
+    twin = pickle.loads(pickle.dumps(f))
+    np.testing.assert_array_equal(np.asarray(twin({"W": w, "u": u}, x)), first)
+    assert twin.graph == f.graph
+    with pytest.raises(tn.BackendError, match="memory_limit is 1,000,000"):
+        twin({"W": w, "u": u}, library.ones((10**5, 3), dtype=library.float64))
+
+
+# ---- what is remembered
+
+
+def entries() -> int:
+    return sum(name.startswith("<tensornet") for name in linecache.cache)
+
+
+def test_sources_leave_with_their_functions() -> None:
+    gc.collect()
+    before = entries()
+    made = [tn.compile(DENSE, b=b) for b in range(1, 9)]
+    for b, f in enumerate(made, 1):
+        f({"W": W, "u": U}, np.ones((b, 3)))
+    assert entries() == before + 8
+    del made, f
+    gc.collect()
+    assert entries() == before
+
+
+def test_a_traceback_shows_the_generated_line() -> None:
+    f = tn.compile(tn.layer("y[i,c] = E[t[i],c]", inputs="t"))
+    with pytest.raises(tn.ShapeError, match="holds the position 7") as caught:
+        f({"E": W}, np.array([7]))
+    assert "within(t" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_function_remembers_so_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable, "SHAPES", 8)
+    monkeypatch.setattr(executable, "PLANS", 3)
+    f = tn.compile(DENSE)
+    for b in [*range(1, 40), 3, 1000, 1, 10**5, 7]:
+        np.testing.assert_array_equal(f({"W": W, "u": U}, np.ones((b, 3))), np.tile(W.sum(1) + U, (b, 1)))
+        assert len(f._by_kind) <= 8
+        assert len(f._by_size) <= 3
+        assert abs(math.log2(dict(f.plan.sizes)["b"]) - math.log2(b)) < 20
+
+
+# ---- threads
+
+
+def test_planning_in_a_thread_draws_nothing_from_the_caller() -> None:
+    letters = "abcdefghijklmnopqrstu"
+    factors = " * ".join(f"U{n}[{a},{b}]" for n, (a, b) in enumerate(itertools.pairwise(letters)))
+    graph = tn.layer(
+        f"y[a,u] = {factors}", inputs="U0", **{axis: 2 + n % 4 for n, axis in enumerate(letters)}
+    )
+    thread = threading.Thread(target=tn.plan, args=(graph,))
+    mine = random.Random(3)
+    random.seed(3)
+    thread.start()
+    while thread.is_alive():
+        assert random.random() == mine.random()
+    thread.join()
