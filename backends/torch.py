@@ -241,7 +241,11 @@ class TorchBackend:
         return str(array.dtype).removeprefix("torch.")
 
     def autocasts(self, array: Any) -> bool:
-        return bool(_library().is_autocast_enabled(array.device.type))
+        torch, device = (
+            _library(),
+            getattr(array.device, "type", "cpu"),
+        )  # another library's is no such device
+        return torch.amp.is_autocast_available(device) and bool(torch.is_autocast_enabled(device))
 
     def synchronize(self, device: str) -> None:
         if device.startswith("cuda"):

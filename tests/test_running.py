@@ -122,7 +122,7 @@ def test_a_function_that_ran_is_compiled_whole() -> None:
         ({"W": W, "u": U, "spare": U}, "the parameter 'spare' is unknown"),
         (
             {"w": W, "u": U},
-            r"the parameter 'W' is missing; the parameter 'w' is unknown\nfix: the graph has W, u",
+            r"the parameter 'W' is missing; the parameter 'w' is unknown\nfix: did you mean 'W'\? the graph has W, u",
         ),
     ],
 )
