@@ -1,0 +1,19 @@
+"""Every kind of input, by name."""
+
+from __future__ import annotations
+
+from . import Target, calls, documents, names, texts
+
+__all__ = ["TARGETS"]
+
+TARGETS = {
+    each.name: each
+    for each in (
+        Target("texts", texts.attempt, 100_000),
+        Target("einsum", calls.einsum, 5_000),
+        Target("arrays", calls.arrays, 10_000),
+        Target("names", names.attempt, 2_000),
+        Target("graphs", documents.graphs, 2_000),
+        Target("constants", documents.constants, 1_000),
+    )
+}
