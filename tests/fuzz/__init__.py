@@ -35,7 +35,7 @@ class Trial:
 
     def note(self, text: object) -> None:
         """Remembers an input, to be shown with a finding."""
-        self.notes.append(str(text))
+        self.notes.append(str(text)[:500])
 
     def chance(self, share: float) -> bool:
         """True in so many of all cases."""
@@ -99,7 +99,9 @@ def run(target: Target, attempts: Iterable[int], seed: int = 0) -> Report:
 def _where(error: Exception) -> str:
     """The last line of the library's own code that was reached; of a silent change, the line that tells."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/tests/" not in frame.filename and "site-packages" not in frame.filename]
+    own = [
+        frame for frame in frames if "/tests/" not in frame.filename and "site-packages" not in frame.filename
+    ]
     frame = own[-1] if own and not isinstance(error, SilentChangeError) else frames[-1]
     file = "/".join(Path(frame.filename).parts[-2:])
     if file.startswith("<"):

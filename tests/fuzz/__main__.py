@@ -17,7 +17,9 @@ from .targets import TARGETS
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(TARGETS)}; all if not given.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(TARGETS)}; all if not given.")
+    ] = None,
     share: Annotated[float, typer.Option(help="The share of a full run to make.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Another seed makes other attempts.")] = 0,
     attempt: Annotated[int | None, typer.Option(help="One attempt alone, by its number.")] = None,
@@ -27,7 +29,11 @@ def main(
     reports: list[Report] = []
     for name in names or TARGETS:
         target = TARGETS[name]
-        numbers = range(max(1, round(share * target.executions))) if attempt is None else range(attempt, attempt + 1)
+        numbers = (
+            range(max(1, round(share * target.executions)))
+            if attempt is None
+            else range(attempt, attempt + 1)
+        )
         reports.append(run(target, track(numbers, name, console=console, transient=True), seed))
         for finding in reports[-1].findings.values():
             console.print(str(finding), markup=False, highlight=False, soft_wrap=True)

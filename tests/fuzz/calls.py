@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 import tensornet as tn
-from tensornet import models
 from tensornet.backends.array_api import of
 
 from .. import reference
@@ -116,7 +115,9 @@ def einsum(trial: Trial) -> None:
     random = trial.random
     letters = random.sample(string.ascii_letters, 4)
     sizes = dict(zip(letters, (random.choice((0, 1, 2, 3)) for _ in letters), strict=True))
-    terms = [[random.choice(letters) for _ in range(random.randint(0, 3))] for _ in range(random.randint(1, 4))]
+    terms = [
+        [random.choice(letters) for _ in range(random.randint(0, 3))] for _ in range(random.randint(1, 4))
+    ]
     shapes = [[sizes[letter] for letter in term] for term in terms]
     texts = ["".join(term) for term in terms]
     for number, text in enumerate(texts):
@@ -131,7 +132,11 @@ def einsum(trial: Trial) -> None:
         equation += "->" + lead + "".join(random.sample(seen, random.randint(0, len(seen))))
     if trial.chance(0.1):
         at = random.randint(0, len(equation))
-        equation = equation[:at] + random.choice((" ", ",", "->", ".", "(", ")", "a", "1", "é", "\n")) + equation[at:]
+        equation = (
+            equation[:at]
+            + random.choice((" ", ",", "->", ".", "(", ")", "a", "1", "é", "\n"))
+            + equation[at:]
+        )
     generator = np.random.default_rng(random.randrange(2**32))
     operands = [generator.uniform(-1, 1, shape) for shape in shapes]
     trial.note(f"{equation!r} {[operand.shape for operand in operands]}")

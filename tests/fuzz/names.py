@@ -43,15 +43,57 @@ _HOSTILE = (
 _TAKEN = (
     *keyword.kwlist,
     *keyword.softkwlist,
-    *("torch", "math", "np", "numpy", "xp", "functions", "forward", "self", "training", "observed", "shape", "int"),
-    *("lead", "index", "sum", "softmax", "pi", "inf", "input", "parameter", "dtype", "device", "backend", "graph"),
-    *("compare", "memory_limit", "scope", "name", "t1", "y", "W", "x", "__class__", "__init__", "_", "__", "parameters"),
+    *(
+        "torch",
+        "math",
+        "np",
+        "numpy",
+        "xp",
+        "functions",
+        "forward",
+        "self",
+        "training",
+        "observed",
+        "shape",
+        "int",
+    ),
+    *(
+        "lead",
+        "index",
+        "sum",
+        "softmax",
+        "pi",
+        "inf",
+        "input",
+        "parameter",
+        "dtype",
+        "device",
+        "backend",
+        "graph",
+    ),
+    *(
+        "compare",
+        "memory_limit",
+        "scope",
+        "name",
+        "t1",
+        "y",
+        "W",
+        "x",
+        "__class__",
+        "__init__",
+        "_",
+        "__",
+        "parameters",
+    ),
 )
 
 
 def attempt(trial: Trial) -> None:
     """A dense layer with one of its names chosen badly: refused, or the same numbers as ever."""
-    place = trial.random.choice(("axis", "tensor", "parameter", "scope", "symbol", "size", "register", "constant"))
+    place = trial.random.choice(
+        ("axis", "tensor", "parameter", "scope", "symbol", "size", "register", "constant")
+    )
     name = trial.random.choice(_HOSTILE + _TAKEN)
     trial.note(f"{place}: {name!r}")
     caught: list[int] = []

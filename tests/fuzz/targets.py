@@ -1,8 +1,8 @@
-"""Every kind of input, by name."""
+"""Every kind of input, by name, and how many of it a full run makes."""
 
 from __future__ import annotations
 
-from . import Target, calls, documents, names, texts
+from . import Target, calls, files, names, texts
 
 __all__ = ["TARGETS"]
 
@@ -13,7 +13,8 @@ TARGETS = {
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
         Target("names", names.attempt, 2_000),
-        Target("graphs", documents.graphs, 2_000),
-        Target("constants", documents.constants, 1_000),
+        Target("graphs", files.graphs, 2_000),
+        Target("constants", files.constants, 1_000),
+        Target("studies", files.studies, 400),
     )
 }

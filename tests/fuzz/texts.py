@@ -19,18 +19,121 @@ from . import SilentChangeError, Trial
 __all__ = ["attempt"]
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
-_NUMBERS = ("0", "1", "-1", "2", "0.5", "1e-30", "1e999", "10**400", "10**30", "1j", "0x1f", "1_0", "True", "3.")
+_NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "2",
+    "0.5",
+    "1e-30",
+    "1e999",
+    "10**400",
+    "10**30",
+    "1j",
+    "0x1f",
+    "1_0",
+    "True",
+    "3.",
+)
 _WORDS = (
-    *("b", "i", "j", "h", "d", "x", "y", "W", "t", "...", "(h,d)", "index", "softmax", "sum", "mean", "max", "where"),
-    *("concat", "onehot", "pad", "roll", "gelu", "normalize", "logsumexp", "dropout", "floor", "sqrt", "input"),
-    *("parameter", "constant", "output", "lambda", "import", "None", "__class__", "dtype", "self", "torch", "é", "²"),
-    *("[", "]", "(", ")", ",", ":", ";", "=", "==", "<", "+", "-", "*", "/", "**", "&", "|", "~", "\n", '"', "#", "."),
+    *(
+        "b",
+        "i",
+        "j",
+        "h",
+        "d",
+        "x",
+        "y",
+        "W",
+        "t",
+        "...",
+        "(h,d)",
+        "index",
+        "softmax",
+        "sum",
+        "mean",
+        "max",
+        "where",
+    ),
+    *(
+        "concat",
+        "onehot",
+        "pad",
+        "roll",
+        "gelu",
+        "normalize",
+        "logsumexp",
+        "dropout",
+        "floor",
+        "sqrt",
+        "input",
+    ),
+    *(
+        "parameter",
+        "constant",
+        "output",
+        "lambda",
+        "import",
+        "None",
+        "__class__",
+        "dtype",
+        "self",
+        "torch",
+        "é",
+        "²",
+    ),
+    *(
+        "[",
+        "]",
+        "(",
+        ")",
+        ",",
+        ":",
+        ";",
+        "=",
+        "==",
+        "<",
+        "+",
+        "-",
+        "*",
+        "/",
+        "**",
+        "&",
+        "|",
+        "~",
+        "\n",
+        '"',
+        "#",
+        ".",
+    ),
 )
 _AXES = ("b", "i", "j", "k", "p", "q", "h", "d", "n", "c", "e")
 _WRAPPERS = (
-    *("gelu({})", "({}) ** 2", "sum[i]({})", "softmax[j]({})", "mean[b]({})", "max[i]({})", "-({})", "{} / 3"),
-    *("where({} > 0, 1, 0)", "pad({}, i=(1, -1))", "roll({}, i=2)", "concat[i]({}, {})", "{} + x[b,i]", "{} * W[i,j]"),
-    *("onehot[p]({})", "floor({} / 7)", "exp({}) / sum[j](exp({}))", "dropout({}, 0.5)", "normalize[i]({}, eps=0)"),
+    *(
+        "gelu({})",
+        "({}) ** 2",
+        "sum[i]({})",
+        "softmax[j]({})",
+        "mean[b]({})",
+        "max[i]({})",
+        "-({})",
+        "{} / 3",
+    ),
+    *(
+        "where({} > 0, 1, 0)",
+        "pad({}, i=(1, -1))",
+        "roll({}, i=2)",
+        "concat[i]({}, {})",
+        "{} + x[b,i]",
+        "{} * W[i,j]",
+    ),
+    *(
+        "onehot[p]({})",
+        "floor({} / 7)",
+        "exp({}) / sum[j](exp({}))",
+        "dropout({}, 0.5)",
+        "normalize[i]({}, eps=0)",
+    ),
 )
 
 
@@ -160,7 +263,11 @@ def compare(found: Any, expected: Any, name: str, text: str) -> None:
 
 
 def _number(size: Any, sizes: dict[str, int]) -> int:
-    return size if isinstance(size, int) else max(0, int(size.subs({**dict.fromkeys(size.free_symbols, 2), **sizes})))
+    return (
+        size
+        if isinstance(size, int)
+        else max(0, int(size.subs({**dict.fromkeys(size.free_symbols, 2), **sizes})))
+    )
 
 
 def _positions(graph: tn.Graph) -> set[str]:
