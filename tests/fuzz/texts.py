@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
@@ -137,24 +136,25 @@ _WRAPPERS = (
 )
 
 
-@functools.cache
-def corpus() -> tuple[tuple[str, str], ...]:
+def _corpus() -> tuple[tuple[str, str], ...]:
     """Blocks to start from, with their inputs: the table of functions, and layers of the models."""
     graphs = [
         models.tcl((4, 3), (2, 5)),
         models.trl((4, 3), 5, rank=(2, 2, 3)),
-        *(models.linear(12, 12, factorization=kind, rank=2) for kind in ("tucker", "cp", "tt")),
+        *(models.linear((3, 4), (4, 3), factorization=kind, rank=2) for kind in ("tucker", "cp", "tt")),
         models.attention(8, 2),
         models.window_attention(4, 1, 2, grid=(4, 4), shift=1),
     ]
-    texts = [(row.text, row.inputs) for row in ROWS]
-    return (*texts, *((str(graph), "") for graph in graphs))
+    return (*((row.text, row.inputs) for row in ROWS), *((str(graph), "") for graph in graphs))
+
+
+CORPUS = _corpus()
 
 
 def attempt(trial: Trial) -> None:
     """Mutates or grows a block and reads it; what is read must print as itself, and may be run."""
     random = trial.random
-    text, inputs = random.choice(corpus())
+    text, inputs = random.choice(CORPUS)
     for _ in range(random.choice((1, 1, 2, 3, 6))):
         text = random.choice((_mutated, _mutated, _mutated, _grown, _spliced))(text, trial)
     if trial.chance(0.1):
@@ -217,7 +217,7 @@ def _grown(text: str, trial: Trial) -> str:
 def _spliced(text: str, trial: Trial) -> str:
     """The text with a line of another block somewhere in it."""
     lines = text.splitlines()
-    other = trial.random.choice(corpus())[0].splitlines()
+    other = trial.random.choice(CORPUS)[0].splitlines()
     lines.insert(trial.random.randint(0, len(lines)), trial.random.choice(other))
     return "\n".join(lines)
 
