@@ -30,9 +30,7 @@ def main(
     for name in names or TARGETS:
         target = TARGETS[name]
         numbers = (
-            range(max(1, round(share * target.executions)))
-            if attempt is None
-            else range(attempt, attempt + 1)
+            range(max(1, round(share * target.attempts))) if attempt is None else range(attempt, attempt + 1)
         )
         reports.append(run(target, track(numbers, name, console=console, transient=True), seed))
         for finding in reports[-1].findings.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import Target, calls, files, names, texts
+from . import Target, calls, files, names, programs, texts
 
 __all__ = ["TARGETS"]
 
@@ -10,6 +10,8 @@ TARGETS = {
     each.name: each
     for each in (
         Target("texts", texts.attempt, 100_000),
+        Target("programs", programs.batch, 120, programs.BATCH),
+        Target("compositions", programs.compositions, 3_000),
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
         Target("names", names.attempt, 2_000),
