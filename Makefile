@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
 
-.PHONY: study test test-slow lint bench format clean
+.PHONY: study test test-slow fuzz lint bench format clean
 
 study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -13,6 +13,9 @@ test: .venv/ready
 
 test-slow: .venv/ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest tests
+
+fuzz: .venv/ready  # some minutes; `make fuzz SEED=1` makes other input
+	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -96,7 +96,7 @@ class _Writer(Speller):
             stop = f"-{after}" if after else ""
             if not any(line.startswith("leading =") for line in lines):
                 lines.append(f"leading = {name}.shape[{at or ''}:{stop}]")
-            kept = [f"{name}.shape[{n}]" for n in range(at)] + ["-1"]
+            kept = [f"{name}.shape[{n}]" for n in range(at)] + ["math.prod(leading)"]
             kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
             lines.append(f"{name} = {self.op('reshape', name, shape=tuple_source(kept))}")
         return lines + self._size_lines() + ([self.dtype_line()] if self.needs_dtype else [])

@@ -6,9 +6,11 @@ all become numbers of the working type where they meet them
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from .equation import Equation
+from .errors import DtypeError
 from .expression import (
     Call,
     Contraction,
@@ -23,9 +25,29 @@ from .expression import (
 from .functions import FUNCTIONS, Element
 from .graph import Graph, Leaf
 
-__all__ = ["holding", "meeting", "of_dtype", "of_leaf", "of_leaves", "of_number"]
+__all__ = ["check_complex", "holding", "meeting", "of_dtype", "of_leaf", "of_leaves", "of_number"]
 
 _LOGIC = ("logical_and", "logical_or", "logical_not")
+_ORDERED = frozenset(
+    (
+        *(
+            "sign",
+            "floor",
+            "erf",
+            "relu",
+            "gelu",
+            "gelu_tanh",
+            "softplus",
+            "maximum",
+            "minimum",
+            "max",
+            "min",
+        ),
+        *("less", "less_equal", "greater", "greater_equal", "softmax", "log_softmax", "hardmax", "normalize"),
+    )
+)
+"""Functions of real numbers alone: they ask which is the larger, or are defined for those only."""
+
 _MOVES = ("where", "roll", "concat")
 """Functions that take elements as they are, truth values too."""
 
@@ -128,3 +150,26 @@ def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
     """The graph with what its leaves were seen to hold."""
     leaves = tuple(replace(leaf, holds=seen.get(leaf.name, leaf.holds)) for leaf in graph.leaves)
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
+
+
+def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:
+    """Refuses functions that complex numbers have not.
+
+    Args:
+        equations: steps, each of one function.
+        complex_names: the tensors given that hold complex numbers.
+
+    Raises:
+        DtypeError: a function of real numbers is applied to complex ones.
+    """
+    found = set(complex_names)
+    for equation in equations:
+        operands = [ref.name for ref in references(equation.right) if ref.name in found]
+        called = {part.function for part in subexpressions(equation.right) if isinstance(part, Call)}
+        if operands and called & _ORDERED:
+            raise DtypeError(
+                f"{min(called & _ORDERED)} is of real numbers, and '{operands[0]}' holds complex ones",
+                fix="take abs(…) first, or give real arrays",
+            )
+        if operands and not called & {"abs", "var"}:
+            found.add(equation.name)

@@ -188,7 +188,7 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
         fix = f"give the axis that onehot makes a name of its own, onehot[v]({show(call.arguments[0])})"
         raise EquationError(f"axis '{call.axes[0]}' occurs inside onehot already", call.place, fix)
     if kind != "reduction":
-        for axis in call.axes:
+        for axis in (*call.axes, *sorted(option_axes(call))):
             if axis not in kept:
                 raise _unsummed(axis, call)
     inner = kept | frozenset(call.axes)

@@ -14,13 +14,15 @@ from typing import Any
 from .codegen import FUNCTION_NAME, has_dropout
 from .device import real_type
 from .elements import holding, of_dtype, of_leaves
+from .equation import locate
 from .errors import BackendError, DtypeError, Place, ShapeError, near
+from .expression import Call, subexpressions
 from .functions import FUNCTIONS, Element
 from .graph import Graph, Leaf
 from .planner import planned, whole_sizes
 from .protocol import BACKENDS, Backend, backend_of, load_backend
 from .schedule import Plan
-from .shape import dim_size
+from .shape import dim_size, scope_of
 from .sizes import evaluate, solve_size
 
 __all__ = ["Executable", "compile", "module", "to_backend"]
@@ -204,6 +206,8 @@ class Executable:
         self._check_library(arrays)
         self._check_device(arrays)
         sizes = self.sizes(arrays)
+        if 0 in sizes.values():
+            _check_choices(self.graph, sizes)
         dtypes = self._dtypes(arrays)
         if not self._autocasts(arrays):
             _check_dtypes(dtypes, self.backend)
@@ -239,11 +243,11 @@ class Executable:
         return self._constants[device, dtype]
 
     def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
-        wrong = next(
-            (leaf.name, array)
-            for leaf, array in zip(self.leaves, arrays, strict=False)
-            if not hasattr(array, "shape")
-        )
+        given = list(zip(self.leaves, arrays, strict=False))
+        wrong = next(((leaf.name, array) for leaf, array in given if not hasattr(array, "shape")), None)
+        if wrong is None:
+            self._check_library(arrays)
+            raise AssertionError(f"arrays of {self.backend.name} that are none")
         return BackendError(
             f"'{wrong[0]}' is a {type(wrong[1]).__name__}, not an array of {self.backend.name}",
             fix="pass arrays",
@@ -389,6 +393,23 @@ def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Map
         Place(text, 1, column, len(names)),
         f"pass '{leaf.name}' with {expected} positions along dimension {position}",
     )
+
+
+def _check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Refuses the largest or the smallest of nothing."""
+    known = {**graph.bound, **sizes}
+    for equation in graph.equations:
+        for part in subexpressions(equation.right):
+            if not isinstance(part, Call) or part.function not in ("max", "min", "hardmax"):
+                continue
+            scope = scope_of(part.arguments[0], graph.dims, graph.agree, graph.bound)
+            for axis in part.axes:
+                if evaluate(scope[axis], known) == 0:
+                    raise ShapeError(
+                        f"axis '{axis}' has no positions, and {part.function} takes one of them",
+                        locate(part.place, axis),
+                        f"pass arrays with at least one position along '{axis}'",
+                    )
 
 
 def _check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:

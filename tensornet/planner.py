@@ -9,8 +9,10 @@ from typing import Any
 from .calibration import profile_of
 from .codegen import generate
 from .device import DeviceProfile, default_profile, element_type, itemsize
+from .elements import check_complex, of_leaves
 from .errors import BackendError, ShapeError
 from .formula import naive_flop_formula
+from .functions import Element
 from .graph import Graph
 from .lowering import lower, peak_memory
 from .ordering import as_written, fastest, fewest_flops
@@ -105,6 +107,9 @@ def _schedule(
     size = itemsize(dtype)
     rewritten = rewrite(graph, values, profile, size)
     steps, results = lower(rewritten, values, profile, size, fastest)
+    if "complex" in dtype:
+        numbers = [name for name, holds in of_leaves(rewritten).items() if holds is Element.NUMBER]
+        check_complex((step.equation for step in steps), numbers)
     peak = peak_memory(rewritten, steps, values, size)
     if memory_limit is not None and peak > memory_limit:
         raise BackendError(

@@ -465,3 +465,43 @@ def test_a_function_of_a_number_is_that_of_an_array(value: float, name: str) -> 
     graph = tn.layer(f"y[i] = x[i] * {name}({value!r})", inputs="x")
     expected = POINTWISE[name](np.float64(value))
     np.testing.assert_allclose(tn.compile(graph)({}, np.ones(1)), [expected], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize(
+    "text",
+    ["y[b,i] = floor(x[b,i])", "y[b,i] = where(x[b,i] > 0, 1, 0)", "y[b] = max[i](x[b,i] * x[b,i])",
+     "y[b,i] = softmax[i](x[b,i] * 2)", "y[b,i] = maximum(x[b,i], 0)", "h[b,i] = exp(x[b,i])\ny[b,i] = gelu(h)"],
+)  # fmt: skip
+def test_functions_of_real_numbers_refuse_complex_ones(text: str, backend: str) -> None:
+    x = np.ones((2, 3), "complex64")
+    f = tn.compile(tn.layer(text, inputs="x"), backend=BACKENDS[backend])
+    with pytest.raises(
+        tn.DtypeError, match=r"is of real numbers, and '\w+' holds complex ones\nfix: take abs"
+    ):
+        f({}, BACKENDS[backend].asarray(x))
+    g = tn.compile(tn.layer(text.replace("x[b,i]", "abs(x[b,i])"), inputs="x"), backend=BACKENDS[backend])
+    assert np.isfinite(wide(backend, g({}, BACKENDS[backend].asarray(x)))).all()
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize(
+    "text", ["y[b] = max[i](x[b,i])", "y[b] = min[i](x[b,i] * x[b,i])", "y[b,i] = hardmax[i](x[b,i])"]
+)
+def test_the_largest_of_nothing_is_refused(text: str, backend: str) -> None:
+    f = tn.compile(tn.layer(text, inputs="x"), backend=BACKENDS[backend])
+    with pytest.raises(
+        tn.ShapeError, match=r"axis 'i' has no positions(?s:.*)\^(?s:.*)at least one position"
+    ):
+        f({}, BACKENDS[backend].asarray(np.ones((2, 0), "float32")))
+    found = f({}, BACKENDS[backend].asarray(np.ones((0, 3), "float32")))
+    assert 0 in tuple(found.shape)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+def test_leading_axes_before_an_empty_one(backend: str) -> None:
+    f = tn.compile(tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x"), backend=BACKENDS[backend])
+    x, w = (BACKENDS[backend].asarray(np.ones(shape, "float32")) for shape in ((2, 3, 0), (4, 0)))
+    found = wide(backend, f({"W": w}, x))
+    assert found.shape == (2, 3, 4)
+    assert not found.any()

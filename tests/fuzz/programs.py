@@ -1,0 +1,140 @@
+"""Programs that are valid by construction, and models of layers whose names collide; against other ways to run them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.executable import sizes_from_shapes
+
+from ..strategies import Block, blocks
+from ..test_backends import BACKENDS, check
+from . import SilentChangeError, Trial
+
+__all__ = ["BATCH", "batch", "compositions"]
+
+BATCH = 25
+"""So many programs are drawn at once."""
+
+_AXES = "bijnhd"
+
+
+def batch(trial: Trial) -> None:
+    """Random programs on a backend, against the interpreter of the tests; and through text and JSON."""
+
+    @seed(trial.random.randrange(2**32))
+    @settings(
+        max_examples=BATCH,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.booleans().flatmap(blocks), st.sampled_from(sorted(BACKENDS)), st.integers(0, 2**20))
+    def run(block: Block, backend: str, number: int) -> None:
+        trial.notes[:] = [block.text, f"inputs={block.inputs!r} sizes={dict(block.sizes)} on {backend}"]
+        graph = block.graph()
+        if tn.layer(str(graph)) != graph or tn.Graph.from_json(graph.to_json()) != graph:
+            raise SilentChangeError("it reads back as another graph")
+        inputs = dict(zip((leaf.name for leaf in graph.inputs), block.arrays(number), strict=True))
+        if not block.sizes:
+            return  # the reference wants all sizes
+        try:
+            check(graph, {**block.parameters(number), **inputs}, BACKENDS[backend]())
+        except AssertionError as error:
+            raise SilentChangeError(str(error)) from None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run()
+
+
+# ---------------------------------------------------------------------------- models
+
+
+def compositions(trial: Trial) -> None:
+    """A model of a few layers, all with the same few names for their axes, against running them one by one."""
+    random = trial.random
+    shape = [random.choice((1, 2, 3, 4, 6)) for _ in range(random.randint(1, 4))]
+    x = np.random.default_rng(random.randrange(2**32)).standard_normal(shape)
+    layers: list[tn.Graph] = []
+    parameters: dict[str, Any] = {}
+    value: Any = x
+    for number in range(random.randint(2, 5)):
+        layer = _layer(trial, value.shape)
+        trial.note(layer)
+        sizes = sizes_from_shapes(layer, layer.inputs, [value.shape])
+        own = tn.init(
+            layer, seed=number, dtype="float64", **{name: sizes[name] for name in sizes if name != "lead"}
+        )
+        value = tn.compile(layer)(own, value)
+        layers.append(layer)
+        parameters |= {f"s{number}.{name}": array for name, array in own.items()}
+    axes = random.sample(_AXES, len(shape))
+    bound = {axis: size for axis, size in zip(axes, shape, strict=True) if trial.chance(0.5)}
+    trial.note(f"x[{','.join(axes)}] {shape}, bound {bound}")
+    model = tn.model(lambda t: _chain(t, layers), inputs=f"x[{','.join(axes)}]", **bound)
+    found = tn.compile(model)(parameters, x)
+    if found.shape != value.shape or not np.allclose(found, value, rtol=1e-8, atol=1e-9):
+        raise SilentChangeError(f"the model gives {np.ravel(found)[:4]}, its layers {np.ravel(value)[:4]}")
+    if tn.layer(str(model)) != model:
+        raise SilentChangeError("it reads back as another graph")
+
+
+def _chain(tensor: Any, layers: Sequence[tn.Graph]) -> Any:
+    for number, layer in enumerate(layers):
+        tensor = layer(tensor, scope=f"s{number}")
+    return tensor
+
+
+def _layer(trial: Trial, shape: Sequence[int]) -> tn.Graph:
+    """A random layer for an input of this shape."""
+    random = trial.random
+    axes = random.sample(_AXES, len(shape))
+    at = random.randrange(len(axes)) if axes else 0
+    free = [name for name in _AXES + "kmp" if name not in axes]
+    own, new = axes[at] if axes else "", random.choice(free)
+    name = random.choice("xq")
+    read = f"{name}[{','.join(axes) or '()'}]"
+    tensor = read if axes else name
+    swapped = ",".join(new if axis == own else axis for axis in axes)
+    left = f"[{','.join(axes)}]" if axes else ""
+    rest = ",".join(axis for axis in axes if axis != own)
+    divisors = [each for each in range(1, shape[at] + 1) if shape[at] % each == 0] if axes else [1]
+    other = random.choice([each for each in free if each != new])
+    options = [(f"y{left} = tanh({tensor})", {}), (f"y{left} = 2 * {tensor} + 1", {})]
+    if axes:
+        size = {own: shape[at]} if trial.chance(0.5) else {}
+        split = ",".join(f"({new},{other})" if axis == own else axis for axis in axes)
+        options += [
+            (f"y[{swapped}] = {tensor} * W[{new},{own}]", {new: random.randint(1, 4), **size}),
+            (f"y[{swapped}] = {tensor} * W[{new},{own}] / sqrt({own})", {new: random.randint(1, 4)}),
+            (f"y{left} = g[{own}] * normalize[{own}]({tensor}) + s[{own}]", size),
+            (f"y{left} = {tensor} * (1 + index({own})) / {own}", size),
+            (f"y{left} = roll({tensor}, {own}=1)", size),
+            (f"y{left} = pad({tensor}, {own}=(1,0))", {}),
+            (f"y{left} = softmax[{own}]({tensor}) + {tensor} * u[{own}]", size),
+            (
+                f"y[{split.replace('(', '').replace(')', '')}] = {name}[{split}]",
+                {new: random.choice(divisors)},
+            ),
+            (f"y[{','.join(random.sample(axes, len(axes)))}] = {tensor} - u[{own}]", {}),
+            (f"y[...,{new}] = gelu({name}[...,{axes[-1]}] * W[{new},{axes[-1]}] + c[{new}])", {new: 2}),
+            (
+                f"r[{new}] = {shape[at]} - 1 - index({new})\n"
+                f"y[{swapped}] = {name}[{','.join(f'r[{new}]' if axis == own else axis for axis in axes)}]",
+                {new: random.randint(1, shape[at])},
+            ),
+        ]
+        if rest:
+            options.append((f"y[{rest}] = mean[{own}]({tensor})", size))
+            options.append((f"y[{rest}] = max[{own}]({tensor}) * {tensor.replace(own, '0')}", size))
+    text, sizes = random.choice(options)
+    inputs = name if "..." in text else read
+    return tn.layer(text, inputs=inputs, **sizes)

@@ -1,0 +1,22 @@
+"""Every kind of input, by name, and how many of it a full run makes."""
+
+from __future__ import annotations
+
+from . import Target, calls, files, names, programs, texts
+
+__all__ = ["TARGETS"]
+
+TARGETS = {
+    each.name: each
+    for each in (
+        Target("texts", texts.attempt, 100_000),
+        Target("programs", programs.batch, 120, programs.BATCH),
+        Target("compositions", programs.compositions, 3_000),
+        Target("einsum", calls.einsum, 5_000),
+        Target("arrays", calls.arrays, 10_000),
+        Target("names", names.attempt, 2_000),
+        Target("graphs", files.graphs, 2_000),
+        Target("constants", files.constants, 1_000),
+        Target("studies", files.studies, 400),
+    )
+}

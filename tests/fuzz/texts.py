@@ -1,0 +1,282 @@
+"""Texts of the language, mutated and grown: read, printed, read back, and now and then run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+import tensornet as tn
+from tensornet import models
+from tensornet.expression import Ref, references
+
+from .. import reference
+from ..test_backends import ROWS
+from . import SilentChangeError, Trial
+
+__all__ = ["attempt"]
+
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
+_NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "2",
+    "0.5",
+    "1e-30",
+    "1e999",
+    "10**400",
+    "10**30",
+    "1j",
+    "0x1f",
+    "1_0",
+    "True",
+    "3.",
+)
+_WORDS = (
+    *(
+        "b",
+        "i",
+        "j",
+        "h",
+        "d",
+        "x",
+        "y",
+        "W",
+        "t",
+        "...",
+        "(h,d)",
+        "index",
+        "softmax",
+        "sum",
+        "mean",
+        "max",
+        "where",
+    ),
+    *(
+        "concat",
+        "onehot",
+        "pad",
+        "roll",
+        "gelu",
+        "normalize",
+        "logsumexp",
+        "dropout",
+        "floor",
+        "sqrt",
+        "input",
+    ),
+    *(
+        "parameter",
+        "constant",
+        "output",
+        "lambda",
+        "import",
+        "None",
+        "__class__",
+        "dtype",
+        "self",
+        "torch",
+        "é",
+        "²",
+    ),
+    *(
+        "[",
+        "]",
+        "(",
+        ")",
+        ",",
+        ":",
+        ";",
+        "=",
+        "==",
+        "<",
+        "+",
+        "-",
+        "*",
+        "/",
+        "**",
+        "&",
+        "|",
+        "~",
+        "\n",
+        '"',
+        "#",
+        ".",
+    ),
+)
+_AXES = ("b", "i", "j", "k", "p", "q", "h", "d", "n", "c", "e")
+_WRAPPERS = (
+    *(
+        "gelu({})",
+        "({}) ** 2",
+        "sum[i]({})",
+        "softmax[j]({})",
+        "mean[b]({})",
+        "max[i]({})",
+        "-({})",
+        "{} / 3",
+    ),
+    *(
+        "where({} > 0, 1, 0)",
+        "pad({}, i=(1, -1))",
+        "roll({}, i=2)",
+        "concat[i]({}, {})",
+        "{} + x[b,i]",
+        "{} * W[i,j]",
+    ),
+    *(
+        "onehot[p]({})",
+        "floor({} / 7)",
+        "exp({}) / sum[j](exp({}))",
+        "dropout({}, 0.5)",
+        "normalize[i]({}, eps=0)",
+    ),
+)
+
+
+def _corpus() -> tuple[tuple[str, str], ...]:
+    """Blocks to start from, with their inputs: the table of functions, and layers of the models."""
+    graphs = [
+        models.tcl((4, 3), (2, 5)),
+        models.trl((4, 3), 5, rank=(2, 2, 3)),
+        *(models.linear((3, 4), (4, 3), factorization=kind, rank=2) for kind in ("tucker", "cp", "tt")),
+        models.attention(8, 2),
+        models.window_attention(4, 1, 2, grid=(4, 4), shift=1),
+    ]
+    return (*((row.text, row.inputs) for row in ROWS), *((str(graph), "") for graph in graphs))
+
+
+CORPUS = _corpus()
+
+
+def attempt(trial: Trial) -> None:
+    """Mutates or grows a block and reads it; what is read must print as itself, and may be run."""
+    random = trial.random
+    text, inputs = random.choice(CORPUS)
+    for _ in range(random.choice((1, 1, 2, 3, 6))):
+        text = random.choice((_mutated, _mutated, _mutated, _grown, _spliced))(text, trial)
+    if trial.chance(0.1):
+        inputs = _mutated(inputs, trial)
+    sizes = {axis: random.choice((1, 2, 3, 4)) for axis in _AXES if re.search(rf"\b{axis}\b", text)}
+    given = {axis: size for axis, size in sizes.items() if trial.chance(0.5)}
+    if trial.chance(0.05):
+        given[random.choice(_AXES)] = random.choice((0, -1, 2.5, "4*D", "D+1", "4; j=3", True, None, 2**70))
+    trial.note(text)
+    trial.note(f"inputs={inputs!r} sizes={given!r}")
+    graph = tn.layer(text, inputs=inputs, **given)
+    if tn.layer(str(graph), constants=_values(graph)) != graph:
+        raise SilentChangeError(f"it prints as\n{graph}\nwhich reads as another graph")
+    if trial.chance(0.2) and tn.Graph.from_json(graph.to_json()) != graph:
+        raise SilentChangeError("it is another graph after JSON")
+    if trial.chance(0.1):
+        _run(graph, {**sizes, **{name: random.choice((1, 2, 3)) for name in graph.open_sizes}}, trial)
+
+
+def _values(graph: tn.Graph) -> dict[str, Any]:
+    return {leaf.name: leaf.value.array() for leaf in graph.constants if leaf.value is not None}
+
+
+# ---------------------------------------------------------------------------- other texts
+
+
+def _mutated(text: str, trial: Trial) -> str:
+    """The text with one token gone, doubled, swapped or another."""
+    random = trial.random
+    tokens = _TOKEN.findall(text) or [""]
+    at, other = random.randrange(len(tokens)), random.randrange(len(tokens))
+    match random.randrange(6):
+        case 0:
+            del tokens[at]
+        case 1:
+            tokens.insert(at, tokens[other])
+        case 2:
+            tokens[at], tokens[other] = tokens[other], tokens[at]
+        case 3:
+            tokens[at] = random.choice(_NUMBERS)
+        case 4:
+            tokens[at] = random.choice(_WORDS)
+        case _:
+            names = [place for place, token in enumerate(tokens) if token.isidentifier()]
+            if names:
+                tokens[random.choice(names)] = random.choice(_AXES)
+    return "".join(tokens)
+
+
+def _grown(text: str, trial: Trial) -> str:
+    """The text with the right side of one line inside another function."""
+    lines = text.splitlines() or [""]
+    at = trial.random.randrange(len(lines))
+    left, equals, right = lines[at].partition(" = ")
+    wrapper = trial.random.choice(_WRAPPERS)
+    lines[at] = f"{left}{equals}{wrapper.replace('{}', right)}"
+    return "\n".join(lines)
+
+
+def _spliced(text: str, trial: Trial) -> str:
+    """The text with a line of another block somewhere in it."""
+    lines = text.splitlines()
+    other = trial.random.choice(CORPUS)[0].splitlines()
+    lines.insert(trial.random.randint(0, len(lines)), trial.random.choice(other))
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------- running
+
+
+def _run(graph: tn.Graph, sizes: dict[str, int], trial: Trial) -> None:
+    """Runs a graph of small sizes on NumPy, beside the interpreter of the tests where that can."""
+    shapes = {leaf.name: tuple(_number(size, sizes) for size in leaf.shape) for leaf in graph.leaves}
+    if any(np.prod(shape, dtype=float) > 1e5 for shape in shapes.values()):
+        return
+    generator = np.random.default_rng(trial.random.randrange(2**32))
+    positions = _positions(graph)
+    arrays = {
+        leaf.name: generator.integers(0, 2, shapes[leaf.name])
+        if leaf.name in positions
+        else generator.uniform(-1, 1, shapes[leaf.name])
+        for leaf in (*graph.inputs, *graph.parameters)
+    }
+    parameters = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
+    trial.note(f"run at {sizes}")
+    with np.errstate(all="ignore"):
+        found = tn.compile(graph)(parameters, *[arrays[leaf.name] for leaf in graph.inputs])
+        try:
+            expected = reference.run(graph, arrays, sizes)
+        except Exception:
+            return  # the interpreter of the tests asks for more than the language does
+    found = found if isinstance(found, tuple) else (found,)
+    for name, value in zip(graph.outputs, found, strict=True):
+        compare(value, expected[name], name, str(graph))
+
+
+def compare(found: Any, expected: Any, name: str, text: str) -> None:
+    """Tells of values that differ by more than rounding, unless a small difference is made large."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        raise SilentChangeError(f"'{name}' has shape {found.shape}, not {expected.shape}")
+    jumps = re.search(r"floor|sign|hardmax|[<>]|==|!=|onehot|1e-?30|\*\*|eps|dropout|exp|rsqrt|log", text)
+    usual = np.isfinite(expected).all() and (np.abs(expected) < 1e6).all()
+    if usual and not jumps and not np.allclose(found, expected, rtol=1e-6, atol=1e-6):
+        raise SilentChangeError(f"'{name}' is {found.ravel()[:4]}, not {expected.ravel()[:4]}")
+
+
+def _number(size: Any, sizes: dict[str, int]) -> int:
+    return (
+        size
+        if isinstance(size, int)
+        else max(0, int(size.subs({**dict.fromkeys(size.free_symbols, 2), **sizes})))
+    )
+
+
+def _positions(graph: tn.Graph) -> set[str]:
+    """The tensors that index others, and what is put into `onehot`."""
+    found = {
+        entry.name
+        for equation in graph.equations
+        for ref in references(equation.right)
+        for entry in ref.index
+        if isinstance(entry, Ref)
+    }
+    return found | set(re.findall(r"onehot\[\w+\]\((\w+)", str(graph)))

@@ -1,0 +1,19 @@
+"""A share of `make fuzz` with every run of the tests: about a minute, the same input each time."""
+
+from __future__ import annotations
+
+import pytest
+
+from .fuzz import run
+from .fuzz.targets import TARGETS
+
+SHARE = 0.02
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_random_input_finds_nothing(name: str) -> None:
+    target = TARGETS[name]
+    report = run(target, range(max(5, round(SHARE * target.attempts))))
+    assert not report.findings, "\n".join(map(str, report.findings.values()))
+    assert report.accepted
+    assert report.refused or name in ("programs", "compositions", "constants", "files")
