@@ -303,8 +303,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:12]) or "no parameters"
-    return f"{shown}, … ({len(names)})" if len(names) > 12 else shown
+    shown = ", ".join(names[:6]) or "no parameters"
+    return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
 
 
 def fitting(

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
 os.environ["TENSORNET_CACHE"] = tempfile.mkdtemp(prefix="tensornet-tests-")
@@ -47,6 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the parameters of a whole model, those that a part of it has."""
+    return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
 
 
 class TookTooLongError(Exception):

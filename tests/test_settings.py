@@ -13,6 +13,8 @@ import sympy
 import tensornet as tn
 from tensornet import models
 
+pytestmark = pytest.mark.filterwarnings("ignore::tensornet.TensornetWarning")  # ranks that do not come out
+
 SMALL: dict[str, dict[str, Any]] = {
     "attention": {"dim": 4},
     "convolutional_stem": {"height": 8, "width": 8, "channels": 2, "out": 3},

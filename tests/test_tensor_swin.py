@@ -245,7 +245,10 @@ def test_one_graph_to_torch_compile_and_it_learns() -> None:
         ({"heads": ((3, 1, 1), (1, 1, 1))}, r"mode 1 of stage 1=2 does not divide by heads=3"),
         ({"depths": (2,)}, r"2 stage\(s\) of modes, 1 of depths, 2 of heads"),
         ({"tensorized": ("qkv", "norms")}, r"tensorized='norms'(?s:.*)'patches', 'qkv'"),
-        ({"modes": ((2, 4), (2, 2, 4))}, r"stage 1 has modes \(2, 4\)"),
+        (
+            {"modes": ((2, 4), (2, 2, 4))},
+            r"modes=\(\(2, 4\), \(2, 2, 4\)\) is nothing that 'tensor_swin' takes",
+        ),
     ],
 )
 def test_bad_configuration(changes: dict[str, Any], message: str) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
+from .conftest import those_of
+
 small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hidden": 6}
 
 
@@ -70,13 +72,13 @@ def test_parts_and_steps_make_the_whole(positions: str | None, pre: bool) -> Non
     source, target = rng.integers(0, 11, (3, 5)), rng.integers(0, 7, (3, 6))
     keep, own = np.arange(5) < np.array([[5], [3], [1]]), np.ones((3, 6))
     expected = tn.compile(whole)(parameters, source, target, keep, own)
-    memory = tn.compile(encoder)(parameters, source, keep)
+    memory = tn.compile(encoder)(those_of(encoder, parameters), source, keep)
     np.testing.assert_allclose(
-        tn.compile(decoder)(parameters, target, memory, keep, own), expected, atol=1e-12
+        tn.compile(decoder)(those_of(decoder, parameters), target, memory, keep, own), expected, atol=1e-12
     )
     f, stored, steps = tn.compile(step), [np.zeros((3, 2, 0, 4))] * 4, []
     for n in range(6):
-        logits, *stored = f(parameters, target[:, n : n + 1], memory, keep, *stored)
+        logits, *stored = f(those_of(step, parameters), target[:, n : n + 1], memory, keep, *stored)
         steps.append(logits)
     np.testing.assert_allclose(np.concatenate(steps, 1), expected, atol=1e-12)
     assert stored[0].shape == (3, 2, 6, 4)

@@ -16,6 +16,8 @@ import tensornet as tn
 from tensornet import models
 from tensornet.models.resize import CONVENTIONS
 
+from .conftest import those_of
+
 small = st.integers(1, 4)
 
 
@@ -66,7 +68,7 @@ def test_shapes_and_parameters(
     x = np.random.default_rng(0).standard_normal((batch, channels, *image))
     assert tn.compile(graph)(parameters, x).shape == (batch, classes)
     tokens = models.vit(image, (u, v), dim, depth, heads, hidden, channels=channels, tokens=True)
-    y = tn.compile(tokens)(parameters, x)
+    y = tn.compile(tokens)(those_of(tokens, parameters), x)
     assert y.shape == (batch, rows * columns + 1, dim)
     readout = tn.compile(models.vit(image, (u, v), dim, depth, heads, hidden, None, channels=channels))
     np.testing.assert_allclose(readout(parameters, x), y[:, 0], rtol=1e-10, atol=1e-12)
@@ -175,7 +177,7 @@ def test_a_larger_image_keeps_the_patch() -> None:
         ({"dim": 770}, r"dim=770 does not divide by heads=12"),
         ({"patch": 15}, r"image height=224 does not divide by patch height=15(?s:.*)or image height=210"),
         ({"image": (32, 20), "patch": 8}, r"image width=20 does not divide by patch width=8"),
-        ({"image": 0}, r"image=0(?s:.*)positive"),
+        ({"image": 0}, r"'image' is 0(?s:.*)positive"),
         ({"image": (1, 2, 3)}, r"image=\(1, 2, 3\)"),
         ({"head": "none"}, r"head='none'(?s:.*)'linear', 'mlp'"),
     ],

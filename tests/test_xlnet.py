@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
+from .conftest import those_of
+
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 
 
@@ -107,8 +109,8 @@ def test_the_distribution_depends_on_the_target_position() -> None:
     logits = tn.compile(graph)(parameters, t, np.array([[3, 4]]), see)[0]
     assert abs(logits[0] - logits[1]).max() > 1e-3
     alone = models.xlnet(**small, segments=False, two_streams=False, head=None)
-    h = tn.compile(alone)(parameters, t, see)
-    elsewhere = tn.compile(alone)(parameters, np.array([[3, 1, 4, 7, 8]]), see)
+    h = tn.compile(alone)(those_of(alone, parameters), t, see)
+    elsewhere = tn.compile(alone)(those_of(alone, parameters), np.array([[3, 1, 4, 7, 8]]), see)
     np.testing.assert_array_equal(h[:, :3], elsewhere[:, :3])
 
 
@@ -121,7 +123,7 @@ def test_fine_tuning_drops_the_query_stream() -> None:
     t, segment = rng.integers(0, 13, (2, 5)), rng.integers(0, 2, (2, 5))
     memories = [rng.standard_normal((2, 4, 8)) for _ in range(2)]
     _, *inner = tn.compile(two)(parameters, t, order.targets, order.see, segment, *memories)
-    _, *same = tn.compile(alone)(parameters, t, order.see, segment, *memories)
+    _, *same = tn.compile(alone)(those_of(alone, parameters), t, order.see, segment, *memories)
     for a, b in zip(inner, same, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
