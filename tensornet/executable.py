@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import linecache
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from .calibration import profile_of
 from .codegen import FUNCTION_NAME, has_dropout
-from .device import real_type
-from .elements import holding, of_dtype, of_leaves
+from .device import DeviceProfile, real_type
+from .elements import holding, of_dtype
 from .equation import locate
 from .errors import BackendError, DtypeError, Place, ShapeError, near
 from .expression import Call, subexpressions
@@ -56,6 +59,44 @@ def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
     return function
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a function is asked for: for sizes of about these lengths, in powers of two.
+
+    It is planned at `hints`, the sizes that were seen first.
+    """
+
+    graph: Graph
+    backend: Backend
+    device: str
+    dtype: str
+    memory_limit: int | None
+    lengths: tuple[tuple[str, int], ...]
+    profile: DeviceProfile
+    functions: tuple[Any, ...]
+    hints: Mapping[str, int] = field(compare=False)
+
+
+@functools.lru_cache(maxsize=PLANS)
+def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
+    """The plan and its function, made once for all modules and compiled functions that ask for the same."""
+    found = planned(
+        wanted.graph,
+        wanted.hints,
+        wanted.backend,
+        wanted.device,
+        wanted.dtype,
+        wanted.profile,
+        wanted.memory_limit,
+    )
+    return found, function_of(found, wanted.backend)
+
+
+def _registered() -> Iterator[tuple[str, Any]]:
+    """The functions of the user's own, as they are now."""
+    return ((row.name, row.implementations) for row in FUNCTIONS.values() if row.implementations)
+
+
 class Executable:
     """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
 
@@ -87,7 +128,7 @@ class Executable:
         self._held = None if params is None else [params[name] for name in self._parameters]
         self._kind = self.backend.kind
         self._by_kind: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
-        self._by_size: dict[Any, Callable[..., Any]] = {}
+        self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
         self._constants: dict[tuple[str, str], list[Any]] = {}
         self._last: Plan | None = None
         self.takes_training = has_dropout(graph)
@@ -188,17 +229,19 @@ class Executable:
         seen: Mapping[str, Element] = MappingProxyType({}),
     ) -> Callable[..., Any]:
         """The function planned for about these sizes, and for leaves that were seen to hold this."""
-        graph = holding(self.graph, seen)
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
         lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
-        about = device, dtype, tuple(of_leaves(graph).values()), lengths
-        function = self._by_size.get(about)
-        if function is None:
-            found = planned(graph, hints, self.backend, device, dtype, None, self._memory_limit)
-            function, self._last = function_of(found, self.backend), found
+        about = device, dtype, tuple(seen.values()), lengths
+        found = self._by_size.get(about)
+        if found is None:
+            wanted = _Wanted(
+                holding(self.graph, seen), self.backend, device, dtype, self._memory_limit, lengths,
+                profile_of(self.backend, device), tuple(_registered()), MappingProxyType(hints),
+            )  # fmt: skip
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
-            self._by_size[about] = function
+            found = self._by_size[about] = _made(wanted)
+        self._last, function = found
         return function
 
     def _prepare(self, arrays: Sequence[Any]) -> Callable[..., Any]:

@@ -63,12 +63,22 @@ class Ref:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal:
-    """A number."""
+    """A number. 2 and 2.0 are different ones: integers stay exact where real numbers do not."""
 
     value: int | float | complex
-    place: Place | None = field(default=None, compare=False, repr=False)
+    place: Place | None = field(default=None, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._written == other._written
+
+    def __hash__(self) -> int:
+        return hash(self._written)
+
+    @property
+    def _written(self) -> str:
+        return repr(self.value)
 
 
 @dataclass(frozen=True)

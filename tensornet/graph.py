@@ -150,6 +150,13 @@ class Graph:
         self._check_spoken()
         self._check_sizes()
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.leaves, self.equations, self.outputs, self.sizes))
+
     def _check_names(self) -> None:
         known: set[str] = set()
         for name in [leaf.name for leaf in self.leaves]:

@@ -505,3 +505,15 @@ def test_leading_axes_before_an_empty_one(backend: str) -> None:
     found = wide(backend, f({"W": w}, x))
     assert found.shape == (2, 3, 4)
     assert not found.any()
+
+
+def test_an_integer_and_a_real_number_are_two_numbers() -> None:
+    """floor(t / 2) is exact and floor(t / 2.0) is real: neither may stand for the other."""
+    one, other = (tn.layer(f"y[n] = t[n] / {two} * 0 + {two}", inputs="t") for two in ("2", "2.0"))
+    assert one != other
+    assert tn.layer(str(other)) == other
+    both = tn.layer("a[n] = floor(t[n] / 2)\nb[n] = floor(t[n] / 2.0)", inputs="t", outputs="a b")
+    exact, real = tn.compile(both)({}, np.arange(5))
+    assert (exact.dtype.kind, real.dtype.kind) == ("i", "f")
+    for text, kind in (("y[n] = t[n] * 1", "i"), ("y[n] = 1.0 * t[n]", "f"), ("y[n] = -1.0 * t[n]", "f")):
+        assert tn.compile(tn.layer(text, inputs="t"))({}, np.arange(5)).dtype.kind == kind

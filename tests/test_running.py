@@ -553,3 +553,26 @@ def test_planning_in_a_thread_draws_nothing_from_the_caller() -> None:
     while thread.is_alive():
         assert random.random() == mine.random()
     thread.join()
+
+
+# ---------------------------------------------------------------------------- plans are made once
+
+
+def test_equal_graphs_share_a_function() -> None:
+    """A second module of a graph, and a batch of about the same size, plan nothing."""
+    text = "y[b,o] = gelu(x[b,i] * W[o,i]) * Z[o]"
+    first, second = (tn.compile(tn.layer(text, inputs="x", i=3, o=4)) for _ in range(2))
+    given = {"W": np.ones((4, 3)), "Z": np.ones(4)}
+    arrays = [np.ones((64, 3)), given["W"], given["Z"]]
+    assert first.function(arrays) is second.function(arrays)
+    assert first.function([np.ones((65, 3)), *arrays[1:]]) is first.function(arrays)
+    assert first.function([np.ones((6400, 3)), *arrays[1:]]) is not first.function(arrays)
+    assert first.plan is second.plan or first.plan.sizes != second.plan.sizes
+
+
+def test_a_function_registered_anew_is_not_the_old_one() -> None:
+    tn.register("twice", numpy=lambda a: a * 2)
+    graph = tn.layer("y[i] = twice(x[i])", inputs="x")
+    assert tn.compile(graph)({}, np.ones(2)).tolist() == [2, 2]
+    tn.register("twice", numpy=lambda a: a * 3)
+    assert tn.compile(graph)({}, np.ones(2)).tolist() == [3, 3]
