@@ -44,6 +44,8 @@ class TensorModule(torch.nn.Module):
         self._parameter_names = [leaf.name for leaf in graph.parameters]
         self._constant_names = [leaf.name for leaf in graph.constants]
         dtype = None if dtype is None else element_type(dtype)
+        if device is not None:
+            backend.check_device(str(device))
         if params is None:
             dtype = dtype or "float32"
             self.reset_parameters(seed, device=device, dtype=dtype)

@@ -161,6 +161,11 @@ class _Trace:
         known = self.leaves.get(leaf.name)
         if known is not None:
             sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
+            if known.start != leaf.start:
+                raise EquationError(
+                    f"'{leaf.name}' is shared by two calls, and starts otherwise in each",
+                    fix="give both the same init=, or different scopes",
+                )
             if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
                 raise ShapeError(
                     f"'{leaf.name}' is shared by two calls that disagree: {sizes[0]} and {sizes[1]}",

@@ -77,17 +77,20 @@ def default_profile(device: str) -> DeviceProfile:
     return _CPU if device.startswith("cpu") else _GPU
 
 
-def element_type(dtype: object) -> str:
+def element_type(dtype: object, *, exact: bool = False) -> str:
     """The name of an element type, `float32` for `torch.float32` and the like.
 
+    Args:
+        dtype: a name, or the type of a library.
+        exact: whether integers and truth values will do, which parameters cannot have.
+
     Raises:
-        BackendError: parameters cannot have it.
+        BackendError: there is no such type.
     """
-    name = str(getattr(dtype, "__name__", dtype)).split(".")[-1]
-    if name not in _ITEM_SIZES:
-        raise BackendError(
-            f"there is no element type '{dtype}'", fix=f"choose one of {', '.join(_ITEM_SIZES)}"
-        )
+    name = str(getattr(dtype, "name", getattr(dtype, "__name__", dtype))).split(".")[-1]
+    known = (*_ITEM_SIZES, *(_EXACT if exact else ()))
+    if name not in known:
+        raise BackendError(f"there is no element type '{dtype}'", fix=f"choose one of {', '.join(known)}")
     return name
 
 
@@ -101,6 +104,7 @@ def itemsize(dtype: str) -> int:
     return _ITEM_SIZES.get(dtype, 8)
 
 
+_EXACT = ("bool", "uint8", "int8", "int16", "int32", "int64")
 _ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
 
 

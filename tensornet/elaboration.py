@@ -407,7 +407,7 @@ class _Block:
             if value is not None and entry.dims is not None:
                 self._check_value(name, entry.kind, self.unifier.dims(entry.dims), value)
         leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
-        chosen = tuple(each.name for each in parse_names(outputs, "output")) or tuple(self.declared_outputs)
+        chosen = _named_once(parse_names(outputs, "output")) or tuple(self.declared_outputs)
         if not chosen and self.equations:
             chosen = (self.equations[-1].name,)
         equations = tuple(self.unifier.equation(equation) for equation in self.equations)
@@ -544,6 +544,18 @@ def _start(name: str, value: Any) -> tuple[str, float] | Constant:
             f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros', 'ones' or an array"
         )
     return "std", float(value)
+
+
+def _named_once(outputs: Sequence[Declaration]) -> tuple[str, ...]:
+    """The names of the outputs, which come as their equations say."""
+    names = [each.name for each in outputs]
+    for each in outputs:
+        if each.dims is not None:
+            fix = f"write outputs='{each.name}'; its axes are those of its equation"
+            raise EquationError(f"the output '{each.name}' is named with axes", each.place, fix)
+        if names.count(each.name) > 1:
+            raise EquationError(f"the output '{each.name}' is named twice", each.place, "name it once")
+    return tuple(names)
 
 
 # ---------------------------------------------------------------------------- ellipsis

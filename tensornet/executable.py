@@ -15,7 +15,7 @@ from typing import Any
 
 from .calibration import profile_of
 from .codegen import FUNCTION_NAME, has_dropout
-from .device import DeviceProfile, real_type
+from .device import DeviceProfile, element_type, real_type
 from .elements import holding, of_dtype
 from .equation import locate
 from .errors import BackendError, DtypeError, Place, ShapeError, near
@@ -594,10 +594,20 @@ def to_backend(
             the kind: bfloat16 becomes float32 on NumPy and CuPy.
         device: where to put them.
 
+    Raises:
+        BackendError: there is no such backend, device or element type.
+        DtypeError: the arrays have no names.
+
     Example:
         >>> import numpy as np, tensornet as tn
         >>> tn.to_backend({"W": np.zeros(2)}, "torch")["W"].dtype
         torch.float64
     """
     chosen = load_backend(backend)
-    return {name: chosen.asarray(array, dtype, device) for name, array in arrays.items()}
+    if not isinstance(arrays, Mapping):
+        fix = 'give a dictionary, {"W": array}'
+        raise DtypeError(f"the arrays are a {type(arrays).__name__}, not arrays by their names", fix=fix)
+    if device is not None:
+        chosen.check_device(str(device))
+    kind = None if dtype is None else element_type(dtype, exact=True)
+    return {name: chosen.asarray(array, kind, device) for name, array in arrays.items()}

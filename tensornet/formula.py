@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .errors import ShapeError
 from .expression import Contraction, free_axes, is_scalar, subexpressions
 from .graph import Graph
 from .shape import scope_of
@@ -50,7 +51,13 @@ def parameter_count(graph: Graph, **sizes: int) -> Any:
 
 
 def parameter_table(graph: Graph, depth: int = 1) -> tuple[tuple[str, Any, Any], ...]:
-    """The parameters by part: (scope, formula, number), scopes cut to `depth` dotted names."""
+    """The parameters by part: (scope, formula, number), scopes cut to `depth` dotted names.
+
+    Raises:
+        ShapeError: the depth is less than 1.
+    """
+    if depth < 1:
+        raise ShapeError(f"depth={depth}", fix="give a whole number from 1")
     parts: dict[str, Any] = {}
     for leaf in graph.parameters:
         scope = ".".join(leaf.name.split(".")[:depth])

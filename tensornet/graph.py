@@ -393,7 +393,7 @@ class Graph:
             )
         return receiver.receive(self, tensors, scope)
 
-    def bind(self, **sizes: int) -> Graph:
+    def bind(self, /, **sizes: int) -> Graph:
         """The graph with more sizes given.
 
         Raises:

@@ -119,3 +119,33 @@ def test_layers_that_differ_are_not_converted() -> None:
     module.decoder.layers[0].norm_first = True
     with pytest.raises(tn.ShapeError, match=r"pre differs(?s:.*)decoder.layers.0(?s:.*)layers are alike"):
         models.from_torch(module)
+
+
+LAYER = "y[b,o] = x[b,i] * W[o,i]"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: tn.to_backend({"W": LOGITS}, "numpy", dtype="float7"), tn.BackendError, "no element type 'float7'"),
+        (lambda: tn.to_backend([LOGITS], "torch"), tn.DtypeError, r"a list, not arrays by their names(?s:.*)\{"),  # type: ignore[arg-type]
+        (lambda: tn.to_backend({"W": LOGITS}, "torch", device="gpu"), tn.BackendError, r"no device 'gpu'(?s:.*)cuda:0"),
+        (lambda: tn.module(models.tcl((2, 2), (2, 2)), device="gpu"), tn.BackendError, "no device 'gpu'"),
+        (lambda: tn.layer(LAYER, inputs="x", outputs="y[c]"), tn.EquationError, r"'y' is named with axes(?s:.*)\^"),
+        (lambda: tn.layer(LAYER, inputs="x", outputs="y y"), tn.EquationError, r"'y' is named twice(?s:.*)once"),
+        (lambda: tn.parameter_table(models.tcl((2, 2), (2, 2)), depth=0), tn.ShapeError, r"depth=0(?s:.*)from 1"),
+    ],
+)  # fmt: skip
+def test_what_is_passed_wrongly_is_told(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_shared_parameters_start_alike() -> None:
+    zeros, ones = (tn.layer(LAYER, inputs="x", o=3, init={"W": word}) for word in ("zeros", "ones"))
+    with pytest.raises(tn.EquationError, match=r"'a.W' is shared by two calls(?s:.*)different scopes"):
+        tn.model(lambda x: ones(zeros(x, scope="a"), scope="a"), inputs="x[b,i]", i=3)
+
+
+def test_an_axis_may_be_called_as_the_graph_calls_itself() -> None:
+    assert tn.layer("y[self] = x[self]", inputs="x").bind(self=3).bound == {"self": 3}
