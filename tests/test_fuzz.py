@@ -16,4 +16,3 @@ def test_random_input_finds_nothing(name: str) -> None:
     report = run(target, range(max(5, round(SHARE * target.attempts))))
     assert not report.findings, "\n".join(map(str, report.findings.values()))
     assert report.accepted
-    assert report.refused or name in ("programs", "compositions", "constants", "files")

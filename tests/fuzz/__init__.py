@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,8 @@ def run(target: Target, attempts: Iterable[int], seed: int = 0) -> Report:
         trial = Trial(f"{target.name} {seed} {number}")
         report.executions += target.batch
         try:
-            with within(PATIENCE * target.batch):
+            with within(PATIENCE * target.batch), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of numbers that are none, by NumPy
                 target.attempt(trial)
             report.accepted += target.batch
         except tn.TensornetError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,9 +49,7 @@ def batch(trial: Trial) -> None:
         except AssertionError as error:
             raise SilentChangeError(str(error)) from None
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run()
+    run()
 
 
 # ---------------------------------------------------------------------------- models
