@@ -7,7 +7,7 @@ import pytest
 from .fuzz import run
 from .fuzz.targets import TARGETS
 
-SHARE = 0.02
+SHARE = 0.1
 
 
 @pytest.mark.parametrize("name", TARGETS)
