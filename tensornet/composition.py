@@ -161,7 +161,9 @@ class _Trace:
         known = self.leaves.get(leaf.name)
         if known is not None:
             sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
-            if known.start != leaf.start:
+            if known.start is None and leaf.start is not None:
+                self.leaves[leaf.name] = known = replace(known, start=leaf.start)
+            if leaf.start not in (None, known.start):
                 raise EquationError(
                     f"'{leaf.name}' is shared by two calls, and starts otherwise in each",
                     fix="give both the same init=, or different scopes",

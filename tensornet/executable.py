@@ -249,6 +249,7 @@ class Executable:
         self._check_library(arrays)
         self._check_device(arrays)
         sizes = self.sizes(arrays)
+        self.graph.check_at(sizes)
         if 0 in sizes.values():
             _check_choices(self.graph, sizes)
         dtypes = self._dtypes(arrays)

@@ -204,8 +204,26 @@ class Graph:
                 for axis in dim:
                     self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
 
-    def _check_size(self, what: str, size: Any, least: int) -> None:
-        value = evaluate(size, self.bound)
+    def check_at(self, sizes: Mapping[str, int]) -> None:
+        """Refuses values of open sizes at which a result has no size, or an index points outside.
+
+        Args:
+            sizes: the values.
+
+        Raises:
+            ShapeError: a dimension would be negative or no whole number, or a position is not there.
+        """
+        known = {**self.bound, **sizes}
+        for equation in self.equations:
+            for dim in self.dims[equation.name]:
+                for axis in dim:
+                    if not getattr(axis.size, "is_Symbol", True):
+                        self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
+            if any(isinstance(entry, int) for ref in references(equation.right) for entry in ref.index):
+                scope_of(equation.right, self.dims, self.agree, known)
+
+    def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:
+        value = evaluate(size, self.bound if known is None else known)
         number = getattr(value, "is_number", isinstance(value, int))
         if number and not (isinstance(value, int) and least <= value <= LARGEST):
             shown = f"{size} = {value}" if str(size) != str(value) else str(size)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .equation import Equation, locate
-from .errors import Place, ShapeError
+from .errors import EquationError, Place, ShapeError
 from .expression import (
+    ELLIPSIS,
     Call,
     Contraction,
     Expression,
@@ -172,6 +173,12 @@ def _scope_of_ref(
     for position, entry in enumerate(ref.index):
         dim = known[position] if known is not None else None
         match entry:
+            case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
+                raise EquationError(
+                    f"'{ref.name}' is read with '...' in one place, and with axes there in another",
+                    ref.place,
+                    f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
+                )
             case str() if dim is not None:
                 scope.add(Scope({entry: dim_size(dim)}), agree, ref)
             case tuple() if dim is not None:

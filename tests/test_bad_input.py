@@ -682,3 +682,29 @@ def test_reading_in_threads_leaves_the_filters_of_warnings_alone(monkeypatch: py
 def test_comments_may_hold_anything() -> None:
     graph = tn.layer("# it's \"the\" \\d layer of 1if\ny[b] = x[b]  # don't 'a.b'\r\n", inputs="x")
     assert str(graph) == "x[b]: input\ny[b] = x[b]"
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "shapes", "message"),
+    [
+        ("y[b] = x[b,2]", "x", ((3, 2),), r"index 2 is outside 'x', whose dimension 1 has size 2(?s:.*)\^"),
+        ("y[b] = x[b,-3] * x[b,i]", "x", ((3, 2),), r"index -3 is outside 'x'(?s:.*)size 2"),
+        ("y[i] = pad(exp(x[i]), i=(1,-4))", "x", ((2,),), r"the size of 'i' in 'y' is i - 3 = -1"),
+    ],
+)
+def test_open_sizes_that_do_not_fit_are_told_when_they_are_seen(
+    text: str, inputs: str, shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    f = tn.compile(tn.layer(text, inputs=inputs))
+    with pytest.raises(tn.ShapeError, match=message):
+        f({}, *map(np.ones, shapes))
+    wider = tuple(tuple(size + 3 for size in shape) for shape in shapes)
+    f({}, *map(np.ones, wider))
+
+
+@pytest.mark.parametrize(
+    "text", ["y[...,p] = x[...,i] * W[p,i] + x[b,i]", "h[...,i] = 2 * x[...,i]\ny[b,i] = h[b,i]"]
+)
+def test_leading_axes_are_the_same_throughout(text: str) -> None:
+    with pytest.raises(tn.EquationError, match=r"is read with '...' in one place(?s:.*)\^(?s:.*)throughout"):
+        tn.layer(text, inputs="x", b=3)
