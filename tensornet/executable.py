@@ -458,6 +458,9 @@ def _check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
 
 def _check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
     """All numbers are of one precision; integers and truth values may stand beside them."""
+    for name, dtype in dtypes.items():
+        if not any(kind in dtype for kind in ("float", "int", "bool", "complex")):
+            raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")
     floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
     for (one, first), (other, second) in itertools.pairwise(floating.items()):
         if real_type(first) != real_type(second):

@@ -77,7 +77,7 @@ def load_backend(name: str | Backend) -> Backend:
     Raises:
         BackendError: there is none of that name, or its library is not installed.
     """
-    if not isinstance(name, str):
+    if isinstance(name, Backend):
         return name
     if name not in BACKENDS:
         raise BackendError(f"there is no backend '{name}'", fix=f"choose one of {', '.join(BACKENDS)}")

@@ -54,7 +54,7 @@ def damaged_value(document: Any, rng: random.Random) -> Any:
         except ValueError:
             pass
     if isinstance(document, (int, float)) and rng.random() < 0.5:
-        return rng.choice([-document, document + 1, 2 * document, float(document), str(document)])
+        return rng.choice([-document, document + 1, 2 * document, 0.5, str(document)])
     return rng.choice(STRANGE)
 
 

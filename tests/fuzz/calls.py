@@ -29,7 +29,7 @@ _GRAPHS = (
     ("y[i,j] = (x[i] == z[j]) * x[i] + floor(z[j] / 3)", "x z"),
 )
 _TYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64")
-_ROUNDING = {"float16": 2e-2, "float32": 1e-4, "bfloat16": 1e-1}
+_ROUNDING = {"float16": 2e-2, "float32": 1e-4, "complex64": 1e-4}
 
 
 @functools.cache
@@ -142,9 +142,11 @@ def einsum(trial: Trial) -> None:
     operands = [generator.uniform(-1, 1, shape) for shape in shapes]
     trial.note(f"{equation!r} {[operand.shape for operand in operands]}")
     found = tn.einsum(equation, *operands)
+    if " " in equation:
+        return  # names apart by spaces to us, letters to NumPy
     try:
         expected = np.einsum(equation, *operands)
     except (ValueError, IndexError, TypeError):
-        return  # names apart by spaces, composites
+        return  # composites
     if np.shape(found) != np.shape(expected) or not np.allclose(found, expected, atol=1e-9):
         raise SilentChangeError(f"the result is {np.ravel(found)[:4]}, not {np.ravel(expected)[:4]}")

@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 import tensornet as tn
+from tensornet.functions import FUNCTIONS
 
 from . import SilentChangeError, Trial
 
@@ -97,11 +98,14 @@ def attempt(trial: Trial) -> None:
     name = trial.random.choice(_HOSTILE + _TAKEN)
     trial.note(f"{place}: {name!r}")
     caught: list[int] = []
+    known = FUNCTIONS.get(name)
     setattr(builtins, CANARY, caught)
     try:
         _build(place, name)
     finally:
         delattr(builtins, CANARY)
+        if FUNCTIONS.get(name) not in (None, known):
+            del FUNCTIONS[name]  # what follows is about another language otherwise
         if caught:
             raise SilentChangeError("code in a name was run")
 

@@ -9,7 +9,8 @@ import numpy as np
 
 import tensornet as tn
 from tensornet import models
-from tensornet.expression import Ref, references
+from tensornet.elements import of_leaves
+from tensornet.functions import Element
 
 from .. import reference
 from ..test_backends import ROWS
@@ -272,11 +273,5 @@ def _number(size: Any, sizes: dict[str, int]) -> int:
 
 def _positions(graph: tn.Graph) -> set[str]:
     """The tensors that index others, and what is put into `onehot`."""
-    found = {
-        entry.name
-        for equation in graph.equations
-        for ref in references(equation.right)
-        for entry in ref.index
-        if isinstance(entry, Ref)
-    }
-    return found | set(re.findall(r"onehot\[\w+\]\((\w+)", str(graph)))
+    whole = {name for name, holds in of_leaves(graph).items() if holds is Element.WHOLE}
+    return whole | set(re.findall(r"onehot\[\w+\]\((\w+)", str(graph)))
