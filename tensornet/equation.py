@@ -154,7 +154,8 @@ def _check_one_reading(axis: str, holding: list[Expression]) -> None:
             raise EquationError(
                 f"axis '{axis}' may be summed inside {shown}, or over the whole product",
                 locate(factor.place, axis),
-                f"use another letter inside if it is summed there, or write sum[{axis}](…) around what it sums",
+                f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
+                " or use another letter inside",
             )
 
 

@@ -305,6 +305,13 @@ class Executable:
                     f"'{leaf.name}' is an array of {found.name}, and the graph is compiled for {self.backend.name}",
                     fix=f"tensornet.to_backend(arrays, '{self.backend.name}'), or compile for {found.name}",
                 )
+            if (
+                found.name == "numpy" and getattr(array, "__array_priority__", 0) > 0
+            ):  # a matrix, a masked one
+                raise BackendError(
+                    f"'{leaf.name}' is a {type(array).__name__}, with an arithmetic of its own",
+                    fix="pass numpy.asarray(…) of it",
+                )
 
     def _check_device(self, arrays: Sequence[Any]) -> None:
         """Refuses arrays on two devices; a lone number on the processor goes with any."""

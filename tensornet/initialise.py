@@ -29,7 +29,7 @@ from typing import Any
 
 from .device import element_type
 from .equation import Equation
-from .errors import EquationError, ShapeError, TensornetWarning
+from .errors import DtypeError, EquationError, ShapeError, TensornetWarning
 from .expression import (
     Call,
     Contraction,
@@ -81,6 +81,7 @@ def init(
 
     Raises:
         ShapeError: the size of a parameter is open.
+        DtypeError: a parameter starts at complex numbers, and the element type is real.
 
     Warns:
         TensornetWarning: no values keep the deviation of a product, within a factor of 2.
@@ -109,6 +110,9 @@ def init(
         start = leaf.start or found[leaf.name]
         if isinstance(start, Constant):
             array = start.array()
+            if array.dtype.kind == "c" and "complex" not in dtype:
+                fix = "give dtype='complex64' or 'complex128', or its real part"
+                raise DtypeError(f"'{leaf.name}' starts at complex numbers, and is to be {dtype}", fix=fix)
         else:
             generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
             array = _draw(generator, shape, *start)

@@ -363,3 +363,10 @@ def test_an_array_that_does_not_fit_is_refused() -> None:
     graph = tn.layer(text, inputs="x", init={"W": np.ones((2, 3))})
     with pytest.raises(tn.EquationError, match="the array that 'W' starts at is not given"):
         tn.layer(str(graph))
+
+
+def test_complex_starts_stay_complex() -> None:
+    graph = tn.layer("y[i] = x[i] * W[i]", inputs="x", init={"W": np.array([1 + 2j, 3j])})
+    assert tn.init(graph, dtype="complex64")["W"].tolist() == [1 + 2j, 3j]
+    with pytest.raises(tn.DtypeError, match=r"'W' starts at complex numbers(?s:.*)complex64"):
+        tn.init(graph)

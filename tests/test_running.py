@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -580,3 +581,22 @@ def test_a_function_registered_anew_is_not_the_old_one() -> None:
     assert tn.compile(graph)({}, np.ones(2)).tolist() == [2, 2]
     tn.register("twice", numpy=lambda a: a * 3)
     assert tn.compile(graph)({}, np.ones(2)).tolist() == [3, 3]
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.masked_array], ids=["matrix", "masked"])
+def test_an_array_with_an_arithmetic_of_its_own_is_refused(kind: Any) -> None:
+    """For a matrix, `*` is a matrix product; of a masked array the mask would be lost."""
+    f = tn.compile(tn.layer("y[b,i] = x[b,i] * z[b,i]", inputs="x z"))
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    for arrays in ((kind(x), x), (x, kind(x))):
+        with pytest.raises(tn.BackendError, match=r"with an arithmetic of its own(?s:.*)asarray"):
+            f({}, *arrays)
+    np.testing.assert_array_equal(f({}, x, np.asarray(kind(x))), x * x)
+
+
+def test_an_array_in_a_file_is_an_array(tmp_path: Path) -> None:
+    x = np.memmap(tmp_path / "x", dtype="float64", mode="w+", shape=(2, 3))
+    x[:] = 2.0
+    f = tn.compile(tn.layer("y[b] = x[b,i] * W[i]", inputs="x"))
+    np.testing.assert_array_equal(f({"W": np.ones(3)}, x), [6.0, 6.0])
