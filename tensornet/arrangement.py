@@ -178,16 +178,13 @@ def _candidates(
     if not batch:
         leads |= {_lead(a, own_a): None, _lead(b, own_b): None}
     orders = [order for order in (a, b, wanted) if order]
-    for lead, shared, inner in itertools.product(leads, orders, (a, b)):
+    inners = dict.fromkeys(ordered(summed, inner) for inner in (a, b))
+    for lead in leads:
         rows, columns = own_a - set(lead), own_b - set(lead)
-        for outer in orders:
-            groups = (
-                lead + ordered(batch, shared, a),
-                ordered(rows, outer, a),
-                ordered(columns, outer, b),
-                ordered(summed, inner),
-            )
-            found[groups] = None
+        shared = dict.fromkeys(lead + ordered(batch, order, a) for order in orders)
+        outers = dict.fromkeys((ordered(rows, order, a), ordered(columns, order, b)) for order in orders)
+        for together, inner, (outer_a, outer_b) in itertools.product(shared, inners, outers):
+            found[(together, outer_a, outer_b, inner)] = None
     return found
 
 
