@@ -504,7 +504,7 @@ def _show_option(values: tuple[Expression, ...]) -> str:
 def _show_number(value: int | float | complex) -> tuple[str, int]:
     if isinstance(value, complex):
         return f"{value.imag!r}j".replace(".0j", "j"), _ATOM if value.imag >= 0 else 7
-    return repr(value), _ATOM if value >= 0 else 7
+    return repr(value), 7 if repr(value).startswith("-") else _ATOM  # -0.0 is signed too
 
 
 def _wrap(expression: Expression, level: int) -> str:

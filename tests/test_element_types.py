@@ -512,6 +512,8 @@ def test_an_integer_and_a_real_number_are_two_numbers() -> None:
     one, other = (tn.layer(f"y[n] = t[n] / {two} * 0 + {two}", inputs="t") for two in ("2", "2.0"))
     assert one != other
     assert tn.layer(str(other)) == other
+    for text in ("y[n] = 2 ** t[n] - (-0.0) ** t[n]", "y[n] = (-0.0) * t[n]", "y[n] = t[n] - (-0.0)"):
+        assert tn.layer(str(tn.layer(text, inputs="t"))) == tn.layer(text, inputs="t")
     both = tn.layer("a[n] = floor(t[n] / 2)\nb[n] = floor(t[n] / 2.0)", inputs="t", outputs="a b")
     exact, real = tn.compile(both)({}, np.arange(5))
     assert (exact.dtype.kind, real.dtype.kind) == ("i", "f")
