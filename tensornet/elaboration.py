@@ -33,7 +33,7 @@ from .functions import FUNCTIONS
 from .graph import Constant, Graph, Leaf
 from .reading import parse_block, parse_names, read_sizes
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
-from .sizes import as_size, symbol
+from .sizes import as_size, size_names, symbol
 from .unify import Unifier
 
 __all__ = ["layer"]
@@ -387,11 +387,7 @@ class _Block:
 
     def _check_given(self, line: Equation) -> None:
         """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
-        remade = {
-            name
-            for name in self.strict
-            if any(_remakes(each.right, name) for each in [*self.equations, line])
-        }
+        remade = {axis for each in [*self.equations, line] for axis in _remade(each.right)}
         for ref in references(line.right):
             for entry, dim in zip(ref.index, self.known[ref.name].dims or (), strict=True):
                 if isinstance(entry, str) and entry in self.strict and entry not in remade:
@@ -458,10 +454,11 @@ class _Block:
             raise EquationError(
                 f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")
             )
+        mentioned = self._mentioned()
         for name in self.given:
             if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
                 continue
-            if not self._mentions(name):
+            if name not in mentioned:
                 raise ShapeError(
                     f"a size is given for '{name}', which is no axis here", fix=self._axes_told(name)
                 )
@@ -473,7 +470,7 @@ class _Block:
 
     def _axes_told(self, wrong: str) -> str:
         """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
-        axes = sorted(name for name in self.axes if name != ELLIPSIS and self._mentions(name))
+        axes = sorted(name for name in self.axes & self._mentioned() if name != ELLIPSIS)
         told = near(wrong, axes) + (
             f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
         )
@@ -485,39 +482,30 @@ class _Block:
                 return f"{told}; to size what '{tensor}' is indexed by, add the line {tensor}[{named}]: parameter"
         return told
 
-    def _mentions(self, name: str) -> bool:
-        if any(name in axes_of_index(line.left) or name in occurring(line.right) for line in self.lines):
-            return True
-        if any(
-            axis.name == name for entry in self.known.values() for dim in entry.dims or () for axis in dim
-        ):
-            return True
-        return any(
-            isinstance(part, Ref) and part.name == name and not part.index
-            for line in self.lines
-            for part in subexpressions(line.right)
-        ) or any(
-            name in {s.name for s in getattr(axis.size, "free_symbols", ())}
-            for entry in self.known.values()
-            for dim in entry.dims or ()
-            for axis in dim
-        )
+    def _mentioned(self) -> set[str]:
+        """The names that lines and declarations speak of, as axes or as sizes."""
+        found: set[str] = set()
+        for line in self.lines:
+            bare = (part for part in subexpressions(line.right) if isinstance(part, Ref) and not part.index)
+            found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
+        for entry in self.known.values():
+            for axis in (axis for dim in entry.dims or () for axis in dim):
+                found.update((axis.name,), size_names(axis.size))
+        return found
 
 
 def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
     return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
-def _remakes(expression: Expression, axis: str) -> bool:
-    """Whether some concat or pad gives the axis a new size."""
-    return any(
-        isinstance(part, Call)
-        and (
-            (part.function == "concat" and axis in part.axes)
-            or (part.function == "pad" and axis in dict(part.options))
-        )
-        for part in subexpressions(expression)
-    )
+def _remade(expression: Expression) -> Iterator[str]:
+    """The axes that a concat or a pad gives a new size."""
+    for part in subexpressions(expression):
+        match part:
+            case Call("concat", _, axes):
+                yield from axes
+            case Call("pad"):
+                yield from option_axes(part)
 
 
 def _check_numbers(expression: Expression) -> Expression:

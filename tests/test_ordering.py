@@ -210,7 +210,7 @@ def test_trees_and_paths() -> None:
 
 def test_a_chain_of_many_sites_is_one_contraction() -> None:
     """A matrix product state over many pixels, written sites last; against a loop over the sites."""
-    sites, rank, labels = 150, 3, 5
+    sites, rank, labels = 784, 3, 5
     x = ", ".join(f"b i{n}" for n in range(sites))
     cores = ["i0 p1", *(f"p{n} i{n} p{n + 1}" for n in range(1, sites - 1)), f"p{sites - 1} i{sites - 1} o"]
     generator = np.random.default_rng(0)
