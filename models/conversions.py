@@ -359,6 +359,7 @@ def _perceiver_decoder(module: Any) -> tuple[dict[str, Any], Names]:
         _refuse(True, f"a {kind}")
     usual = module.position_encoding_type == "trainable" and not module.concat_preprocessed_input
     _refuse(not usual or module.position_encoding_only, "queries that are not trained")
+    _refuse(not module.num_channels, "queries without channels")
     layer, projected = module.decoding_cross_attention, module.final_project
     attends = layer.attention.self
     settings = {
