@@ -30,8 +30,8 @@ from .expression import (
     transform,
 )
 from .graph import Graph, Leaf
-from .shape import scope_of
-from .sizes import evaluate
+from .shape import Scope, scope_of, size_expression
+from .sizes import evaluate, size_names, symbol
 
 __all__ = ["distribute", "fuse", "prune", "share", "simplify"]
 
@@ -397,7 +397,9 @@ def distribute(graph: Graph, cost: Callable[[Graph], float]) -> Graph:
 def _distributions(draft: Draft, reader: Equation) -> Iterator[tuple[Equation, tuple[Equation, ...]]]:
     """Ways to multiply a sum out in an equation, each with the equations it replaces."""
     if isinstance(reader.right, Contraction) and any(_is_sum(factor) for factor in reader.right.factors):
-        yield multiplied_out(reader), (reader,)
+        changed = multiplied_out(draft.graph, reader)
+        if changed is not None:
+            yield changed, (reader,)
     for ref in references(reader.right):
         if ref.name not in draft or draft.only_reader(ref.name) is None:
             continue
@@ -410,25 +412,35 @@ def _distributions(draft: Draft, reader: Equation) -> Iterator[tuple[Equation, t
             and isinstance(merged.right, Contraction)
             and any(map(_is_sum, merged.right.factors))
         ):
-            yield multiplied_out(merged), (producer, reader)
+            changed = multiplied_out(draft.graph, merged)
+            if changed is not None:
+                yield changed, (producer, reader)
 
 
 def _is_sum(expression: Expression) -> bool:
     return isinstance(expression, Call) and expression.function == "add"
 
 
-def multiplied_out(equation: Equation) -> Equation:
-    """Takes the first sum among the factors of the right side apart, term by term."""
+def multiplied_out(graph: Graph, equation: Equation) -> Equation | None:
+    """Takes the first sum among the factors of the right side apart, term by term.
+
+    Returns nothing where a size that a term must count by has the name of another axis there.
+    """
     product = equation.right
     assert isinstance(product, Contraction)
     at = next(position for position, factor in enumerate(product.factors) if _is_sum(factor))
     total = product.factors[at]
     assert isinstance(total, Call)
-    terms = [_term(product, at, term) for term in total.arguments]
+    inside = scope_of(replace(product, summed=()), graph.dims, graph.agree, graph.bound)
+    spoken = {name for axis in product.summed for name in size_names(inside[axis])}
+    if any(inside[name] != symbol(name) for name in spoken & occurring(product)):
+        return None
+    terms = [_term(product, at, term, inside) for term in total.arguments]
     return replace(equation, right=sum_of(terms, equation.place))
 
 
-def _term(product: Contraction, at: int, term: Expression) -> Expression:
+def _term(product: Contraction, at: int, term: Expression, sizes: Scope) -> Expression:
+    """The product with one term in the place of the sum; an axis that it has no more counts by its size."""
     rest = product.factors[:at] + product.factors[at + 1 :]
     clash = (
         set(term.summed) & {a for f in rest for a in occurring(f)} if isinstance(term, Contraction) else set()
@@ -439,5 +451,5 @@ def _term(product: Contraction, at: int, term: Expression) -> Expression:
         inserted, summed = (term,), set(product.summed)
     factors = product.factors[:at] + inserted + product.factors[at + 1 :]
     present = {axis for factor in factors for axis in free_axes(factor)}
-    absent = tuple(Size(axis) for axis in sorted(summed - present))
+    absent = tuple(size_expression(sizes[axis]) for axis in sorted(summed - present))
     return contraction((*absent, *factors), tuple(summed & present), product.place)

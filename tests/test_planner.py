@@ -203,6 +203,21 @@ def test_the_right_order_depends_on_the_sizes() -> None:
     assert not any("x[" in str(step.equation) and "r1,r2,r3" in str(step.equation) for step in large.steps)
 
 
+@pytest.mark.parametrize("text", [
+    "y6[r] = 2 * concat[r](x[r], 2 * x[r]) + 1\ny7 = 0.5 * y6[r] / 3",
+    "y6[r] = pad(x[r], r=(1,2)) + 1\ny7 = 3 * y6[r]",
+    "h[b,p] = x[b]*U[p] + 1\ny[b] = h[b,q]",
+])  # fmt: skip
+def test_a_constant_is_counted_by_the_size_of_an_axis_that_is_made_anew(text: str) -> None:
+    """Multiplying a sum out leaves a term without the summed axis, which then counts by its size."""
+    graph = tn.layer(text, inputs="x")
+    x, parameters = np.array([1.0, 2.0, 4.0]), {"U": np.array([2.0, 3.0])}
+    given = {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
+    expected = reference.run(graph, {"x": x, **given}, dict.fromkeys(graph.open_sizes, 3))
+    (name,) = graph.outputs
+    np.testing.assert_allclose(tn.compile(graph)(given, x), expected[name], rtol=1e-12)
+
+
 def test_absorption_of_the_value_projection() -> None:
     """Projecting after the average over 50,176 inputs is far cheaper than before it."""
     graph = tn.layer(

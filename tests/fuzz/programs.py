@@ -64,6 +64,8 @@ def compositions(trial: Trial) -> None:
     parameters: dict[str, Any] = {}
     value: Any = x
     for number in range(random.randint(2, 5)):
+        if value.ndim > 5:
+            break
         layer = _layer(trial, value.shape)
         trial.note(layer)
         sizes = sizes_from_shapes(layer, layer.inputs, [value.shape])
