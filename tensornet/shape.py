@@ -67,9 +67,10 @@ class Scope:
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
+    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
 
     def __getitem__(self, axis: str) -> Any:
-        found = self.sizes.get(axis, self.assumed.get(axis))
+        found = self.sizes.get(axis, self.assumed.get(axis, self.inner.get(axis)))
         return symbol(axis) if found is None else found
 
     def settle(self, agree: Agree, axes: tuple[str, ...] | None = None) -> None:
@@ -88,6 +89,7 @@ class Scope:
             {name: size for name, size in self.sizes.items() if name not in axes},
             {name: size for name, size in self.assumed.items() if name not in axes},
             self.composites,
+            {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
         )
 
     def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
@@ -97,6 +99,8 @@ class Scope:
             self.sizes[name] = size if known is None else agree(known, size, name, origin)
         for name, size in other.assumed.items():
             self.assumed.setdefault(name, size)
+        for name, size in other.inner.items():
+            self.inner.setdefault(name, size)
         self.composites += other.composites
 
 

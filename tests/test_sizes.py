@@ -131,3 +131,10 @@ def test_joined_tensors_are_each_as_long_as_they_like() -> None:
     graph = tn.layer("y[b,j] = concat[j](m[b,j], 2 * h[b,j])", inputs="m h")
     m, h = np.ones((2, 3)), np.ones((2, 5))
     np.testing.assert_array_equal(tn.compile(graph)({}, m, h), np.concatenate([m, 2 * h], 1))
+
+
+def test_a_size_may_be_that_of_an_axis_another_term_sums() -> None:
+    graph = tn.layer("y[b,i] = x[b,i] / sqrt(i * j) - z[j] * z[i]", inputs="x z")
+    x, z = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 4.0])
+    found = tn.compile(graph)({}, x, z)
+    np.testing.assert_allclose(found, x / 3 - z.sum() * z, rtol=1e-12)
