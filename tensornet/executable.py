@@ -73,7 +73,7 @@ class _Wanted:
     memory_limit: int | None
     lengths: tuple[tuple[str, int], ...]
     profile: DeviceProfile
-    functions: tuple[Any, ...]
+    functions: tuple[tuple[str, int], ...]
     hints: Mapping[str, int] = field(compare=False)
 
 
@@ -92,9 +92,15 @@ def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
     return found, function_of(found, wanted.backend)
 
 
-def _registered() -> Iterator[tuple[str, Any]]:
-    """The functions of the user's own, as they are now."""
-    return ((row.name, row.implementations) for row in FUNCTIONS.values() if row.implementations)
+def _registered(backend: str) -> Iterator[tuple[str, int]]:
+    """The functions of the user's own on a backend, as they are now.
+
+    By identity, for a callable need not hash; what was made with one keeps it, so that no other takes its place.
+    """
+    for row in FUNCTIONS.values():
+        for name, function in row.implementations:
+            if name == backend:
+                yield row.name, id(function)
 
 
 class Executable:
@@ -236,7 +242,7 @@ class Executable:
         if found is None:
             wanted = _Wanted(
                 holding(self.graph, seen), self.backend, device, dtype, self._memory_limit, lengths,
-                profile_of(self.backend, device), tuple(_registered()), MappingProxyType(hints),
+                profile_of(self.backend, device), tuple(_registered(self.backend.name)), MappingProxyType(hints),
             )  # fmt: skip
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()

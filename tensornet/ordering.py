@@ -132,7 +132,7 @@ class _Network:
         """The tree that one of opt_einsum's optimizers, or one like them, proposes."""
         if isinstance(optimizer, str):
             optimizer = opt_einsum.paths.get_path_fn(optimizer)
-        return tree_of(optimizer(self.inputs, self.output, self.sizes, None), len(self.inputs))
+        return tree_of(optimizer(self.inputs, self.output, self.sizes), len(self.inputs))
 
     def swept(self) -> Tree:
         """From the first operand on, always the neighbour next that leaves the least.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import itertools
 import random
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -230,3 +233,24 @@ def test_the_order_is_an_optimizer_of_opt_einsum() -> None:
     path, info = opt_einsum.contract_path("bijk,pi,qj,rk->bpqr", *operands, optimize=FastestOrder(CPU))
     assert len(path) == 3
     assert info.naive_cost > 0
+
+
+def test_cotengra_proposes_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with the signature of cotengra's optimizer: its tree is one of those priced."""
+    asked = []
+
+    class RandomGreedyOptimizer:
+        def __init__(self, **options: object) -> None:
+            asked.append(options)
+
+        def __call__(self, inputs: object, output: object, size_dict: object) -> list[tuple[int, int]]:
+            return [(0, 1)] * (len(inputs) - 1)  # type: ignore[arg-type]
+
+    module = types.ModuleType("cotengra")
+    module.__spec__ = importlib.machinery.ModuleSpec("cotengra", None)
+    module.RandomGreedyOptimizer = RandomGreedyOptimizer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cotengra", module)
+    network = chain(11)
+    assert len(fastest(network)) == 10
+    assert asked
+    assert asked[0]["seed"] == 0

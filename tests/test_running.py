@@ -600,3 +600,14 @@ def test_an_array_in_a_file_is_an_array(tmp_path: Path) -> None:
     x[:] = 2.0
     f = tn.compile(tn.layer("y[b] = x[b,i] * W[i]", inputs="x"))
     np.testing.assert_array_equal(f({"W": np.ones(3)}, x), [6.0, 6.0])
+
+
+def test_a_registered_function_need_not_hash() -> None:
+    class Scale:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, a: Any) -> Any:
+            return 4 * a
+
+    tn.register("scaled", numpy=Scale())
+    assert tn.compile(tn.layer("y[i] = scaled(x[i])", inputs="x"))({}, np.ones(2)).tolist() == [4, 4]
