@@ -1,0 +1,24 @@
+"""The array libraries: each offers itself to `tensornet.protocol`, and is imported when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from tensornet.protocol import Backend, offer, offer_any
+
+
+def _load(name: str) -> Backend:
+    backend: Backend = importlib.import_module(f"{__name__}.{name}").backend
+    return backend
+
+
+def _of(namespace: Any) -> Backend:
+    backend: Backend = importlib.import_module(f"{__name__}.array_api").of(namespace)
+    return backend
+
+
+for _name in ("numpy", "torch", "cupy"):
+    offer(_name, functools.partial(_load, _name))
+offer_any(_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 from collections.abc import Mapping
@@ -250,6 +251,10 @@ class TorchBackend:
     def synchronize(self, device: str) -> None:
         if device.startswith("cuda"):
             _library().cuda.synchronize(device)
+
+    def module(self, graph: Any, **options: Any) -> Any:
+        """A graph as a `torch.nn.Module`."""
+        return importlib.import_module("tensornet.backends.torch_module").make(graph, **options)
 
 
 backend = TorchBackend()

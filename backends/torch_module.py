@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
-from tensornet.device import element_type
+from tensornet.dtypes import element_type
+from tensornet.emitting.spelling import identifier
 from tensornet.errors import DtypeError, EquationError
-from tensornet.executable import Executable, constant_array, define, fitting
-from tensornet.graph import Graph
-from tensornet.initialise import init
-from tensornet.planner import whole_sizes
-from tensornet.spelling import identifier
-
-from .torch import backend
+from tensornet.graph.graph import Graph
+from tensornet.graph.initialise import init
+from tensornet.planning.planner import whole_sizes
+from tensornet.protocol import load_backend
+from tensornet.running.executable import Executable, constant_array, define, fitting
 
 __all__ = ["TensorModule", "make"]
+
+backend = load_backend("torch")
 
 
 class TensorModule(torch.nn.Module):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tensornet.errors import EquationError, near
-from tensornet.graph import Graph
-from tensornet.permutation import Factorization, factorize, see_before
+from tensornet.graph.graph import Graph
+from tensornet.token_orders import FactorizationOrder, factorize, see_before
 
 from .attention import attention, dot_product_attention
 from .classifier import transformer_classifier
@@ -40,7 +40,7 @@ from .xlnet import xlnet
 
 __all__ = [
     "attention",
-    "Factorization",
+    "FactorizationOrder",
     "convolutional_stem",
     "create",
     "cross_entropy",

@@ -12,8 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, ParamSpec, Union, get_args, get_origin, get_type_hints
 
 from tensornet.errors import ShapeError, near
-from tensornet.graph import Graph
-from tensornet.reading import read_sizes
+from tensornet.graph.graph import Graph
+from tensornet.language.reading import read_sizes
 
 from .dimensions import Size
 

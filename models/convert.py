@@ -14,7 +14,8 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
-from tensornet.graph import Constant, Graph
+from tensornet.graph.graph import Graph
+from tensornet.graph.leaves import Constant
 from tensornet.sizes import evaluate
 
 from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, Names, known_class

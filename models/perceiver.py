@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
-from tensornet.shape import dim_size
+from tensornet.graph.shape import dim_size
 from tensornet.sizes import evaluate, symbol
 
 from .attention import attention

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .composition import Tensor, model
-from .elaboration import layer
+from . import backends  # noqa: F401 - they offer themselves
 from .errors import (
     BackendError,
     DtypeError,
@@ -15,17 +14,20 @@ from .errors import (
     TensornetError,
     TensornetWarning,
 )
-from .formula import parameter_count, parameter_formula, parameter_table
-from .functions import register
-from .graph import Graph
+from .graph.composition import Tensor, model
+from .graph.formula import parameter_count, parameter_formula, parameter_table
+from .graph.graph import Graph
+from .graph.layers import layer
+from .operations.functions import register
 
 if TYPE_CHECKING:
     from . import models
-    from .eager import einsum
-    from .executable import Executable, compile, module, to_backend
-    from .initialise import init
-    from .planner import flop_count, flop_formula, plan
-    from .schedule import Plan, Step
+    from .emitting.program import plan
+    from .graph.initialise import init
+    from .planning.planner import flop_count, flop_formula
+    from .planning.plans import Plan, Step
+    from .running.eager import einsum
+    from .running.executable import Executable, compile, module, to_backend
 
 __version__ = "0.1.0"
 
@@ -60,17 +62,17 @@ __all__ = [
 
 _WHEN_USED = {
     "models": "models",
-    "einsum": "eager",
-    "Executable": "executable",
-    "compile": "executable",
-    "module": "executable",
-    "to_backend": "executable",
-    "init": "initialise",
-    "flop_count": "planner",
-    "flop_formula": "planner",
-    "plan": "planner",
-    "Plan": "schedule",
-    "Step": "schedule",
+    "einsum": "running.eager",
+    "Executable": "running.executable",
+    "compile": "running.executable",
+    "module": "running.executable",
+    "to_backend": "running.executable",
+    "init": "graph.initialise",
+    "flop_count": "planning.planner",
+    "flop_formula": "planning.planner",
+    "plan": "emitting.program",
+    "Plan": "planning.plans",
+    "Step": "planning.plans",
 }
 
 

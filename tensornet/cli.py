@@ -137,7 +137,7 @@ def count(
     """
     import tensornet as tn
 
-    from .planner import NOMINAL
+    from .planning.planner import NOMINAL
     from .sizes import evaluate
 
     if not name:
@@ -211,7 +211,7 @@ def _shown(default: Any) -> str:
 @app.command()
 def functions(as_json: Json = False) -> None:
     """List the functions of the equation language: how each is written, and what it is."""
-    from .functions import FUNCTIONS, SUM
+    from .operations.functions import FUNCTIONS, SUM
 
     rows = [*FUNCTIONS.values(), SUM]
     if as_json:
@@ -317,8 +317,8 @@ def calibrate(
     """Measure the constants of this device anew, and keep them for every later plan."""
     from dataclasses import asdict
 
-    from .calibration import measure
-    from .device import save_profile
+    from .planning.calibration import measure
+    from .planning.profiles import save_profile
     from .protocol import load_backend
 
     chosen = load_backend(backend)
@@ -378,7 +378,7 @@ def _pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 def _sizes(texts: list[str]) -> dict[str, Any]:
     """`b=32,c=4` and the like; a size may be an expression such as 4*D."""
     from . import layer
-    from .reading import parse_size
+    from .language.reading import parse_size
 
     pairs = _pairs((part for text in texts for part in text.split(",")), "AXIS=SIZE")
     taken = inspect.getfullargspec(layer)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BackendError
 
-__all__ = ["BACKENDS", "Backend", "backend_of", "kind_of", "load_backend"]
-
-BACKENDS = ("numpy", "torch", "cupy")
+__all__ = ["Backend", "backend_of", "is_offered", "kind_of", "load_backend", "offer", "offer_any"]
 
 
 def kind_of(array: Any) -> tuple[Any, ...]:
@@ -71,6 +68,30 @@ class Backend(Protocol):
         """Waits for the device to finish."""
 
 
+_offered: dict[str, Callable[[], Backend]] = {}
+_of_namespace: list[Callable[[Any], Backend]] = []
+
+
+def offer(name: str, load: Callable[[], Backend]) -> None:
+    """Makes a backend known; the arrays of the library of that name are its own.
+
+    Args:
+        name: what users call it, which is the name of the library.
+        load: gives the backend when it is first asked for.
+    """
+    _offered[name] = load
+
+
+def offer_any(load: Callable[[Any], Backend]) -> None:
+    """Makes known how a backend is made of any namespace of the Python array API standard."""
+    _of_namespace[:] = [load]
+
+
+def is_offered(name: str) -> bool:
+    """Whether there is a backend of that name."""
+    return name in _offered
+
+
 def load_backend(name: str | Backend) -> Backend:
     """The backend of that name; its library is imported when code first runs on it.
 
@@ -79,11 +100,9 @@ def load_backend(name: str | Backend) -> Backend:
     """
     if isinstance(name, Backend):
         return name
-    if name not in BACKENDS:
-        raise BackendError(f"there is no backend '{name}'", fix=f"choose one of {', '.join(BACKENDS)}")
-    module = importlib.import_module(f"tensornet.backends.{name}")
-    backend: Backend = module.backend
-    return backend
+    if name not in _offered:
+        raise BackendError(f"there is no backend '{name}'", fix=f"choose one of {', '.join(_offered)}")
+    return _offered[name]()
 
 
 def backend_of(array: Any) -> Backend:
@@ -93,15 +112,15 @@ def backend_of(array: Any) -> Backend:
         BackendError: the array is of no library known here.
     """
     library = type(array).__module__.split(".")[0]
-    for name in BACKENDS:
+    for name in _offered:
         if library == name or any(base.__module__.split(".")[0] == name for base in type(array).__mro__):
             return load_backend(name)
     if isinstance(array, int | float | complex | list | tuple):
         return load_backend("numpy")
     if hasattr(array, "__array_namespace__"):
-        generic: Callable[[Any], Backend] = importlib.import_module("tensornet.backends.array_api").of
-        return generic(array.__array_namespace__())
+        (of,) = _of_namespace
+        return of(array.__array_namespace__())
     raise BackendError(
         f"{type(array).__name__} is not an array of a known library",
-        fix=f"pass arrays of {', '.join(BACKENDS)}",
+        fix=f"pass arrays of {', '.join(_offered)}",
     )

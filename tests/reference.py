@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from tensornet.expression import Call, Contraction, Expression, Literal, Ref, Size, references
-from tensornet.graph import Graph
+from tensornet.graph.graph import Graph
+from tensornet.language.expression import Call, Contraction, Expression, Literal, Ref, Size, references
 
 Named = tuple[tuple[str, ...], np.ndarray]
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.executable import Executable
 from tensornet.protocol import load_backend
+from tensornet.running.executable import Executable
 
 from . import reference
 from .strategies import Block, blocks

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.functions import FUNCTIONS
+from tensornet.operations.functions import FUNCTIONS
 from tensornet.sizes import evaluate, solve_size
 
 from .strategies import Block, blocks

@@ -14,8 +14,8 @@ import pytest
 
 import tensornet as tn
 from tensornet import cli
-from tensornet.expression import subexpressions
-from tensornet.functions import FUNCTIONS, SUM
+from tensornet.language.expression import subexpressions
+from tensornet.operations.functions import FUNCTIONS, SUM
 
 COMMANDS = ("plan", "count", "functions", "study", "calibrate")
 

@@ -96,7 +96,7 @@ def test_long_names_and_composites() -> None:
 
 
 def test_plans_are_made_once() -> None:
-    from tensornet.eager import _executable
+    from tensornet.running.eager import _executable
 
     arrays = [np.ones((3, 4)), np.ones((4, 5))]
     tn.einsum("i j, j k -> i k", *arrays)

@@ -303,7 +303,7 @@ def agree(found: Any, expected: Any, dtype: str, text: str) -> None:
 
 
 def test_every_function_of_the_language_is_tried() -> None:
-    from tensornet.functions import FUNCTIONS
+    from tensornet.operations.functions import FUNCTIONS
 
     texts = " ".join(TEXTS)
     elsewhere = {"concat", "onehot", "int64", "reciprocal", "power"}  # below, and as signs

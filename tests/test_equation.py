@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.equation import Equation, einstein
-from tensornet.expression import Call, Contraction, Expression, show, subexpressions
-from tensornet.reading import parse_block, parse_names, parse_size
+from tensornet.language.equation import Equation, einstein
+from tensornet.language.expression import Call, Contraction, Expression, show, subexpressions
+from tensornet.language.reading import parse_block, parse_names, parse_size
 from tests.conftest import within
 from tests.strategies import Block, blocks, expression_texts
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.initialise import starts
+from tensornet.graph.initialise import starts
 
 
 @st.composite

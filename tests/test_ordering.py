@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.device import default_profile
-from tensornet.ordering import FastestOrder, fastest, fewest_flops
-from tensornet.search import Order, Problem, Search, left_to_right, path_of, tree_of
+from tensornet.planning.device import default_profile
+from tensornet.planning.ordering import FastestOrder, fastest, fewest_flops
+from tensornet.planning.search import Order, Problem, Search, left_to_right, path_of, tree_of
 
 from .conftest import within
 

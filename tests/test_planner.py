@@ -21,12 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.calibration import measure, profile_of
-from tensornet.device import DeviceProfile, default_profile, load_profile, save_profile
-from tensornet.ordering import FastestOrder, _Network, fastest, fewest_flops
+from tensornet.graph.rewrite import distribute, fuse, prune, share, simplify
+from tensornet.planning.calibration import measure, profile_of
+from tensornet.planning.device import DeviceProfile, default_profile
+from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
+from tensornet.planning.profiles import load_profile, save_profile
+from tensornet.planning.search import Problem, Search, Tree, path_of
 from tensornet.protocol import load_backend
-from tensornet.rewrite import distribute, fuse, prune, share, simplify
-from tensornet.search import Problem, Search, Tree, path_of
 
 from . import reference
 from .strategies import Block, blocks

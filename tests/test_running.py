@@ -21,11 +21,12 @@ import sympy
 import torch
 
 import tensornet as tn
-from tensornet import executable, models
+from tensornet import models
 from tensornet.backends import cupy
-from tensornet.graph import Graph
+from tensornet.emitting.spelling import identifier, remark
+from tensornet.graph.graph import Graph
 from tensornet.protocol import backend_of
-from tensornet.spelling import identifier, remark
+from tensornet.running import executable
 
 DENSE = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=3, o=2)
 W, U = np.arange(6.0).reshape(2, 3), np.array([1.0, -1.0])

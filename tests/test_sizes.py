@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.hygiene import hygienic
+from tensornet.graph.hygiene import hygienic
 from tensornet.models.attention import attention
 
 

@@ -1,0 +1,78 @@
+"""A plan with the source that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..dtypes import element_type
+from ..graph.graph import Graph
+from ..planning.calibration import profile_of
+from ..planning.device import DeviceProfile
+from ..planning.planner import schedule
+from ..planning.plans import Plan
+from ..protocol import Backend, load_backend
+from .source import generate
+
+__all__ = ["plan", "planned"]
+
+
+def plan(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str = "float32",
+    profile: DeviceProfile | None = None,
+    memory_limit: int | None = None,
+    compare: bool = True,
+    outputs: str | Sequence[str] | None = None,
+    **sizes: int,
+) -> Plan:
+    """Finds the fastest order to compute a graph on a device.
+
+    Args:
+        graph: a layer or a model.
+        backend: "numpy", "torch" or "cupy".
+        device: where it will run, as the backend names it; the backend's default if not given.
+        dtype: the element type, "float32" and so on; it decides the bytes moved.
+        profile: the device constants; those measured on this machine if not given.
+        memory_limit: bytes that may be alive at once, inputs and parameters included.
+        compare: whether to price the order as written and the one of fewest FLOPs as well.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
+        **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
+            says so. The code works for others.
+
+    Raises:
+        ShapeError: a size is given that is not open.
+        BackendError: there is no such backend, it has no such device, or the plan needs more than
+            `memory_limit`.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=4, p=2, q=2)
+        >>> tn.plan(layer, b=10_000).steps[0].equation.name
+        't1'
+    """
+    chosen = load_backend(backend)
+    graph = graph if outputs is None else graph.select(outputs)
+    device = chosen.device() if device is None else device
+    return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare)
+
+
+def planned(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    backend: Backend,
+    device: str,
+    dtype: str,
+    profile: DeviceProfile | None = None,
+    memory_limit: int | None = None,
+    compare: bool = False,
+) -> Plan:
+    """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`."""
+    backend.check_device(device)
+    dtype, profile = element_type(dtype), profile or profile_of(backend, device)
+    found = schedule(graph, backend.name, device, dtype, profile, memory_limit, compare, sizes)
+    return replace(found, code=generate(found, backend))

@@ -1,0 +1,473 @@
+"""Plan to source: a plain Python function of the backend's own operations, one line a step.
+
+The function holds no loop and no plan; sizes that are open are read from the shapes of the
+arguments, so one function serves every batch size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import BackendError, ShapeError
+from ..graph.graph import Graph
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    is_scalar,
+    option_axes,
+    scalar_value,
+    show,
+    subexpressions,
+)
+from ..operations.functions import FUNCTIONS, Element
+from ..planning.arrangement import Arrangement
+from ..planning.plans import Plan, Result, Step
+from ..protocol import Backend
+from ..sizes import invert_size, product, symbol
+from .spelling import FUNCTION_NAME, OBSERVED, Speller, remark, tuple_source
+
+__all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
+
+
+def generate(plan: Plan, backend: Backend) -> str:
+    """The source of a function of the inputs, parameters and constants of `plan.graph`, in order.
+
+    Raises:
+        BackendError: the backend cannot do one of the steps.
+    """
+    return _Writer(plan, backend).source()
+
+
+def has_dropout(graph: Graph) -> bool:
+    """Whether the function takes `training=`."""
+    return any(
+        isinstance(part, Call) and part.function == "dropout"
+        for equation in graph.equations
+        for part in subexpressions(equation.right)
+    )
+
+
+class _Writer(Speller):
+    element = Element.NUMBER  # of the step being written
+
+    # ---- the whole function
+
+    def source(self) -> str:
+        body: list[str] = []
+        for number, step in enumerate(self.plan.steps):
+            body.append(
+                f"{self.names[step.equation.name]} = {self.step(step)}  # {remark(str(step.equation))}"
+            )
+            if step.frees and number + 1 < len(self.plan.steps):
+                body.append("del " + ", ".join(self.names[name] for name in step.frees))
+        results = ", ".join(self.result(each) for each in self.plan.results)
+        body.append(f"return {results}")
+        arguments = ", ".join(self.names[leaf.name] for leaf in self.leaves)
+        if has_dropout(self.graph):
+            arguments += (", " if arguments else "") + "*, training=False"
+        head = [f"def {FUNCTION_NAME}({arguments}):"]
+        lines = self._docstring() + self._prologue() + body
+        return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
+
+    def _docstring(self) -> list[str]:
+        equations = [str(equation) for equation in self.graph.equations] or [
+            str(leaf) for leaf in self.leaves
+        ]
+        equations = [remark(each) for each in equations]
+        if len(equations) == 1:
+            return [f'"""{equations[0]}"""']
+        return ['"""', *equations, '"""']
+
+    def _prologue(self) -> list[str]:
+        """Leading axes made one, and open sizes read from shapes."""
+        lines: list[str] = []
+        for leaf in self.graph.inputs:
+            at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == ELLIPSIS), None)
+            if at is None:
+                continue
+            name, after = self.names[leaf.name], len(leaf.dims) - at - 1
+            stop = f"-{after}" if after else ""
+            if not any(line.startswith("leading =") for line in lines):
+                lines.append(f"leading = {name}.shape[{at or ''}:{stop}]")
+            kept = [f"{name}.shape[{n}]" for n in range(at)] + ["math.prod(leading)"]
+            kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
+            lines.append(f"{name} = {self.op('reshape', name, shape=tuple_source(kept))}")
+        return lines + self._size_lines() + ([self.dtype_line()] if self.needs_dtype else [])
+
+    def _size_lines(self) -> list[str]:
+        lines: list[str] = []
+        known: set[str] = set()
+        wanted = set(self.used_sizes)
+        while wanted - known:
+            before = len(known)
+            for leaf in self.leaves:
+                for position, size in enumerate(self.shapes[leaf.name]):
+                    names = {name.name for name in getattr(size, "free_symbols", ())} - known
+                    if len(names) == 1 and names & wanted:
+                        (name,) = names
+                        line = self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]")
+                        lines += line
+                        known |= names if line else set()
+            if len(known) == before:
+                more = {
+                    name.name
+                    for leaf in self.leaves
+                    for size in self.shapes[leaf.name]
+                    for name in getattr(size, "free_symbols", ())
+                }
+                if more <= wanted:
+                    left = ", ".join(sorted(wanted - known))
+                    raise ShapeError(
+                        f"the size of {left} cannot be told from the shapes of the arguments",
+                        fix=f"bind it first: graph.bind({left}=…)",
+                    )
+                wanted |= more
+        return lines
+
+    def _size_line(self, name: str, size: Any, observed: str) -> list[str]:
+        """The line that reads a size from a shape, if the shape tells it."""
+        solution = invert_size(size, name, symbol(OBSERVED))
+        if solution is None:
+            return []
+        source = self.size(solution, quietly=True).replace(OBSERVED, observed)
+        return [f"{self.size_names[name]} = {source}"]
+
+    # ---- steps
+
+    def step(self, step: Step) -> str:
+        """The right side of the line for one step."""
+        equation = step.equation
+        self.sizes = {axis.name: axis.size for axis in step.axes}
+        self.element = step.element
+        text = self._step(step, equation.left)
+        self.shapes[equation.name] = self.entry_sizes(equation.left)
+        return text
+
+    def _step(self, step: Step, left: tuple[Any, ...]) -> str:
+        match step.equation.right:
+            case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
+                return self.pair(a, b, step.arrangement, left)
+            case Contraction((Ref() as ref,), summed) if summed:
+                return self.op(
+                    "sum", self.atomic(ref), axes=tuple_source([str(n) for n in _positions(ref, summed)])
+                )
+            case Ref() as ref if _is_plain(ref):
+                return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
+            case Ref() as ref:
+                return self.special(ref, left)
+            case Call(function) as call if FUNCTIONS[function].kind in ("axis", "reduction"):
+                return self.over_axes(call, left)
+            case Call(function) as call if FUNCTIONS[function].kind == "structure":
+                return self.structure(call, left)
+            case expression if is_scalar(expression):
+                return self.number(expression)
+            case expression:
+                return self.render(expression, left)
+
+    def number(self, expression: Expression) -> str:
+        """A number as a tensor."""
+        dtype = self.element_dtype(self.element)
+        return self.op("scalar", self.scalar(expression), dtype=dtype, like=self.first())
+
+    def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
+        if way.kind == "multiply":
+            return f"{self.aligned(a, left)} * {self.aligned(b, left)}"
+        if way.kind == "dot":
+            groups = [way.batch, way.summed]
+            return self.op("vecdot", self.view(a, groups), self.view(b, groups))
+        first, second, rows, columns = (
+            (b, a, way.columns, way.rows) if way.swapped else (a, b, way.rows, way.columns)
+        )
+        one = self._matrix(first, way.batch, rows, way.summed)
+        two = self._matrix(second, way.batch, way.summed, columns)
+        whole = self.element is Element.WHOLE and "whole_matmul" in self.backend.templates
+        text = self.op("whole_matmul" if whole else "matmul", one, two)
+        if way.batch and not (rows and columns):
+            text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
+        return text
+
+    def _matrix(
+        self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
+    ) -> str:
+        layout = axes_of_index(ref.index)
+        own = tuple(axis for axis in batch if axis in layout)
+        groups = [own, outer, inner]
+        ones = [n for n in (1, 2) if batch and not groups[n]]
+        if own or not batch:
+            return self.view(ref, groups, ones)
+        matrix = self.view(ref, [outer, inner], ones)
+        shape = [product(self.sizes[axis] for axis in group) for group in (batch, outer, inner)]
+        return self.op("broadcast", matrix, shape=self.shape(shape))
+
+    def special(self, ref: Ref, left: tuple[Any, ...]) -> str:
+        """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
+        sizes = [self.shapes[ref.name][n] for n in range(len(ref.index))]
+        text = self.names[ref.name]
+        entries: list[Index] = list(ref.index)
+        if any(isinstance(entry, int) for entry in entries):
+            inside = ", ".join(str(entry) if isinstance(entry, int) else ":" for entry in entries)
+            text = f"{text}[{inside}]"
+            sizes = [size for size, entry in zip(sizes, entries, strict=True) if not isinstance(entry, int)]
+            entries = [entry for entry in entries if not isinstance(entry, int)]
+        flat: list[Index] = []
+        atoms: list[Any] = []
+        for entry, size in zip(entries, sizes, strict=True):
+            parts: list[Index] = list(entry) if isinstance(entry, tuple) else [entry]
+            flat += parts
+            atoms += (
+                [self.sizes[part] for part in parts if isinstance(part, str)]
+                if isinstance(entry, tuple)
+                else [size]
+            )
+        if len(flat) != len(entries):
+            text = self.op("reshape", text, shape=self.shape(atoms))
+        return self._gathered(text, flat, atoms, axes_of_index(left))
+
+    def _gathered(self, text: str, entries: list[Index], sizes: list[Any], left: tuple[str, ...]) -> str:
+        """Takes along the dimensions that an index tensor or a repeated axis picks from."""
+        gathers = [entry for entry in entries if isinstance(entry, Ref)]
+        inside = {axis for each in gathers for axis in axes_of_index(each.index)}
+        names = [entry for entry in entries if isinstance(entry, str)]
+        picked = [
+            n
+            for n, entry in enumerate(entries)
+            if isinstance(entry, Ref) or entry in inside or names.count(str(entry)) > 1
+        ]
+        rest = [n for n in range(len(entries)) if n not in picked]
+        kept = tuple(str(entries[n]) for n in rest)
+        if not picked:
+            return self._to_order(text, kept, left)
+        order = picked + rest
+        if order != list(range(len(entries))):
+            text = self.op("permute", text, axes=tuple_source([str(n) for n in order]))
+        taken = dict.fromkeys(inside) | dict.fromkeys(
+            str(entries[n]) for n in picked if isinstance(entries[n], str)
+        )
+        axes = tuple(axis for axis in left if axis in taken)
+        flat = self._flat_index([entries[n] for n in picked], [sizes[n] for n in picked], axes)
+        total = product(sizes[n] for n in picked)
+        if len(picked) > 1:
+            text = self.op("reshape", text, shape=self.shape([total, *(sizes[n] for n in rest)]))
+        text = self.op("take", text, self.op("reshape", flat, shape="(-1,)"), axis="0")
+        shape = [self.sizes[axis] for axis in axes] + [sizes[n] for n in rest]
+        if len(axes) != 1:
+            text = self.op("reshape", text, shape=self.shape(shape))
+        return self._to_order(text, axes + kept, left)
+
+    def _flat_index(self, entries: list[Index], sizes: list[Any], axes: tuple[str, ...]) -> str:
+        """Row-major positions in the picked dimensions, over `axes`."""
+        terms: list[str] = []
+        for n, entry in enumerate(entries):
+            stride = product(sizes[n + 1 :])
+            if isinstance(entry, Ref):
+                term = self.op(
+                    "within", self.aligned(entry, axes), size=self.size(sizes[n]), name=repr(entry.name)
+                )
+            else:
+                ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
+                term = self.positions(sizes[n])
+                term = self.op("reshape", term, shape=tuple_source(ones)) if len(ones) > 1 else term
+            terms.append(term if stride == 1 else f"{term} * ({self.size(stride)})")
+        text = " + ".join(terms)
+        if len(terms) == 1 and isinstance(entries[0], Ref) and axes_of_index(entries[0].index) == axes:
+            return text
+        shape = self.shape([self.sizes[axis] for axis in axes])
+        return self.op("broadcast", f"({text})", shape=shape)
+
+    def _to_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+        if have == want:
+            return text
+        return self.op("permute", text, axes=tuple_source([str(have.index(axis)) for axis in want]))
+
+    def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
+        ref, *affine = call.arguments
+        assert isinstance(ref, Ref)
+        own = [axis for axis in call.axes if axis in ref.index]
+        if tuple(call.axes) in ref.index:
+            text, at = self.names[ref.name], [ref.index.index(tuple(call.axes))]
+        elif len(own) == len(call.axes):
+            text, at = self.names[ref.name], [ref.index.index(axis) for axis in own]
+        else:
+            text, at = self.atomic(ref), _positions(ref, call.axes)
+        axes = tuple_source([str(n) for n in at])
+        details = {name: self.scalar(values[0]) for name, values in call.options}
+        for name, default in FUNCTIONS[call.function].options:
+            details.setdefault(name, repr(default))
+        if affine:
+            others = [self.atomic(each) for each in affine if isinstance(each, Ref)]
+            return self.op("normalize_affine", text, *others, axis=str(at[0]), **details)
+        if call.function == "hardmax":
+            return self._hardmax(text, at[0], len(left), self.sizes_of(call.axes))
+        implementations = dict(FUNCTIONS[call.function].implementations)
+        if implementations:
+            self._check_registered(call.function, implementations)
+            return f'functions["{call.function}"]({text}, {at[0]})'
+        return self.op(call.function, text, axis=str(at[0]), axes=axes, **details)
+
+    def sizes_of(self, axes: Sequence[str]) -> Any:
+        return product(self.sizes[axis] for axis in axes)
+
+    def _hardmax(self, text: str, at: int, rank: int, size: Any) -> str:
+        shape = tuple_source([self.size(size)] + ["1"] * (rank - at - 1))
+        places = self.positions(size)
+        places = self.op("reshape", places, shape=shape) if rank - at > 1 else places
+        chosen = self.op("argmax", text, axis=str(at))
+        return self.working(f"({chosen} == {places})")
+
+    def structure(self, call: Call, left: tuple[Any, ...]) -> str:
+        match call.function:
+            case "index":
+                return self.positions(self.sizes[call.axes[0]])
+            case "onehot":
+                (ref,) = call.arguments
+                assert isinstance(ref, Ref)
+                text = self.atomic(ref)
+                return self.working(f"({text}[..., None] == {self.positions(self.sizes[call.axes[0]])})")
+            case "concat":
+                return self.concat(call, left)
+            case "roll":
+                (ref,) = call.arguments
+                assert isinstance(ref, Ref)
+                pairs = [
+                    (self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options
+                ]
+                shifts = tuple_source([str(shift) for shift, _ in pairs])
+                return self.op(
+                    "roll", self.atomic(ref), shifts=shifts, axes=tuple_source([str(at) for _, at in pairs])
+                )
+        return self.pad(call)
+
+    def concat(self, call: Call, left: tuple[Any, ...]) -> str:
+        axis, parts = call.axes[0], []
+        at = left.index(axis)
+        for ref in call.arguments:
+            assert isinstance(ref, Ref)
+            own = self.label_sizes(ref)
+            full = [own.get(name, 1 if name == axis else self.sizes[name]) for name in left]
+            text = self.aligned(ref, left) if ref.index else self.names[ref.name]
+            if set(axes_of_index(ref.index)) | {axis} != set(left):
+                text = self.op("broadcast", text, shape=self.shape(full))
+            elif axis not in own:
+                text = self.op("reshape", text, shape=self.shape(full))
+            parts.append(text)
+        return self.op("concat", ", ".join(parts), axis=str(at))
+
+    def pad(self, call: Call) -> str:
+        (ref,) = call.arguments
+        assert isinstance(ref, Ref)
+        layout, text = axes_of_index(ref.index), self.atomic(ref)
+        options = dict(call.options)
+        value = self.scalar(options["value"][0]) if "value" in options else "0"
+        amounts = [
+            tuple(self.integer(each) for each in options[axis]) if axis in option_axes(call) else (0, 0)
+            for axis in layout
+        ]
+        if any(amount < 0 for pair in amounts for amount in pair):
+            cut = [f"{max(-b, 0) or ''}:{min(a, 0) or ''}" for b, a in amounts]
+            text = f"{text}[{', '.join(cut)}]"
+        grown = [(max(b, 0), max(a, 0)) for b, a in amounts]
+        if not any(amount for pair in grown for amount in pair):
+            return text
+        pairs = "(" + ", ".join(f"({b}, {a})" for b, a in grown) + ",)"
+        backwards = tuple_source([str(amount) for pair in reversed(grown) for amount in pair])
+        return self.op("pad", text, pairs=pairs, backwards=backwards, value=value)
+
+    # ---- pointwise expressions
+
+    def render(self, expression: Expression, left: tuple[Any, ...]) -> str:
+        """A pointwise expression over operands aligned to the result."""
+        match expression:
+            case Ref():
+                return self.aligned(expression, left)
+            case _ if is_scalar(expression):
+                return self.scalar(expression)
+            case Contraction(factors, ()):
+                return self.product(factors, lambda factor: self.render(factor, left))
+            case Call("add", arguments):
+                return self._sum([self.render(each, left) for each in arguments])
+            case Call("dropout", (argument, rate)):
+                return self.op("dropout", self.render(argument, left), self.render(rate, left))
+            case Call("floor", (Contraction(factors, ()),)):
+                return self.product(factors, lambda factor: self.render(factor, left), by="//")
+            case Call("cast", (argument,)):
+                return self.working(self.render(argument, left))
+            case Call("widen", (argument,)):
+                return self.op("widen", self.render(argument, left), dtype=self.working_dtype())
+            case Call("where", (condition, Ref() as a, b)) if _is_large(b):
+                value = self.render(a, left)
+                number = self.op("finite", self.scalar(b), value)
+                return self.call("where", [self.render(condition, left), value, number])
+            case Call("where", (condition, a, b)) if is_scalar(a) and is_scalar(b):
+                return self.call("where", [self.render(condition, left), self.number(a), self.scalar(b)])
+            case Call(function, arguments):
+                return self.call(function, [self.render(each, left) for each in arguments])
+        raise AssertionError(show(expression))
+
+    def _sum(self, terms: list[str]) -> str:
+        text = terms[0]
+        for term in terms[1:]:
+            text += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
+        return text
+
+    def call(self, function: str, operands: list[str]) -> str:
+        row = FUNCTIONS[function]
+        if row.implementations:
+            self._check_registered(function, dict(row.implementations))
+            return f'functions["{function}"]({", ".join(operands)})'
+        if function in self.backend.templates:
+            return self.op(function, *operands)
+        if row.infix and len(operands) == 2:
+            return f"{_operand(operands[0])} {row.infix} {_operand(operands[1])}"
+        if row.infix:
+            return f"{row.infix}{_operand(operands[0])}"
+        return self.op(function, *operands)
+
+    def _check_registered(self, function: str, implementations: Mapping[str, Any]) -> None:
+        if self.backend.name not in implementations:
+            raise BackendError(
+                f"'{function}' is registered for {', '.join(implementations)}, not for {self.backend.name}",
+                fix=f"tensornet.register('{function}', {self.backend.name}=...)",
+            )
+
+    # ---- results
+
+    def result(self, result: Result) -> str:
+        """An output in the order and grouping the equation gives it."""
+        self.sizes = {axis.name: axis.size for axis in result.axes}
+        wanted = [(entry,) if isinstance(entry, str) else entry for entry in result.left]
+        text = self.view(result.value, wanted)
+        if ELLIPSIS in axes_of_index(result.left):
+            parts = [
+                "*leading" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
+                for group in wanted
+            ]
+            text = self.op("reshape", text, shape=tuple_source(parts))
+        return text
+
+
+def _is_large(expression: Expression) -> bool:
+    """Whether a number is finite, and beyond what a half-precision type holds."""
+    value = scalar_value(expression) if is_scalar(expression) else None
+    return isinstance(value, float) and math.isfinite(value) and abs(value) > 65504
+
+
+def _is_plain(ref: Ref) -> bool:
+    flat = [name for entry in ref.index for name in ((entry,) if not isinstance(entry, tuple) else entry)]
+    return all(isinstance(name, str) for name in flat) and len(flat) == len(set(flat))
+
+
+def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
+    layout = axes_of_index(ref.index)
+    return [layout.index(axis) for axis in axes]
+
+
+def _operand(text: str) -> str:
+    """An operand of an infix sign: a negative number or a compound one in parentheses."""
+    return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text

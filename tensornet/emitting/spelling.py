@@ -1,0 +1,303 @@
+"""How operands, sizes and numbers are spelled in generated code."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import BackendError, EquationError
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    scalar_value,
+    show,
+)
+from ..operations.functions import FUNCTIONS, Element
+from ..planning.arrangement import flatten, view_order
+from ..planning.plans import Plan
+from ..protocol import Backend
+from ..sizes import evaluate, product, size_source
+
+__all__ = ["FUNCTION_NAME", "OBSERVED", "Speller", "identifier", "remark", "tuple_source"]
+
+FUNCTION_NAME = "forward"
+
+OBSERVED = "@"
+"""Where a size is solved for: stands for what a shape says."""
+
+_RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
+_RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary", "within", "finite"}
+_RESERVED |= {"wide", "widen", "whole_matmul"}
+
+
+class Speller:
+    """Knows the names and shapes of everything that a generated function has at hand."""
+
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        self.plan, self.graph, self.backend = plan, plan.graph, backend
+        self.names: dict[str, str] = {}
+        self.size_names: dict[str, str] = {}
+        self.used_sizes: set[str] = set()
+        self.needs_dtype = False
+        self.shapes: dict[str, tuple[Any, ...]] = {}
+        self.sizes: dict[str, Any] = {}
+        self._name_everything()
+
+    def _name_everything(self) -> None:
+        taken = _RESERVED | set(FUNCTIONS)
+        leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
+        self.leaves = leaves
+        for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
+            self.names[name] = identifier(name, taken)
+        for name in self.graph.open_sizes:
+            self.size_names[name] = identifier(name, taken)
+        for leaf in leaves:
+            self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
+
+    # ---- operations and sizes
+
+    def op(self, template: str, *operands: str, **details: str) -> str:
+        """One operation in the backend's spelling."""
+        text = self.backend.templates.get(template)
+        if text is None:
+            raise BackendError(
+                f"{self.backend.name} has no '{template}'",
+                fix="use another backend, or tensornet.register the function",
+            )
+        return text.format(*operands, **details)
+
+    def size(self, size: Any, quietly: bool = False) -> str:
+        """A size as source; notes which open sizes are used."""
+        import sympy
+
+        if isinstance(size, int):
+            return str(size)
+        spelled = {**self.size_names, OBSERVED: OBSERVED}  # and no other name, whatever let it in
+        names = {name: sympy.Symbol(spelled[name.name]) for name in size.free_symbols}
+        if not quietly:
+            self.used_sizes.update(name.name for name in size.free_symbols)
+        return size_source(size.subs(names, simultaneous=True))
+
+    def shape(self, sizes: Sequence[Any]) -> str:
+        return tuple_source([self.size(size) for size in sizes])
+
+    def entry_sizes(self, left: Sequence[str | tuple[str, ...]]) -> tuple[Any, ...]:
+        """The size of each dimension of a result."""
+        return tuple(
+            self.sizes[entry] if isinstance(entry, str) else product(self.sizes[axis] for axis in entry)
+            for entry in left
+        )
+
+    def label_sizes(self, ref: Ref) -> dict[str, Any]:
+        """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
+        found: dict[str, Any] = {}
+        for entry, size in zip(ref.index, self.shapes[ref.name], strict=True):
+            if isinstance(entry, str):
+                found[entry] = size
+            elif isinstance(entry, tuple):
+                found.update({axis: self.sizes[axis] for axis in entry})
+        return found
+
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
+        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
+        text, sizes = self.names[ref.name], self.label_sizes(ref)
+        entries = tuple((entry,) if isinstance(entry, str) else entry for entry in ref.index)
+        present = [tuple(group) for group in groups if group]
+        order = view_order(axes_of_index(ref.index), tuple(present))
+        if order is not None:
+            lying = [present[n] for n in order]
+            if tuple(lying) != entries:
+                text = self.op("reshape", text, shape=self._grouped(lying, sizes))
+            if list(order) != sorted(order):
+                text = self.op(
+                    "permute", text, axes=tuple_source([str(order.index(n)) for n in range(len(order))])
+                )
+                if order[-1] == 0 and groups and groups[0] and len(groups) == 3:
+                    text = self.op("contiguous", text)
+        else:
+            text = self.permuted(ref, flatten(tuple(present)))
+            if any(len(group) > 1 for group in present):
+                text = self.op("reshape", text, shape=self._grouped(present, sizes))
+        if ones:
+            shape = [
+                product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones
+            ]
+            text = self.op("reshape", text, shape=self.shape(shape))
+        return text
+
+    def _grouped(self, groups: Sequence[tuple[str, ...]], sizes: Mapping[str, Any]) -> str:
+        return self.shape([product(sizes[axis] for axis in group) for group in groups])
+
+    def atomic(self, ref: Ref) -> str:
+        """An operand with one dimension for each axis, in the order it lies in."""
+        if all(isinstance(entry, str) for entry in ref.index):
+            return self.names[ref.name]
+        sizes = self.label_sizes(ref)
+        shape = self.shape([sizes[axis] for axis in axes_of_index(ref.index)])
+        return self.op("reshape", self.names[ref.name], shape=shape)
+
+    def permuted(self, ref: Ref, axes: tuple[str, ...]) -> str:
+        """An operand with one dimension for each axis, in the order given."""
+        layout = axes_of_index(ref.index)
+        text = self.atomic(ref)
+        if layout == axes:
+            return text
+        return self.op("permute", text, axes=tuple_source([str(layout.index(axis)) for axis in axes]))
+
+    def aligned(self, ref: Ref, left: tuple[Any, ...]) -> str:
+        """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
+        if ref.index == left or not ref.index:
+            return self.names[ref.name]
+        axes, layout = axes_of_index(left), axes_of_index(ref.index)
+        own = tuple(axis for axis in axes if axis in layout)
+        first = axes.index(own[0])
+        if all(axis in layout for axis in axes[first:]):
+            return self.permuted(ref, own)
+        sizes = self.label_sizes(ref)
+        shape = self.shape([sizes[axis] if axis in layout else 1 for axis in axes[first:]])
+        text = self.names[ref.name] if layout == own else self.permuted(ref, own)
+        return self.op("reshape", text, shape=shape)
+
+    def working_dtype(self) -> str:
+        """The working element type: the one floating type of the arguments."""
+        self.needs_dtype = True
+        return "dtype"
+
+    def element_dtype(self, element: Element) -> str:
+        """The type of such elements."""
+        match element:
+            case Element.TRUTH:
+                return self.op("dtype", "bool")
+            case Element.SHORT | Element.WHOLE:
+                return self.op("dtype", "int64")
+            case Element.WIDE:
+                return f"wide({self.working_dtype()})"
+        return self.working_dtype()
+
+    def dtype_line(self) -> str:
+        """The line that finds it."""
+        ranked = [*self.graph.parameters, *self.graph.inputs]
+        names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
+        return f"dtype = floating(({names}), {self.op('dtype', self.plan.dtype)})"
+
+    def working(self, text: str) -> str:
+        """A value in the working element type."""
+        return self.op("cast", text, dtype=self.working_dtype())
+
+    def first(self) -> str:
+        """An argument, for its device; nothing where there is none."""
+        return self.names[self.leaves[0].name] if self.leaves else "None"
+
+    def positions(self, size: Any) -> str:
+        """0, 1, 2, … on the device of the arguments."""
+        if not self.leaves:
+            return self.op("arange_alone", self.size(size))
+        return self.op("arange", self.size(size), like=self.names[self.leaves[0].name])
+
+    # ---- numbers
+
+    def scalar(self, expression: Expression) -> str:
+        """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
+        value = scalar_value(expression)
+        if value is not None:
+            return _number(value)
+        match expression:
+            case Size(axis):
+                self.used_sizes.add(axis)
+                return self.size_names[axis]
+            case Contraction(factors, ()):
+                return f"({self.product(factors, self.scalar)})"
+            case Call("add", arguments):
+                return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
+            case Call("reciprocal", (argument,)):
+                return f"(1 / {self.scalar(argument)})"
+            case Call("sqrt", (argument,)):
+                return f"({self.scalar(argument)} ** 0.5)"
+            case Call("rsqrt", (argument,)):
+                return f"({self.scalar(argument)} ** -0.5)"
+            case Call("power", (base, exponent)):
+                return f"({self.scalar(base)} ** {self.scalar(exponent)})"
+            case Call(function, arguments) if hasattr(math, function):
+                return f"math.{function}({', '.join(self.scalar(each) for each in arguments)})"
+        raise EquationError(
+            f"{show(expression)} depends on a size that is open",
+            expression.place,
+            "give the size when building the layer",
+        )
+
+    def product(
+        self, factors: Sequence[Expression], spell: Callable[[Expression], str], by: str = "/"
+    ) -> str:
+        """Factors from left to right; a reciprocal after the first divides."""
+        text = spell(factors[0])
+        if factors[0] == Literal(-1):
+            text, factors = f"-{spell(factors[1])}", factors[1:]
+        for factor in factors[1:]:
+            match factor:
+                case Call("reciprocal", (below,)):
+                    text += f" {by} {spell(below)}"
+                case _:
+                    text += f" * {spell(factor)}"
+        return text
+
+    def integer(self, expression: Expression) -> int:
+        value = scalar_value(expression)
+        if value is None or isinstance(value, complex) or value != int(value):
+            raise EquationError(
+                f"{show(expression)} is not a whole number of positions that is known",
+                expression.place,
+                "give the sizes it speaks of",
+            )
+        return int(value)
+
+
+def remark(text: str) -> str:
+    """Mathematics that goes into a comment or a docstring, and cannot end it.
+
+    Raises:
+        EquationError: a name in it holds what no name may.
+    """
+    if not text.isprintable() or '"' in text or "\\" in text:
+        fix = "use letters, digits and '_' in names"
+        raise EquationError(f"{text!r} cannot be written into code", fix=fix)
+    return text
+
+
+def tuple_source(parts: Sequence[str]) -> str:
+    """A tuple of pieces of source."""
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _number(value: int | float | complex) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "-math.inf" if value < 0 else "math.inf"
+    if isinstance(value, float) and math.isnan(value):
+        return "math.nan"
+    return repr(value)
+
+
+def identifier(name: str, taken: set[str]) -> str:
+    """A Python name for a tensor or a size, added to those that are taken.
+
+    Raises:
+        EquationError: the name is no words of letters, digits and `_`, joined by dots.
+    """
+    base = name.replace(".", "_")
+    base = f"_{base}" if base[:1].isdigit() else base
+    if not base.isidentifier():
+        raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
+    base = unicodedata.normalize("NFKC", base)  # as Python reads it: two spellings may be one name
+    chosen, number = base, 1
+    while chosen in taken or keyword.iskeyword(chosen):
+        chosen = f"{base}_{number}"
+        number += 1
+    taken.add(chosen)
+    return chosen

@@ -1,0 +1,471 @@
+"""Building a model: an ordinary Python function calls layers on symbolic tensors, a Graph comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import EquationError, ShapeError
+from ..language.equation import Declaration, Equation
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Ref,
+    axes_of_index,
+    fresh,
+    occurring,
+    references,
+    relabel,
+    rename_tensors,
+    sized_by_name,
+    subexpressions,
+)
+from ..language.reading import parse_names, read_sizes
+from ..sizes import evaluate, is_name, product, put_in, size_names, symbol
+from .elaboration import expand_ellipsis, expand_index
+from .graph import Graph
+from .leaves import Leaf
+from .shape import Axis, Dim, dim_size, result_dims, scope_of
+from .unify import Unifier
+
+__all__ = ["Tensor", "model"]
+
+_SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a model being built: a name, its dimensions, and the trace it belongs to."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    trace: _Trace = field(compare=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension, an integer or symbolic where open."""
+        return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
+
+    def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+        """Adds a call of `graph` to the model; `Graph.__call__` comes here."""
+        return _apply(graph, tensors, scope)
+
+
+def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
+    """Runs `function` on symbolic tensors and returns the graph of what it did.
+
+    Layers (graphs) are called on the tensors, `layer(x, scope="first")`; the scope prefixes the
+    names of the parameters, and a scope used twice shares them.
+
+    Args:
+        function: takes one symbolic tensor for each input, returns one or a tuple of them.
+        inputs: the inputs with their axes, as in `"x[b,n,c]"`.
+        **sizes: the sizes of axes of the inputs, and those that layers leave open: a positive integer,
+            a sympy expression or a text such as `"4*D"`; what is left out is open.
+
+    Raises:
+        EquationError: the function returns something else, or tensors of another model.
+        ShapeError: a layer is called on a tensor it does not fit.
+
+    Example:
+        >>> import tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=8)
+        >>> twice = tn.model(lambda x: dense(dense(x, scope="a"), scope="b"), inputs="x[b,i]", i=8)
+        >>> [leaf.name for leaf in twice.parameters], tn.parameter_count(twice)
+        (['a.W', 'b.W'], 128)
+    """
+    given = read_sizes(sizes)
+    trace = _Trace(given)
+    tensors = [trace.input(each) for each in parse_names(inputs, "input")]
+    results = function(*tensors)
+    outputs = results if isinstance(results, tuple) else (results,)
+    for each in outputs:
+        if not isinstance(each, Tensor) or each.trace is not trace:
+            raise EquationError(
+                f"the model returns {each!r}, not a tensor of its own", fix="return what its layers returned"
+            )
+    trace.check_given()
+    return trace.graph(tuple(each.name for each in outputs))
+
+
+def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+    """Calls a graph on symbolic tensors; see `Graph.__call__`."""
+    for each in tensors:
+        if not isinstance(each, Tensor):
+            raise EquationError(
+                f"a graph is called on the tensors of a model, not on {type(each).__name__}",
+                fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
+            )
+    if not isinstance(scope, str) or (scope and not _is_scope(scope)):
+        raise EquationError(
+            f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
+        )
+    trace = tensors[0].trace
+    if any(each.trace is not trace for each in tensors):
+        raise EquationError("these tensors belong to different models", fix="build them in one function")
+    results: tuple[Tensor, ...] = trace.inline(graph, tensors, scope)
+    return results[0] if len(results) == 1 else results
+
+
+def _is_scope(text: str) -> bool:
+    """Whether a name after this prefix comes back from a text as it went in."""
+    return bool(_SCOPE.fullmatch(text)) and is_name(text.replace(".", "_") + "_")
+
+
+class _Trace:
+    """The graph under construction. Mutable, and seen by nobody after `model` returns."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.unifier = Unifier(
+            {name: size for name, size in given.items() if isinstance(size, int)},
+            {name: size for name, size in given.items() if not isinstance(size, int)},
+        )
+        self.bound = self.unifier.bound
+        self.given = given
+        self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
+        self.leaves: dict[str, Leaf] = {}
+        self.equations: list[Equation] = []
+        self.dims: dict[str, tuple[Dim, ...]] = {}
+        self.opened: set[str] = set()  # the names in sizes of dimensions
+
+    def input(self, declared: Declaration) -> Tensor:
+        """Adds an input of the model."""
+        if declared.dims is None:
+            raise EquationError(
+                f"the input '{declared.name}' needs its axes", fix=f'write inputs="{declared.name}[b,i]"'
+            )
+        if declared.name in self.leaves:
+            raise EquationError(f"the input '{declared.name}' is named twice", fix="give each input one name")
+        dims = tuple(
+            tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
+            for dim in declared.dims
+        )
+        self.spoken.update(name.name for dim in dims for axis in dim for name in _open(axis.size))
+        self.spoken.update(axis.name for dim in dims for axis in dim)
+        return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
+
+    def check_given(self) -> None:
+        """Refuses a size that nothing in the model goes by."""
+        for size in self.unifier.solution.values():
+            self.spoken.update(name.name for name in _open(size))
+        for name in self.given:
+            if name not in self.spoken:
+                raise ShapeError(
+                    f"a size is given for '{name}', which no input and no layer of the model uses",
+                    fix=f"the sizes are {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
+                )
+
+    def leaf(self, leaf: Leaf) -> Tensor:
+        """Adds a leaf, or shares the one of that name."""
+        known = self.leaves.get(leaf.name)
+        if known is not None:
+            sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
+            if known.start is None and leaf.start is not None:
+                self.leaves[leaf.name] = known = replace(known, start=leaf.start)
+            if leaf.start not in (None, known.start):
+                raise EquationError(
+                    f"'{leaf.name}' is shared by two calls, and starts otherwise in each",
+                    fix="give both the same init=, or different scopes",
+                )
+            if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
+                raise ShapeError(
+                    f"'{leaf.name}' is shared by two calls that disagree: {sizes[0]} and {sizes[1]}",
+                    fix="give the calls different scopes",
+                )
+        else:
+            if leaf.name in self.dims:
+                raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
+            self.leaves[leaf.name] = leaf
+            self._keep(leaf.name, leaf.dims)
+        return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
+
+    def _keep(self, name: str, dims: tuple[Dim, ...]) -> None:
+        self.dims[name] = dims
+        self.opened.update(size for dim in dims for axis in dim for size in size_names(axis.size))
+
+    def open_names(self) -> set[str]:
+        """The names of the sizes in use that have no value."""
+        return self.opened - set(self.bound)
+
+    def graph(self, outputs: tuple[str, ...]) -> Graph:
+        """The finished graph."""
+        leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
+        equations = tuple(self.unifier.equation(equation) for equation in self._needed(outputs))
+        names = {
+            name.name for leaf in leaves for dim in leaf.dims for axis in dim for name in _open(axis.size)
+        }
+        for equation in equations:
+            names.update(occurring(equation.right))
+        by_name = {name for equation in equations for name in sized_by_name(equation.right)}
+        return Graph(leaves, equations, outputs, self.unifier.sizes(names, by_name))
+
+    def _needed(self, outputs: tuple[str, ...]) -> list[Equation]:
+        """The equations that the outputs depend on: what the function called and made no use of goes."""
+        wanted, kept = set(outputs), list[Equation]()
+        for equation in reversed(self.equations):
+            if equation.name in wanted:
+                wanted.update(ref.name for ref in references(equation.right))
+                kept.append(equation)
+        return kept[::-1]
+
+    # ---- calling a graph
+
+    def inline(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
+        """Copies the equations of `graph`, reading `tensors` where it reads its inputs."""
+        private = _Private(graph)
+        lead = self._match_inputs(graph, tensors, private)
+        names = {leaf.name: tensor.name for leaf, tensor in zip(graph.inputs, tensors, strict=True)}
+        private.adopt(self.unifier, self.open_names())
+        self.spoken.update(name.name for size in private.solution.values() for name in _open(size))
+        prefix = f"{scope}." if scope else ""
+        for leaf in graph.leaves:
+            if leaf.kind != "input":
+                moved = replace(leaf, name=prefix + leaf.name, dims=private.dims(leaf.dims))
+                names[leaf.name] = self.leaf(moved).name
+        for equation in graph.equations:
+            names[equation.name] = fresh(prefix + equation.name, set(self.dims))
+            self._append(private.equation(equation), names, lead)
+        return tuple(Tensor(names[name], self.dims[names[name]], self) for name in graph.outputs)
+
+    def _append(self, equation: Equation, names: dict[str, str], lead: tuple[Axis, ...] | None) -> None:
+        left, right = equation.left, rename_tensors(equation.right, names)
+        if lead is not None:
+            taken = occurring(right) | set(axes_of_index(left))
+            written: list[str] = []
+            for axis in lead:
+                written.append(fresh(axis.name, taken))
+                taken.add(written[-1])
+            left, right = expand_index(left, tuple(written)), expand_ellipsis(right, tuple(written))
+        moved = Equation(names[equation.name], left, right, equation.place)
+        scope = scope_of(right, self.dims, self.unifier.agree, self.bound)
+        self.equations.append(moved)
+        self._keep(moved.name, result_dims(moved, scope))
+
+    def _match_inputs(
+        self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
+    ) -> tuple[Axis, ...] | None:
+        """Makes the sizes of inputs and tensors agree; returns what `...` stands for."""
+        lead: tuple[Axis, ...] | None = None
+        for leaf, tensor in zip(graph.inputs, tensors, strict=True):
+            wanted, offered = private.dims(leaf.dims), tensor.dims
+            at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
+            if at is not None:
+                count = len(offered) - (len(wanted) - 1)
+                if count < 0:
+                    raise _wrong_rank(leaf, tensor)
+                found = tuple(
+                    Axis("_".join(axis.name for axis in dim), dim_size(dim))
+                    for dim in offered[at : at + count]
+                )
+                lead = found if lead is None else self._same_lead(leaf, lead, found)
+                private.leading(product(axis.size for axis in lead))
+                wanted = wanted[:at] + wanted[at + 1 :]
+                offered = offered[:at] + offered[at + count :]
+            if len(wanted) != len(offered):
+                raise _wrong_rank(leaf, tensor)
+            for ours, theirs in zip(wanted, offered, strict=True):
+                self._match(leaf, tensor, ours, theirs, private)
+        return lead
+
+    def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
+        try:
+            for ours, theirs in zip(lead, found, strict=True):
+                self.unifier.agree(ours.size, theirs.size, ours.name, None)
+        except ValueError:  # a ShapeError is one, and so is a difference in number
+            raise ShapeError(
+                f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
+            ) from None
+        return lead
+
+    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> None:
+        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open."""
+        size = dim_size(theirs)
+        own, other = private.value(dim_size(ours)), evaluate(self.unifier.resolve(size), self.bound)
+        names = "_".join(axis.name for axis in ours)
+        disagreement = ShapeError(
+            f"sizes disagree: axis '{names}' of the layer's input '{leaf.name}' is {_public(own)},"
+            f" and '{tensor.name}' has {other} there",
+            fix=f"build the layer with {names}={other}, or pass a tensor of size {_public(own)}",
+        )
+        if isinstance(own, int) and isinstance(other, int) and own != other:
+            raise disagreement
+        try:
+            if not isinstance(own, int) and private.solve(own, size):
+                return
+            self.unifier.agree(size, own, names, None)
+        except ShapeError:
+            raise disagreement from None
+        private.follow(dim_size(ours), size)
+
+
+def _solutions(own: Any, size: Any, name: Any) -> list[Any]:
+    """All that `name` can be where `own = size`; a factor that divides the size is simply divided away."""
+    import sympy
+
+    factor, rest = own.as_independent(name, as_Add=False)
+    if rest == name:
+        quotient = _sympified(size) / factor
+        if sympy.fraction(quotient)[1] == 1:
+            return [quotient]
+    return list(sympy.solve(own - size, name))
+
+
+class _Private:
+    """A graph's own sizes under names nobody else has, until they are solved or adopted."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.axes = _axis_names(graph)
+        self.sized_by_name = {name for equation in graph.equations for name in sized_by_name(equation.right)}
+        names = self.axes | set(graph.bound)
+        for dims in graph.dims.values():
+            names.update(size.name for dim in dims for axis in dim for size in _open(axis.size))
+        for equation in graph.equations:
+            names.update(occurring(equation.right))
+        self.private = {name: f"{name}@" for name in names}
+        self.private_symbols = {name: symbol(private) for name, private in self.private.items()}
+        self.bound = {
+            self.private[name]: value for name, value in graph.bound.items() if isinstance(value, int)
+        }
+        self.solution: dict[str, Any] = {
+            self.private[name]: symbol(name) for name in names - set(graph.bound) - self.axes
+        }
+        for name, value in graph.bound.items():
+            if not isinstance(value, int):
+                self.solution[self.private[name]] = self.moved(value)
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions in the sizes of the model."""
+        return tuple(tuple(Axis(axis.name, self.moved(axis.size)) for axis in dim) for dim in dims)
+
+    def moved(self, size: Any) -> Any:
+        """A size of the graph in private names, and what is solved in those of the model."""
+        return self._solved(put_in(size, self.private_symbols))
+
+    def _solved(self, size: Any) -> Any:
+        return put_in(size, self.solution)
+
+    def value(self, size: Any) -> Any:
+        """A size in private names, as an integer where everything in it is known."""
+        return evaluate(self._solved(size), self.bound)
+
+    def leading(self, size: Any) -> None:
+        """What all leading axes together come to."""
+        self.solution[self.private.get("lead", "lead@")] = _sympified(size)
+
+    def solve(self, own: Any, size: Any) -> bool:
+        """Solves `own = size` for the one private name in it, if there is just one."""
+        names = [name for name in _open(own) if name.name.endswith("@")]
+        if len(names) != 1:
+            return False
+        found = _solutions(own, size, names[0])
+        if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
+            raise ShapeError("no size fits")
+        self.solution[names[0].name] = found[0]
+        return True
+
+    def follow(self, own: Any, size: Any) -> None:
+        """Lets a bare name that has a value go by the model's name for it, so that formulas chain."""
+        if getattr(own, "is_Symbol", False) and own.name in self.bound and own.name not in self.solution:
+            self.solution[own.name] = _sympified(size)
+
+    def adopt(self, outer: Unifier, opened: set[str]) -> None:
+        """Gives what is still private its own name in the model, or a fresh one where that is taken.
+
+        An axis that no tensor sizes goes by a name in any case.
+        """
+        for name, private in sorted(self.private.items()):
+            if private not in self.solution:
+                value = self.bound.get(private)
+                chosen = name if value is None else self._free_name(name, value, outer, opened)
+                if value is not None:
+                    outer.bound[chosen] = value
+                self.solution[private] = symbol(chosen)
+        for name in sorted(self.sized_by_name):
+            size = self._solved(self.solution[self.private[name]])
+            value = evaluate(size, outer.bound)
+            if size == symbol(name):
+                continue
+            chosen = self._free_name(name, value, outer, opened)
+            if getattr(size, "is_number", True):
+                outer.bound[chosen] = value
+            elif size != symbol(chosen) and chosen not in outer.bound:
+                outer.solution[chosen] = size
+            self.solution[self.private[name]] = symbol(chosen)
+
+    def _free_name(self, name: str, value: Any, outer: Unifier, opened: set[str]) -> str:
+        """The name, or the first numbered one that the model does not use for another size."""
+        chosen, number = name, 1
+        while not self._fits(chosen, value, outer, opened) or (chosen != name and chosen in self.axes):
+            chosen, number = f"{name}_{number}", number + 1
+        return chosen
+
+    def _fits(self, chosen: str, value: Any, outer: Unifier, opened: set[str]) -> bool:
+        if chosen in outer.bound or chosen in outer.solution:
+            return bool(evaluate(outer.resolve(symbol(chosen)), outer.bound) == value)
+        return chosen not in opened
+
+    def equation(self, equation: Equation) -> Equation:
+        """The equation, speaking of sizes at large by their names in the model."""
+        moved = {name: str(self.moved(symbol(name))) for name in self.sized_by_name}
+        names = {name: new for name, new in moved.items() if new != name and new.isidentifier()}
+        if names:
+            left = tuple(
+                names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
+                for entry in equation.left
+            )
+            equation = replace(equation, left=left, right=relabel(equation.right, names))
+        outward = {name: self.moved(symbol(name)) for name in self.private}
+        changed = {name: size for name, size in outward.items() if size != symbol(name)}
+        if not changed:
+            return equation
+        return _Simultaneous(changed).equation(equation)
+
+
+def _axis_names(graph: Graph) -> set[str]:
+    """The names of axes in a graph. An open size of another name was given as a formula, and is
+    the model's."""
+    names = {axis.name for dims in graph.dims.values() for dim in dims for axis in dim} | {"lead"}
+    for equation in graph.equations:
+        for part in subexpressions(equation.right):
+            names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
+            names.update(part.axes if isinstance(part, Call) else ())
+    return names
+
+
+class _Simultaneous(Unifier):
+    """Puts sizes in once, not again into what was put in."""
+
+    def __init__(self, solution: dict[str, Any]) -> None:
+        super().__init__({}, solution)
+
+    def resolve(self, size: Any) -> Any:
+        return put_in(size, self.solution)
+
+
+def _sympified(size: Any) -> Any:
+    """The size as a sympy expression, integers too."""
+    import sympy
+
+    return sympy.sympify(size)
+
+
+def _public(size: Any) -> str:
+    return str(size).replace("@", "")
+
+
+def _open(size: Any) -> set[Any]:
+    return getattr(size, "free_symbols", set())
+
+
+def _named(axes: tuple[Axis, ...]) -> str:
+    return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"
+
+
+def _wrong_rank(leaf: Leaf, tensor: Tensor) -> ShapeError:
+    return ShapeError(
+        f"the layer's input is '{leaf}' and '{tensor.name}' has {len(tensor.dims)} dimension(s)",
+        fix="pass a tensor with as many dimensions",
+    )

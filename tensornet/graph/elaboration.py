@@ -1,0 +1,517 @@
+"""From a block of text to the parts of a Graph: names get their meaning, sums are written out, sizes are solved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from ..errors import EquationError, Place, ShapeError, near
+from ..language.equation import Declaration, Equation, einstein, resolve
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    fresh,
+    is_scalar,
+    occurring,
+    option_axes,
+    references,
+    scalar_value,
+    show_index,
+    sized_by_name,
+    subexpressions,
+    transform,
+)
+from ..language.reading import parse_block, parse_names, read_sizes
+from ..operations.functions import FUNCTIONS
+from ..sizes import as_size, size_names, symbol
+from .leaves import Constant, Leaf
+from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
+from .unify import Unifier
+
+__all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild"]
+
+Names = str | Sequence[str]
+
+
+Parts = tuple[tuple[Leaf, ...], tuple[Equation, ...], tuple[str, ...], tuple[tuple[str, Any], ...]]
+"""What a graph is made of: leaves, equations, outputs, sizes."""
+
+
+def elaborated(
+    equations: str,
+    inputs: Names,
+    outputs: Names,
+    constants: Mapping[str, Any],
+    init: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+) -> Parts:
+    """The parts of the graph that a block of text says; see `tensornet.layer`."""
+    block = _Block(parse_block(equations), inputs, read_sizes(sizes), constants, init)
+    try:
+        return block.parts(outputs)
+    except RecursionError:
+        raise EquationError("the equations are nested too deeply", fix="split the line") from None
+
+
+def rebuild(text: str, outputs: Names, constants: Mapping[str, Any], init: Mapping[str, Any]) -> Parts:
+    """The parts of the graph that printed as `text`; it may hold lines that no output needs."""
+    return elaborated(text, (), outputs, constants, init, {})
+
+
+@dataclass
+class _Known:
+    """What is known of a tensor while the block is read."""
+
+    kind: str
+    index: tuple[Index, ...] | None = None
+    dims: tuple[Dim, ...] | None = None
+    start: tuple[str, float] | Constant | None = None
+    place: Place | None = None
+    value: Constant | None = None
+
+
+class _Block:
+    """Reads the statements in order; `known` grows, and the unifier learns the sizes."""
+
+    def __init__(
+        self,
+        statements: Sequence[Equation | Declaration],
+        inputs: Names,
+        given: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        init: Mapping[str, Any],
+    ) -> None:
+        declarations = [s for s in statements if isinstance(s, Declaration)]
+        self.lines = [s for s in statements if isinstance(s, Equation)]
+        self.strict = set(
+            given
+        )  # sizes that hold wherever the axis is named; `i: 4` in the text only names one
+        given = dict(given)
+        for each in declarations:
+            if each.kind == "size":
+                size = as_size(each.size, each.name)
+                if given.get(each.name, size) != size:
+                    message = f"the size of '{each.name}' is given twice: {given[each.name]} and {size}"
+                    raise ShapeError(message, each.place, "give it once")
+                given[each.name] = size
+        self.given = given
+        self.unifier = Unifier(
+            {name: size for name, size in given.items() if isinstance(size, int)},
+            {name: size for name, size in given.items() if not isinstance(size, int)},
+        )
+        self.unifier.check_circles()
+        self.init = {name: _start(name, value) for name, value in init.items()}
+        self.known: dict[str, _Known] = {}
+        self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
+        for each in [*parse_names(inputs, "input"), *declarations]:
+            if each.kind in ("input", "parameter", "constant"):
+                self._declare(each)
+        for name, value in constants.items():
+            entry = self.known.setdefault(name, _Known("constant"))
+            entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
+        self.axes = self._axis_names()
+        self.equations: list[Equation] = []
+
+    # ---- names
+
+    def _declare(self, each: Declaration) -> None:
+        previous = self.known.get(each.name)
+        if previous is not None and (previous.kind != each.kind or (previous.dims and each.dims)):
+            raise EquationError(f"'{each.name}' is declared twice", each.place, "declare it once")
+        entry = previous or _Known(each.kind, place=each.place)
+        if each.dims is not None:
+            entry.dims = tuple(
+                tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
+                for dim in each.dims
+            )
+            entry.index = _index_of(entry.dims)
+        if each.options:
+            entry.start = each.options[0]
+        self.known[each.name] = entry
+
+    def _axis_names(self) -> set[str]:
+        names = set(self.given)
+        for entry in self.known.values():
+            for dim in entry.dims or ():
+                names.update(axis.name for axis in dim)
+        for line in self.lines:
+            names.update(axes_of_index(line.left))
+            names.update(occurring(line.right))
+        if ELLIPSIS in names and "lead" in names:
+            raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
+        return names
+
+    def parts(self, outputs: Names) -> Parts:
+        """Reads every line, then puts together what was found."""
+        definitions = {line.name: line for line in self.lines}
+        for name in self.known:
+            if name in definitions:
+                raise EquationError(
+                    f"'{name}' is declared as {self.known[name].kind}, and defined here",
+                    definitions[name].place,
+                    f"take '{name}' out of the declarations, or define another name",
+                )
+        for line in self.lines:
+            self._read(line, definitions)
+        return self._finish(outputs)
+
+    def _read(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
+        if line.name in {equation.name for equation in self.equations}:
+            raise EquationError(
+                f"'{line.name}' is defined twice", line.place, "give each result its own name"
+            )
+        self._check_order(line, definitions)
+        line = self._resolve(line)
+        line = self._expand_ellipsis(line)
+        line = replace(line, right=self._declare_extents(line.right))
+        self._declare_leaves(line)
+        line = einstein(line)
+        _check_numbers(line.right)
+        self._check_positions(line)
+        scope = self._scope(line.right)
+        self._check_given(line)
+        self.equations.append(line)
+        dims = result_dims(line, scope)
+        self.known[line.name] = _Known("result", tuple(line.left), dims)
+
+    def _check_order(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
+        for ref in references(line.right):
+            if ref.name in definitions and ref.name not in self.known:
+                raise EquationError(
+                    f"'{ref.name}' is used before it is defined",
+                    ref.place,
+                    "order the lines so that it comes first",
+                )
+
+    def _check_positions(self, line: Equation) -> None:
+        for ref in references(line.right):
+            for entry in ref.index:
+                if isinstance(entry, Ref) and self.known[entry.name].kind == "parameter":
+                    raise EquationError(
+                        f"'{entry.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
+                        entry.place,
+                        f"list '{entry.name}' in inputs=, or its positions in constants=",
+                    )
+
+    def _resolve(self, line: Equation) -> Equation:
+        indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
+        for ref in references(line.right):
+            entry = self.known.get(ref.name)
+            if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
+                shapes = [
+                    other.index for other in references(line.right) if other.name == ref.name and other.index
+                ]
+                if shapes or ref.name in self.axes:
+                    continue
+                fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
+                raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
+        return replace(line, right=resolve(line.right, indices, lambda name: name in self.axes))
+
+    # ---- leading axes
+
+    def _expand_ellipsis(self, line: Equation) -> Equation:
+        """Writes `...` out wherever a tensor's leading axes are known by name."""
+        lead: tuple[str, ...] | None = None
+        for ref in references(line.right):
+            entry = self.known.get(ref.name)
+            if ELLIPSIS not in ref.index or entry is None or entry.dims is None:
+                continue
+            if any(axis.name == ELLIPSIS for dim in entry.dims for axis in dim):
+                continue
+            count = len(entry.dims) - (len(ref.index) - 1)
+            if count < 0 or (lead is not None and len(lead) != count):
+                expected = "none" if count < 0 else f"{len(lead or ())}"
+                raise ShapeError(
+                    f"'...' stands for {max(count, 0)} axes of '{ref.name}', and for {expected} elsewhere in the line",
+                    ref.place,
+                    "write the axes out",
+                )
+            if lead is None:
+                lead = self._lead_names(line, entry.dims, ref.index.index(ELLIPSIS), count)
+        if lead is None:
+            return line
+        return Equation(
+            line.name, expand_index(line.left, lead), expand_ellipsis(line.right, lead), line.place
+        )
+
+    def _lead_names(self, line: Equation, dims: tuple[Dim, ...], start: int, count: int) -> tuple[str, ...]:
+        taken = occurring(line.right) | set(axes_of_index(line.left))
+        names: list[str] = []
+        for dim in dims[start : start + count]:
+            names.append(fresh("_".join(axis.name for axis in dim), taken))
+            taken.add(names[-1])
+        return tuple(names)
+
+    # ---- leaves
+
+    def _declare_extents(self, expression: Expression) -> Expression:
+        """`concat[n](cls[1,c], …)`: the 1 is how long the parameter `cls` is along n."""
+        if isinstance(expression, Call) and expression.function == "concat":
+            arguments = tuple(self._with_extent(part, expression.axes[0]) for part in expression.arguments)
+            expression = replace(expression, arguments=arguments)
+        return transform(expression, self._declare_extents)
+
+    def _with_extent(self, part: Expression, axis: str) -> Expression:
+        if not isinstance(part, Ref) or part.name in self.known or axis in axes_of_index(part.index):
+            return part
+        extents = [entry for entry in part.index if isinstance(entry, int) and entry > 0]
+        if len(extents) != 1:
+            return part
+        index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
+        dims: list[Dim] = []
+        for position, entry in enumerate(index):
+            dim = self._new_dim(part, position, entry, Scope())
+            dims.append((Axis(axis, extents[0]),) if entry == axis else dim)
+        self.known[part.name] = _Known("parameter", index, tuple(dims), place=part.place)
+        return replace(part, index=index)
+
+    def _declare_leaves(self, line: Equation) -> None:
+        """Gives every tensor met for the first time the dimensions this line reads it with."""
+        new = [ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None]
+        if not new:
+            return
+        for ref, scope in self._placed(line.right, self._scope(line.right)):
+            if self.known.get(ref.name, _Known("")).dims is not None:
+                continue
+            entry = self.known.setdefault(ref.name, _Known("parameter", place=ref.place))
+            if entry.dims is not None:
+                continue
+            entry.dims = tuple(
+                self._new_dim(ref, position, each, scope) for position, each in enumerate(ref.index)
+            )
+            if ELLIPSIS in ref.index and entry.kind != "input":
+                raise EquationError(
+                    f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'",
+                    ref.place,
+                    "name its axes",
+                )
+            entry.index = _index_of(entry.dims)
+
+    def _placed(self, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
+        """Every tensor read, with the sizes around it: inside a function that gives an axis another
+        size (concat, pad) or hides it (mean), that axis is the argument's own."""
+        if isinstance(expression, Ref):
+            yield expression, scope
+        own: set[str] = set()
+        if isinstance(expression, Call):
+            own = set(option_axes(expression))
+            if expression.function == "concat" or FUNCTIONS[expression.function].kind == "reduction":
+                own = set(expression.axes)
+        elif isinstance(expression, Contraction):
+            own = set(expression.summed)
+        parts: list[Expression] = []
+        transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
+        joined = isinstance(expression, Call) and expression.function == "concat"
+        for number, part in enumerate(parts, 1):
+            inner = scope
+            if own:
+                found = dict(self._scope(part).sizes)
+                if joined and number > 1:  # each operand is as long as it likes
+                    for axis in own:
+                        found.setdefault(axis, symbol(fresh(f"{axis}_{number}", self.axes)))
+                sizes = {n: s for n, s in scope.sizes.items() if n not in own}
+                inner = Scope(sizes | {n: found[n] for n in own if n in found}, scope.assumed)
+            yield from self._placed(part, inner)
+
+    def _new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
+        match entry:
+            case str():
+                return (Axis(entry, scope.sizes.get(entry, symbol(entry))),)
+            case tuple():
+                return tuple(Axis(name, scope.sizes.get(name, symbol(name))) for name in entry)
+        name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+        return (Axis(name, symbol(name)),)
+
+    # ---- sizes
+
+    def _scope(self, expression: Expression) -> Scope:
+        dims = {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
+        return scope_of(expression, dims, self.unifier.agree, self.unifier.bound)
+
+    def _check_given(self, line: Equation) -> None:
+        """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
+        remade = {axis for each in [*self.equations, line] for axis in _remade(each.right)}
+        for ref in references(line.right):
+            for entry, dim in zip(ref.index, self.known[ref.name].dims or (), strict=True):
+                if isinstance(entry, str) and entry in self.strict and entry not in remade:
+                    self.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
+
+    def _finish(self, outputs: Names) -> Parts:
+        for equation in self.equations:  # again: a later line may have solved what an earlier one left open
+            self._scope(equation.right)
+        for name, entry in self.known.items():
+            if entry.kind == "parameter":
+                entry.start = self.init.pop(name, entry.start)
+            value = entry.start if isinstance(entry.start, Constant) else entry.value
+            if value is not None and entry.dims is not None:
+                self._check_value(name, entry.kind, self.unifier.dims(entry.dims), value)
+        leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
+        chosen = _named_once(parse_names(outputs, "output")) or tuple(self.declared_outputs)
+        if not chosen and self.equations:
+            chosen = (self.equations[-1].name,)
+        equations = tuple(self.unifier.equation(equation) for equation in self.equations)
+        self._check_unused(equations, leaves)
+        by_name = {name for equation in equations for name in sized_by_name(equation.right)}
+        sizes = self.unifier.sizes(self._sizes_in(equations, leaves), by_name)
+        return tuple(leaves), equations, chosen, sizes
+
+    def _leaf(self, name: str, entry: _Known) -> Leaf:
+        if entry.dims is None:
+            fix = {
+                "input": f'read it in an equation, or give its axes: inputs="{name}[b,i]"',
+                "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
+                "constant": "read it in an equation, or take it out of constants=",
+            }[entry.kind]
+            raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
+        if entry.start == ("array", 0.0):
+            fix = f'pass init={{"{name}": array}}'
+            raise EquationError(f"the array that '{name}' starts at is not given", entry.place, fix)
+        return Leaf(name, entry.kind, self.unifier.dims(entry.dims), entry.start, entry.value)
+
+    def _check_value(self, name: str, kind: str, dims: tuple[Dim, ...], value: Constant) -> None:
+        if len(dims) != len(value.shape):
+            raise ShapeError(
+                f"the {kind} '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
+            )
+        for dim, size in zip(dims, value.shape, strict=True):
+            self.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, _index_of(dims)))
+
+    def _sizes_in(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
+        names: set[str] = set()
+        for leaf in leaves:
+            for dim in leaf.dims:
+                for axis in dim:
+                    names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+        for equation in equations:
+            for part in subexpressions(equation.right):
+                if isinstance(part, Call):
+                    names.update(part.axes)
+                names.update(occurring(part) if not isinstance(part, Ref) else ())
+        for name in list(names):
+            resolved = self.unifier.resolve(symbol(name))
+            names.update(size.name for size in getattr(resolved, "free_symbols", ()))
+        return names
+
+    def _check_unused(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> None:
+        for name in self.init:
+            raise EquationError(
+                f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")
+            )
+        mentioned = self._mentioned()
+        for name in self.given:
+            if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
+                continue
+            if name not in mentioned:
+                raise ShapeError(
+                    f"a size is given for '{name}', which is no axis here", fix=self._axes_told(name)
+                )
+        for leaf in leaves:
+            if leaf.kind == "constant" and leaf.value is None:
+                raise EquationError(
+                    f"the constant '{leaf.name}' has no value", fix=f'pass constants={{"{leaf.name}": array}}'
+                )
+
+    def _axes_told(self, wrong: str) -> str:
+        """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
+        axes = sorted(name for name in self.axes & self._mentioned() if name != ELLIPSIS)
+        told = near(wrong, axes) + (
+            f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
+        )
+        for tensor, entry in self.known.items():
+            index = _index_of(entry.dims or ())
+            made = [each for each in index if isinstance(each, str) and each not in self.axes]
+            if entry.kind == "parameter" and made:
+                named = show_index(tuple(wrong if each == made[0] else each for each in index))
+                return f"{told}; to size what '{tensor}' is indexed by, add the line {tensor}[{named}]: parameter"
+        return told
+
+    def _mentioned(self) -> set[str]:
+        """The names that lines and declarations speak of, as axes or as sizes."""
+        found: set[str] = set()
+        for line in self.lines:
+            bare = (part for part in subexpressions(line.right) if isinstance(part, Ref) and not part.index)
+            found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
+        for entry in self.known.values():
+            for axis in (axis for dim in entry.dims or () for axis in dim):
+                found.update((axis.name,), size_names(axis.size))
+        return found
+
+
+def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
+    return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
+
+
+def _remade(expression: Expression) -> Iterator[str]:
+    """The axes that a concat or a pad gives a new size."""
+    for part in subexpressions(expression):
+        match part:
+            case Call("concat", _, axes):
+                yield from axes
+            case Call("pad"):
+                yield from option_axes(part)
+
+
+def _check_numbers(expression: Expression) -> Expression:
+    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written."""
+    if is_scalar(expression):
+        scalar_value(expression)
+    else:
+        transform(expression, _check_numbers)
+    return expression
+
+
+def _listed(leaves: list[Leaf], kind: str) -> str:
+    return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
+
+
+def _start(name: str, value: Any) -> tuple[str, float] | Constant:
+    """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
+    if isinstance(value, str) and value in ("zeros", "ones"):
+        return "value", float(value == "ones")
+    if hasattr(value, "__array__") and not isinstance(value, Real):
+        return Constant.of(value, f"init of '{name}'")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        raise EquationError(
+            f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros', 'ones' or an array"
+        )
+    return "std", float(value)
+
+
+def _named_once(outputs: Sequence[Declaration]) -> tuple[str, ...]:
+    """The names of the outputs, which come as their equations say."""
+    names = [each.name for each in outputs]
+    for each in outputs:
+        if each.dims is not None:
+            fix = f"write outputs='{each.name}'; its axes are those of its equation"
+            raise EquationError(f"the output '{each.name}' is named with axes", each.place, fix)
+        if names.count(each.name) > 1:
+            raise EquationError(f"the output '{each.name}' is named twice", each.place, "name it once")
+    return tuple(names)
+
+
+# ---------------------------------------------------------------------------- ellipsis
+
+
+def expand_index(index: tuple[Any, ...], lead: tuple[str, ...]) -> tuple[Any, ...]:
+    """An index with `...` replaced by the names it stands for."""
+    expanded: list[Any] = []
+    for entry in index:
+        expanded.extend(lead if entry == ELLIPSIS else (entry,))
+    return tuple(expanded)
+
+
+def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression:
+    """An expression with `...` replaced by the names it stands for."""
+    change: Callable[[Expression], Expression] = lambda part: expand_ellipsis(part, lead)  # noqa: E731
+    expression = transform(expression, change)
+    if isinstance(expression, Ref):
+        return replace(expression, index=expand_index(expression.index, lead))
+    return expression

@@ -1,0 +1,176 @@
+"""What the elements of every value are: one rule, that follows from the operation alone.
+
+truth values and integers stay exact · reals made of them, and constants, are wide ·
+all become numbers of the working type where they meet them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..errors import DtypeError
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    references,
+    scalar_value,
+    subexpressions,
+)
+from ..operations.functions import FUNCTIONS, Element
+from .graph import Graph
+from .leaves import Leaf
+
+__all__ = ["check_complex", "holding", "meeting", "of_dtype", "of_leaf", "of_leaves", "of_number"]
+
+_LOGIC = ("logical_and", "logical_or", "logical_not")
+_ORDERED = frozenset(
+    (
+        *(
+            "sign",
+            "floor",
+            "erf",
+            "relu",
+            "gelu",
+            "gelu_tanh",
+            "softplus",
+            "maximum",
+            "minimum",
+            "max",
+            "min",
+        ),
+        *("less", "less_equal", "greater", "greater_equal", "softmax", "log_softmax", "hardmax", "normalize"),
+    )
+)
+"""Functions of real numbers alone: they ask which is the larger, or are defined for those only."""
+
+_MOVES = ("where", "roll", "concat")
+"""Functions that take elements as they are, truth values too."""
+
+
+def meeting(
+    function: str, tensors: Sequence[Element], numbers: Sequence[Element] = ()
+) -> tuple[Element, Element]:
+    """What the operands of a function become, and what its result is.
+
+    Args:
+        function: a row of `functions.FUNCTIONS`.
+        tensors: the elements of the operands that are tensors.
+        numbers: those of the ones that are numbers, which give way to tensors of the working type.
+    """
+    top = max((*tensors, *numbers))
+    whole = max(top, Element.WHOLE)
+    match FUNCTIONS[function].yields:
+        case "truth":
+            return (Element.TRUTH if function in _LOGIC else _compared(tensors, whole)), Element.TRUTH
+        case "same" if function in _MOVES and top is Element.TRUTH:
+            return top, top
+        case "same":
+            return whole, whole
+        case "real":
+            return max(top, Element.WIDE), max(top, Element.WIDE)
+        case "number":
+            return whole, Element.NUMBER
+        case _:
+            return top, Element.NUMBER if top is Element.NUMBER else Element.WIDE
+
+
+def _compared(tensors: Sequence[Element], whole: Element) -> Element:
+    """Positions are compared with numbers of the working type in a type that holds both."""
+    exact = any(Element.TRUTH < each < Element.NUMBER for each in tensors)
+    return Element.WIDE if whole is Element.NUMBER and exact else whole
+
+
+def of_number(number: Expression) -> Element:
+    """What a number is: whole, real, or complex (and then of the working type)."""
+    match scalar_value(number):
+        case bool():
+            return Element.TRUTH
+        case int():
+            return Element.WHOLE
+        case float():
+            return Element.WIDE
+        case complex():
+            return Element.NUMBER
+    return Element.WHOLE if all(map(_keeps_whole, subexpressions(number))) else Element.WIDE
+
+
+def _keeps_whole(part: Expression) -> bool:
+    match part:
+        case Literal(value):
+            return isinstance(value, int)
+        case Size() | Contraction():
+            return True
+        case Call(function):
+            return FUNCTIONS[function].yields == "same"
+        case _:
+            return False
+
+
+def of_dtype(dtype: str, working: str) -> Element:
+    """What an array of some element type holds, where the working type is another or the same."""
+    if dtype == "bool":
+        return Element.TRUTH
+    if "int" in dtype:
+        return Element.WHOLE if dtype == "int64" else Element.SHORT
+    real_beside_complex = "complex" in working and "complex" not in dtype
+    return Element.WIDE if real_beside_complex else Element.NUMBER
+
+
+def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:
+    """What a leaf holds: what was seen, or the value of a constant, or else what its use tells."""
+    if leaf.holds is not None:
+        return leaf.holds
+    if leaf.value is not None:
+        dtype = leaf.value.array().dtype
+        return Element.WIDE if dtype.kind == "f" else of_dtype(str(dtype), "")
+    return Element.WHOLE if indexes else Element.NUMBER
+
+
+def of_leaves(graph: Graph) -> dict[str, Element]:
+    """What each leaf holds; one that indexes a tensor, or goes into what does, holds positions."""
+    found = {
+        entry.name
+        for equation in graph.equations
+        for ref in references(equation.right)
+        for entry in ref.index
+        if isinstance(entry, Ref)
+    }
+    for equation in reversed(graph.equations):
+        if equation.name in found:
+            found.update(ref.name for ref in references(equation.right))
+    return {leaf.name: of_leaf(leaf, leaf.name in found) for leaf in graph.leaves}
+
+
+def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
+    """The graph with what its leaves were seen to hold."""
+    leaves = tuple(replace(leaf, holds=seen.get(leaf.name, leaf.holds)) for leaf in graph.leaves)
+    return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
+
+
+def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:
+    """Refuses functions that complex numbers have not.
+
+    Args:
+        equations: steps, each of one function.
+        complex_names: the tensors given that hold complex numbers.
+
+    Raises:
+        DtypeError: a function of real numbers is applied to complex ones.
+    """
+    found = set(complex_names)
+    for equation in equations:
+        operands = [ref.name for ref in references(equation.right) if ref.name in found]
+        called = {part.function for part in subexpressions(equation.right) if isinstance(part, Call)}
+        if operands and called & _ORDERED:
+            raise DtypeError(
+                f"{min(called & _ORDERED)} is of real numbers, and '{operands[0]}' holds complex ones",
+                fix="take abs(…) first, or give real arrays",
+            )
+        if operands and not called & {"abs", "var"}:
+            found.add(equation.name)

@@ -1,0 +1,502 @@
+"""Initial values derived from the equations, so that every product keeps the variance.
+
+A product of independent factors with mean squares m₁, m₂, …, summed over axes of total size S, has
+the mean square S·m₁·m₂·…; the parameters in it share what makes this 1 (`moments.py` estimates it for
+any expression). What is asked of an expression is handed down to its parts:
+
+    product            shared by its weights, each charged for the summed axes that it has
+                       (Glorot and Bengio 2010; He et al. 2015)
+    sum of weights     shared by the terms
+    sum with data      a weight beside it is a bias, and starts at zero; of a product of weights the
+    or a frozen value  last does, so that the others learn (Hu et al. 2021, LoRA)
+    function           its parameters start on the scale that brings it nearest
+    factor that only   one           gain[c] * normalize[c](x)
+    scales
+    alone              1             a table, a token
+
+A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
+reads it asks. Of what no start can bring within a factor of 2 a warning says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..dtypes import element_type
+from ..errors import DtypeError, EquationError, ShapeError, TensornetWarning
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    free_axes,
+    is_scalar,
+    references,
+    show,
+    subexpressions,
+)
+from ..operations.functions import FUNCTIONS
+from ..protocol import Backend, load_backend
+from ..sizes import evaluate
+from .graph import Graph
+from .leaves import Constant
+from .moments import STANDARD, Estimator, Moments, function_of_one
+from .shape import Scope
+
+__all__ = ["init", "starts"]
+
+FAR = 4.0
+"""A mean square this many times too large or too small, a deviation twice, is worth a word."""
+
+UNPREDICTABLE = math.log(10.0)
+"""So is a product of which the logarithm of the deviation is only known this well."""
+
+
+def init(
+    graph: Graph,
+    *,
+    seed: int = 0,
+    backend: str | Backend = "numpy",
+    dtype: str = "float32",
+    device: str | None = None,
+    **sizes: int,
+) -> dict[str, Any]:
+    """Initial parameters of a graph, with variances derived from its equations.
+
+    Args:
+        graph: a layer or a model.
+        seed: the same seed gives the same numbers, on every backend.
+        backend: the library of the arrays.
+        dtype: their element type.
+        device: where they are put.
+        **sizes: values for open sizes.
+
+    Returns:
+        Name to array.
+
+    Raises:
+        ShapeError: the size of a parameter is open.
+        DtypeError: a parameter starts at complex numbers, and the element type is real.
+
+    Warns:
+        TensornetWarning: no values keep the deviation of a product, within a factor of 2.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=100, o=400)
+        >>> {name: (array.shape, round(float(array.std()), 2)) for name, array in tn.init(layer).items()}
+        {'W': ((400, 100), 0.1), 'u': ((400,), 0.0)}
+    """
+    import numpy
+
+    chosen, dtype = load_backend(backend), element_type(dtype)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
+    graph = graph.bind(**sizes) if sizes else graph
+    found = starts(graph)
+    arrays: dict[str, Any] = {}
+    for leaf in graph.parameters:
+        shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
+        if not all(isinstance(size, int) for size in shape):
+            names = sorted({s.name for size in shape for s in getattr(size, "free_symbols", ())})
+            raise ShapeError(
+                f"the parameter '{leaf}' has an open size", fix=f"give {', '.join(f'{n}=' for n in names)}"
+            )
+        start = leaf.start or found[leaf.name]
+        if isinstance(start, Constant):
+            array = start.array()
+            if array.dtype.kind == "c" and "complex" not in dtype:
+                fix = "give dtype='complex64' or 'complex128', or its real part"
+                raise DtypeError(f"'{leaf.name}' starts at complex numbers, and is to be {dtype}", fix=fix)
+        else:
+            generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
+            array = _draw(generator, shape, *start)
+        arrays[leaf.name] = chosen.asarray(array, dtype, device)
+    return arrays
+
+
+def _draw(generator: Any, shape: tuple[int, ...], kind: str, number: float) -> Any:
+    import numpy
+
+    if kind == "value" or not number:
+        return numpy.full(shape, number)
+    array = generator.standard_normal(shape)
+    array *= number / math.sqrt(float((array**2).mean()))  # exactly the moment, not only on average
+    return array
+
+
+def starts(graph: Graph) -> dict[str, tuple[str, float]]:
+    """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
+    deriver = _Deriver(graph)
+    try:
+        for equation in graph.equations:
+            deriver.equation(equation)
+    except RecursionError:
+        place, fix = deriver.line.place, "write the product in fewer lines"
+        raise EquationError("weights are made of weights too many times", place, fix) from None
+    for doubt in deriver.doubts:
+        warnings.warn(doubt, stacklevel=3)
+    return {leaf.name: deriver.found.get(leaf.name, ("value", 0.0)) for leaf in graph.parameters}
+
+
+class _Deriver:
+    """Walks the equations in order with the moments of every tensor at hand."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.known = Estimator(graph)
+        self.found: dict[str, tuple[str, float]] = {}
+        self.line: Equation
+        self.doubts: list[TensornetWarning] = []
+        self.parameters = {leaf.name for leaf in graph.parameters}
+        self.given = {leaf.name for leaf in graph.leaves if leaf.start or leaf.kind == "constant"}
+        self.leaves: dict[str, frozenset[str]] = {
+            name: frozenset((name,)) for name in self.parameters | self.given
+        }
+        self.read = {ref.name for equation in graph.equations for ref in references(equation.right)}
+
+    def equation(self, equation: Equation) -> None:
+        """Chooses what an equation is the first to read; a weight waits for who reads it."""
+        self.line, right = equation, equation.right
+        if equation.name in self.read and self.is_weight(right) and self.below(right) & self.parameters:
+            self.known.definitions[equation.name] = equation
+            self.leaves[equation.name] = self.below(right)
+            return
+        self.aim(right, 1.0, self.known.scope(right))
+        found = self.known.of(right)
+        self.known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+
+    # ---- what an expression is made of
+
+    def is_weight(self, expression: Expression) -> bool:
+        """Whether nothing but parameters and constants goes into the value, and no axis of the data."""
+        if any(isinstance(part, Call) and part.function == "index" for part in subexpressions(expression)):
+            return False
+        names = [ref.name for ref in references(expression)]
+        return bool(names) and all(name in self.leaves for name in names)
+
+    def below(self, expression: Expression) -> frozenset[str]:
+        """The parameters and constants that go into an expression, by way of weights too."""
+        return frozenset().union(*(self.leaves.get(ref.name, ()) for ref in references(expression)))
+
+    def free(self, expression: Expression) -> list[str]:
+        """The parameters in it whose start is still to be chosen."""
+        return sorted(name for name in self.below(expression) if name not in self.known.tensors)
+
+    def is_elastic(self, expression: Expression) -> bool:
+        """Whether its mean square can be made anything."""
+        match expression:
+            case Ref(name) if name in self.known.definitions:
+                return self.is_elastic(self.known.definitions[name].right)
+            case Ref(name):
+                return name not in self.known.tensors
+            case Contraction(factors):
+                return any(self.is_elastic(factor) for factor in factors if not is_scalar(factor))
+            case Call("add", terms):
+                return all(self.is_elastic(term) for term in terms)
+            case Call(function, arguments) if FUNCTIONS[function].kind == "structure":
+                return all(self.is_elastic(argument) for argument in arguments)
+        return False
+
+    # ---- choosing
+
+    def start(self, name: str, kind: str, number: float) -> None:
+        """Settles a parameter."""
+        moments = Moments(number if kind == "value" else 0.0, number**2)
+        self.found[name] = (kind, number)
+        if self.known.tensors.get(name) == moments:
+            return
+        self.known.tensors[name] = moments
+        for line in [line for line in self.known.lines if name in self.leaves[line]]:
+            del self.known.lines[line]
+
+    def aim(self, expression: Expression, target: float, scope: Scope) -> None:
+        """Chooses the parameters of an expression so that its mean square is the target."""
+        if not self.free(expression):
+            return
+        expression, scope = self.behind(expression, scope)
+        match expression:
+            case Ref(name) if name in self.parameters:
+                self.start(name, "std", math.sqrt(target))
+            case Contraction():
+                self.product(expression, target, self.known.scope(expression, scope))
+            case Call("add", terms):
+                self.sum(expression, terms, target, scope)
+            case Call():
+                self.call(expression, target, scope)
+
+    def behind(self, expression: Expression, scope: Scope) -> tuple[Expression, Scope]:
+        """What a weight with a line of its own is, and the sizes there."""
+        while isinstance(expression, Ref) and expression.name in self.known.definitions:
+            expression = self.known.definitions[expression.name].right
+            scope = self.known.scope(expression)
+        return expression, scope
+
+    def sum(self, whole: Call, terms: tuple[Expression, ...], target: float, scope: Scope) -> None:
+        """Beside data or a frozen value a weight is a bias; else the terms share the target."""
+        free = [term for term in terms if self.free(term)]
+        data = [term for term in free if not self.is_weight(term)]
+        if data or len(free) < len(terms):
+            for term in free:
+                if term not in data:
+                    self.vanish(term, target, scope)
+            for term in data:
+                self.aim(term, target / len(data), scope)
+            return
+        new = self.free(whole)
+        spread = [term for term in terms if self.is_spread(term, terms)]
+        for term in terms:
+            if term in spread:
+                self.vanish(term, target, scope)
+            else:
+                self.aim(term, target / (len(terms) - len(spread)), scope)
+        self.rescale(new, whole, target, scope)
+
+    def is_outermost(self, term: Expression) -> bool:
+        """Whether a product is no part of a weight that another reads."""
+        return term is self.line.right or not self.is_weight(term)
+
+    def is_spread(self, term: Expression, terms: Iterable[Expression]) -> bool:
+        """Whether a parameter is the same along an axis of a term beside it: a bias of a weight."""
+        own = set(free_axes(term))
+        return isinstance(term, Ref) and any(own < set(free_axes(other)) for other in terms)
+
+    def product(self, term: Contraction, target: float, scope: Scope) -> None:
+        """Shares the target among the weights of a product, those first that can give least."""
+        factors = [factor for factor in term.factors if not is_scalar(factor)]
+        for factor in factors:
+            if not self.is_weight(factor) and not isinstance(
+                factor, Ref
+            ):  # a table read at positions is a weight
+                self.aim(factor, 1.0, scope)
+        weights = [factor for factor in factors if self.free(factor)]
+        gains = [weight for weight in weights if self.only_scales(weight, factors, term.summed)]
+        rest = [weight for weight in weights if weight not in gains]
+        if term.summed and not rest:
+            gains, rest = [], weights
+        if not rest:
+            for gain in gains:
+                self.gain(gain, 1.0, scope)
+            return
+        new = self.free(Contraction(tuple(rest)))
+        if self.is_outermost(term):
+            target *= self.compensation(term, scope)
+        rigid = [weight for weight in rest if not self.is_elastic(weight)]
+        waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
+        for weight in rigid:
+            self.aim(weight, self.shares(term, waiting, gains, target, scope)[weight], scope)
+            waiting.remove(weight)
+        for weight, share in self.shares(term, waiting, gains, target, scope).items():
+            self.aim(weight, share, scope)
+        for gain in gains:
+            missing = target / self.reached(term, dict.fromkeys(gains, 1.0), scope)
+            self.gain(gain, 1.0 if waiting or 1 / FAR <= missing <= FAR else missing, scope)
+        self.rescale(new, term, target, scope)
+        if self.is_outermost(term):
+            self.check(term, target, scope)
+
+    def only_scales(self, weight: Expression, factors: list[Expression], summed: tuple[str, ...]) -> bool:
+        """Whether a parameter, or a function of one, is spread over others and not summed."""
+        one, own = function_of_one(weight), set(free_axes(weight))
+        if one is None or one.name not in self.parameters or own & set(summed):
+            return False
+        data = {axis for factor in factors if not self.is_weight(factor) for axis in free_axes(factor)}
+        larger = [set(free_axes(factor)) for factor in factors if self.is_weight(factor)]
+        return own <= data or any(own < axes for axes in larger)
+
+    def shares(
+        self,
+        term: Contraction,
+        waiting: list[Expression],
+        gains: list[Expression],
+        target: float,
+        scope: Scope,
+    ) -> dict[Expression, float]:
+        """What each weight is to give: summed axes are charged to those that have them, the rest to all."""
+        if not waiting:
+            return {}
+        charges = dict.fromkeys(waiting, 1.0)
+        for axis in term.summed:
+            holders = [weight for weight in charges if axis in free_axes(weight)]
+            for weight in holders:
+                charges[weight] *= self.known.count(scope, axis) ** (-1.0 / len(holders))
+        given = self.reached(term, dict.fromkeys(gains, 1.0) | charges, scope)
+        given = given if math.isfinite(given) and given > 0 else math.prod(charges.values())
+        each = (target / given) ** (1.0 / len(waiting))
+        return {weight: charge * each for weight, charge in charges.items()}
+
+    def reached(self, term: Contraction, squares: Mapping[Expression, float], scope: Scope) -> float:
+        """The mean square of a product, were these the mean squares of some factors."""
+        self.known.trial = {factor: Moments(0.0, square) for factor, square in squares.items()}
+        found = self.known.of(term, scope).square
+        self.known.trial = {}
+        return found
+
+    def gain(self, expression: Expression, target: float, scope: Scope) -> None:
+        """A factor that only scales starts at a constant: one, or where its function comes nearest to it."""
+        one = function_of_one(expression)
+        assert one is not None
+        if one == expression:
+            self.start(one.name, "value", math.sqrt(target))
+            return
+
+        def off(value: float) -> float:
+            self.start(one.name, "value", value)
+            reached = self.known.of(expression, scope).square
+            return abs(math.log(reached / target)) if 0 < reached < math.inf else math.inf
+
+        values = sorted((n / 20 for n in range(-40, 41)), key=lambda value: (abs(value), -value))
+        errors = {value: off(value) for value in values}
+        enough = math.log(FAR) if errors[0.0] <= math.log(FAR) else max(math.log(2.0), min(errors.values()))
+        self.start(one.name, "value", next(value for value in values if errors[value] <= enough))
+
+    def vanish(self, expression: Expression, target: float, scope: Scope) -> None:
+        """A weight starts at zero, all but one of its factors alive, on the scale of the target."""
+        expression, scope = self.behind(expression, scope)
+        match expression:
+            case Ref(name):
+                if name not in self.known.tensors:
+                    self.start(name, "value", 0.0)
+            case Contraction(factors):
+                self.vanish_product(expression, [f for f in factors if self.free(f)], target, scope)
+            case Call(_, arguments):
+                for argument in arguments:
+                    if self.free(argument):
+                        self.vanish(argument, target, scope)
+
+    def vanish_product(
+        self, term: Contraction, weights: list[Expression], target: float, scope: Scope
+    ) -> None:
+        """The last of the weights starts at zero, unless what is settled makes the product zero already."""
+        is_zero = self.reached(term, dict.fromkeys(weights, 1.0), scope) == 0
+        last = weights[-1]
+        others = [factor for factor in term.factors if factor is not last and not is_scalar(factor)]
+        own = set(self.free(last)).difference(*(self.free(factor) for factor in others))
+        self.aim(term, target, scope)
+        if is_zero or not own:
+            return
+        for name in own:
+            del self.known.tensors[name]
+        self.vanish(last, 1.0, scope)
+
+    def call(self, call: Call, target: float, scope: Scope) -> None:
+        """Arguments beside data start at zero or one; weights on the scale that the function asks for."""
+        function = FUNCTIONS[call.function]
+        if not self.is_weight(call):
+            for argument in call.arguments:
+                if function.kind == "pointwise" and self.is_weight(argument):
+                    self.vanish(argument, 1.0, scope)
+                self.aim(argument, 1.0, scope)
+            return
+        carries = function.kind == "structure" or call.function in ("where", "cast", "widen", "dropout")
+        new = self.free(call)
+        for argument in call.arguments:
+            self.aim(argument, target if carries else 1.0, self.known.scope(argument, scope))
+        if not carries:
+            self.rescale(new, call, target, scope, most=2.0)
+
+    # ---- joint corrections
+
+    def rescale(
+        self, names: list[str], whole: Expression, target: float, scope: Scope, most: float = math.exp(12)
+    ) -> None:
+        """Multiplies deviations by one factor, that nearest to 1 which brings the whole to the target."""
+        stds = {name: self.found[name][1] for name in names if self.found[name][0] == "std"}
+
+        def off(step: float) -> float:
+            for name, number in stds.items():
+                self.start(name, "std", number * math.exp(step))
+            reached = self.known.of(whole, scope).square
+            return math.log(reached / target) if 0 < reached < math.inf else math.inf
+
+        if not stds or not target or abs(off(0.0)) < 0.02:
+            return
+        steps = [0.25 * n for n in range(-48, 49) if 0.25 * n <= math.log(most)]
+        errors = [off(step) for step in steps]
+        crossings = [
+            (low, high)
+            for (low, a), (high, b) in itertools.pairwise(zip(steps, errors, strict=True))
+            if a * b <= 0 and math.isfinite(a) and math.isfinite(b)
+        ]
+        if crossings:
+            off(_bisected(off, *min(crossings, key=lambda each: abs(each[0] + each[1]))))
+            return
+        enough = min(map(abs, errors)) + 0.1
+        off(
+            min(
+                (step for step, error in zip(steps, errors, strict=True) if abs(error) <= enough),
+                key=abs,
+                default=0.0,
+            )
+        )
+
+    def compensation(self, term: Contraction, scope: Scope) -> float:
+        """How much larger the target of a long product is, since what it typically is falls behind its mean square.
+
+        A χ² of S degrees of freedom has a logarithm of log S − 1/S − 1/(3S²) at its mean, nearly.
+        """
+        decay, _ = self.spread(term, scope)
+        return math.exp(max(0.0, decay - math.log(FAR)))
+
+    def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
+        """By how much the logarithm of a product's square lies below that of its mean, and its variance."""
+        term, scope = self.behind(term, scope)
+        if isinstance(term, Ref) and term.name in self.parameters:
+            size = math.prod(self.known.count(scope, axis) for axis in free_axes(term))
+            return (-_decay(size), 0.0)
+        if not isinstance(term, Contraction):
+            return 0.0, 0.0
+        scope = self.known.scope(term, scope)
+        places, left = [], set(term.summed)
+        for factor in term.factors:
+            if not self.is_weight(factor):  # the axes of one tensor of data are one vector
+                places.append(left & set(free_axes(factor)))
+                left -= places[-1]
+        places += [{axis} for axis in left]
+        sizes = [math.prod(self.known.count(scope, axis) for axis in place) for place in places]
+        sizes = [size for size in sizes if size > 1]
+        parts = [self.spread(factor, scope) for factor in term.factors]
+        decay = sum(map(_decay, sizes)) + sum(part[0] for part in parts)
+        return decay, sum(2 / size + 2 / size**2 for size in sizes) + sum(part[1] for part in parts)
+
+    def check(self, term: Contraction, target: float, scope: Scope) -> None:
+        """Says so where no start brings a product near its target, or none can be foretold."""
+        reached = self.known.of(term, scope).square
+        decay, variance = self.spread(term, scope)
+        if not 1 / (1.01 * FAR) <= reached / target <= 1.01 * FAR:
+            if not self.is_meant(term, scope):
+                times = f"{math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeable"
+                self.doubt(term, f"starts at {times} times the deviation of what goes in")
+        elif decay > math.log(FAR) and math.sqrt(variance) / 2 > UNPREDICTABLE:
+            off = math.exp(math.sqrt(variance) / 2)
+            self.doubt(term, f"is a product so long that it may start {off:.2g} times too large or small")
+
+    def is_meant(self, term: Contraction, scope: Scope) -> bool:
+        """Whether a product is off by what the user gave, or by data that are zero."""
+        data = [factor for factor in term.factors if not self.is_weight(factor) and not is_scalar(factor)]
+        return bool(self.below(term) & self.given) or any(not self.known.of(f, scope).square for f in data)
+
+    def doubt(self, term: Contraction, what: str) -> None:
+        names = sorted(self.below(term) - self.given)
+        fix = f"scale it by a number, normalize within it, or say how {', '.join(names)} start, by init="
+        place = term.place or self.line.place
+        self.doubts.append(TensornetWarning(f"in '{self.line.name}', {show(term)} {what}", place, fix))
+
+
+def _decay(size: float) -> float:
+    return 1 / size + 1 / (3 * size**2) if size > 1 else 0.0
+
+
+def _bisected(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where the function crosses zero."""
+    sign = math.copysign(1.0, function(low))
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) * sign > 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,76 @@
+"""A layer: a Graph from a block of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import EquationError, nearest
+from ..language.expression import references
+from .elaboration import elaborated
+from .graph import Graph
+
+__all__ = ["layer"]
+
+Names = str | Sequence[str]
+
+
+def layer(
+    equations: str,
+    *,
+    inputs: Names = (),
+    outputs: Names = (),
+    constants: Mapping[str, Any] | None = None,
+    init: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Graph:
+    """Reads a block of equations as a graph.
+
+    A name that no line defines is an input if `inputs` lists it, a constant if `constants` holds
+    it, else a parameter. The last line is the output unless `outputs` names others.
+
+    Args:
+        equations: one equation a line, `name[axes] = expression`.
+        inputs: the names of the inputs, in the order of the call; with axes where the equations
+            do not show them, as in `"x[b,n,c] t[b,n]"`.
+        outputs: the names of the results.
+        constants: arrays with a fixed value, by name.
+        init: how a parameter starts, where it is not to be derived: a standard deviation,
+            `"zeros"` or `"ones"`, or an array of its shape.
+        **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; what
+            is left out is open.
+
+    Raises:
+        EquationError: the text is not in the language.
+        ShapeError: sizes disagree.
+        DtypeError: `init` holds an array of something else than numbers.
+
+    Example:
+        >>> import tensornet as tn
+        >>> print(tn.layer("y[b,o] = gelu(x[b,i] * W[o,i] + u[o])", inputs="x", i=8, o=2))
+        i: 8
+        o: 2
+        x[b,i]: input
+        W[o,i]: parameter
+        u[o]: parameter
+        y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
+    """
+    graph = Graph(*elaborated(equations, inputs, outputs, constants or {}, init or {}, sizes))
+    _check_every_line_is_read(graph)
+    return graph
+
+
+def _check_every_line_is_read(graph: Graph) -> None:
+    """Refuses a line that does nothing: most often the next one reads another name."""
+    read = {ref.name for equation in graph.equations for ref in references(equation.right)}
+    for equation in graph.equations:
+        if equation.name not in read and equation.name not in graph.outputs:
+            other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
+            meant = (
+                f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
+            )
+            raise EquationError(
+                f"no output depends on '{equation.name}': this line is never read",
+                equation.place,
+                f"{meant}take the line out, or name it in outputs=",
+            )

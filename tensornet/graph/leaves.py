@@ -1,0 +1,114 @@
+"""The tensors that no equation defines: inputs, parameters and constants."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import DtypeError, ShapeError
+from ..operations.functions import Element
+from ..sizes import show_size
+from .shape import Dim, dim_size
+
+__all__ = ["Constant", "Leaf"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The frozen value of a constant tensor, or the start of a parameter: a table of positions, a mask."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, array: Any, what: str) -> Constant:
+        """Freezes an array of any library; torch's is taken out of its graph, and bfloat16 widened.
+
+        Args:
+            array: anything `numpy.asarray` takes.
+            what: what an error calls it, `the constant 'm'`.
+
+        Raises:
+            ShapeError: rows differ in length.
+            DtypeError: it holds no numbers.
+        """
+        import numpy
+
+        if hasattr(array, "detach"):
+            array = array.detach().cpu()
+            array = array.float() if str(array.dtype) == "torch.bfloat16" else array
+        try:
+            value = numpy.asarray(array)
+        except ValueError:  # numpy's word for rows of different lengths
+            raise ShapeError(f"the rows of {what} differ in length", fix="give an array") from None
+        except (TypeError, RuntimeError) as error:  # a library that keeps its arrays to itself
+            raise DtypeError(f"{what} cannot be read: {error}", fix="give a NumPy array") from None
+        if value.dtype.kind not in "biufc":
+            raise DtypeError(f"{what} holds {value.dtype}", fix="give numbers or truth values")
+        return cls(value.dtype.str, value.shape, value.tobytes())
+
+    def array(self) -> Any:
+        """The value as a NumPy array."""
+        import numpy
+
+        return numpy.frombuffer(self.data, dtype=numpy.dtype(self.dtype)).reshape(self.shape)
+
+    def plain(self) -> dict[str, Any]:
+        """The value in JSON's types."""
+        data = base64.b64encode(self.data).decode()
+        return {"dtype": self.dtype, "shape": list(self.shape), "data": data}
+
+    @classmethod
+    def of_plain(cls, document: Mapping[str, Any]) -> Constant:
+        """What `plain` gave."""
+        return cls(document["dtype"], tuple(document["shape"]), base64.b64decode(document["data"]))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor that no equation defines.
+
+    `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, an array, or nothing,
+    and then it is derived from the equations (`initialise.py`). `holds` says what its elements are,
+    once an array has been seen (`elements.py`).
+    """
+
+    name: str
+    kind: str  # "input", "parameter" or "constant"
+    dims: tuple[Dim, ...]
+    start: tuple[str, float] | Constant | None = None
+    value: Constant | None = None
+    holds: Element | None = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension, symbolic where open."""
+        return tuple(dim_size(dim) for dim in self.dims)
+
+    def __str__(self) -> str:
+        brackets = ",".join(_show_declared(dim) for dim in self.dims)
+        match self.start:
+            case Constant():
+                start = "(value=...)"  # the array itself stands beside the text
+            case (kind, number):
+                start = f"({kind}={number!r})"
+            case _:
+                start = ""
+        scalar = "" if self.kind == "parameter" else "[()]"
+        return (
+            f"{self.name}[{brackets}]: {self.kind}{start}"
+            if self.dims
+            else f"{self.name}{scalar}: {self.kind}{start}"
+        )
+
+
+def _show_declared(dim: Dim) -> str:
+    names = [axis.name for axis in dim]
+    sizes = [show_size(axis.size) for axis in dim]
+    if len(dim) == 1:
+        return names[0] if names == sizes or names[0] == "..." else f"{names[0]}:{sizes[0]}"
+    shown = f"({','.join(names)})"
+    return shown if names == sizes else f"{shown}:({','.join(sizes)})"

@@ -1,0 +1,329 @@
+"""Sizes of the axes in an equation: one walk over the expression, used to build, check and plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..errors import EquationError, Place, ShapeError
+from ..language.equation import Equation, locate
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    free_axes,
+    product_of,
+    show,
+    sum_of,
+)
+from ..operations.functions import FUNCTIONS
+from ..sizes import evaluate, product, symbol
+
+__all__ = [
+    "Axis",
+    "Dim",
+    "Scope",
+    "componentwise",
+    "dim_size",
+    "result_dims",
+    "scalar_size",
+    "scope_of",
+    "size_expression",
+]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A named axis and its size: an integer, or a sympy expression in open sizes."""
+
+    name: str
+    size: Any
+
+
+Dim: TypeAlias = "tuple[Axis, ...]"
+"""One dimension of an array: an axis, or several laid out row-major as a composite."""
+
+
+def dim_size(dim: Dim) -> Any:
+    """The number of positions along a dimension."""
+    return product(axis.size for axis in dim)
+
+
+Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
+"""Decides what the size of an axis is when two places give it; raises when they cannot agree."""
+
+
+@dataclass
+class Scope:
+    """Axis name to size, as tensors fix them (`sizes`) or as functions merely assume them (`assumed`)."""
+
+    sizes: dict[str, Any] = field(default_factory=dict)
+    assumed: dict[str, Any] = field(default_factory=dict)
+    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
+    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
+
+    def __getitem__(self, axis: str) -> Any:
+        found = self.sizes.get(axis, self.assumed.get(axis, self.inner.get(axis)))
+        return symbol(axis) if found is None else found
+
+    def settle(self, agree: Agree, axes: tuple[str, ...] | None = None) -> None:
+        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for."""
+        waiting, self.composites = self.composites, []
+        for ref, names, size in waiting:
+            if axes is not None and not set(axes) & set(names):
+                self.composites.append((ref, names, size))
+            else:
+                agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+
+    def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
+        """The scope outside a binder of `axes`."""
+        self.settle(agree, axes)
+        return Scope(
+            {name: size for name, size in self.sizes.items() if name not in axes},
+            {name: size for name, size in self.assumed.items() if name not in axes},
+            self.composites,
+            {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
+        )
+
+    def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
+        """Takes in what another part of the equation says."""
+        for name, size in other.sizes.items():
+            known = self.sizes.get(name)
+            self.sizes[name] = size if known is None else agree(known, size, name, origin)
+        for name, size in other.assumed.items():
+            self.assumed.setdefault(name, size)
+        for name, size in other.inner.items():
+            self.inner.setdefault(name, size)
+        self.composites += other.composites
+
+
+def scope_of(
+    expression: Expression,
+    dims: Mapping[str, tuple[Dim, ...]],
+    agree: Agree,
+    bound: Mapping[str, Any],
+) -> Scope:
+    """The sizes of the axes visible in an expression.
+
+    Args:
+        expression: the expression.
+        dims: the dimensions of every tensor it may read; a tensor that is missing says nothing.
+        agree: called where two places size the same axis.
+        bound: the open sizes that have a value.
+    """
+    scope = _scope_of(expression, dims, agree, bound)
+    scope.settle(agree)
+    return scope
+
+
+def _scope_of(
+    expression: Expression,
+    dims: Mapping[str, tuple[Dim, ...]],
+    agree: Agree,
+    bound: Mapping[str, Any],
+) -> Scope:
+    scope = Scope()
+    match expression:
+        case Ref():
+            return _scope_of_ref(expression, dims, agree, bound)
+        case Contraction(factors, summed):
+            for factor in factors:
+                scope.add(_scope_of(factor, dims, agree, bound), agree, _first_ref(factor))
+            return scope.without(summed, agree)
+        case Call("index", _, axes):
+            return Scope({}, {axes[0]: symbol(axes[0])})
+        case Call("concat", arguments, axes):
+            return _scope_of_concat(expression, arguments, axes[0], dims, agree, bound)
+        case Call(function, arguments, axes):
+            for argument in arguments:
+                scope.add(_scope_of(argument, dims, agree, bound), agree, _first_ref(argument))
+            if function == "pad":
+                for name, values in expression.options:
+                    if name in scope.sizes and len(values) == 2:
+                        before, after = (scalar_size(value, scope) for value in values)
+                        scope.sizes[name] = scope.sizes[name] + before + after
+            if function == "onehot":
+                scope.assumed.setdefault(axes[0], symbol(axes[0]))
+            return scope.without(axes, agree) if axes and _reduces(expression) else scope
+    return scope
+
+
+def _reduces(call: Call) -> bool:
+    return FUNCTIONS[call.function].kind == "reduction"
+
+
+def _first_ref(expression: Expression) -> Ref | None:
+    return expression if isinstance(expression, Ref) else None
+
+
+def _scope_of_ref(
+    ref: Ref, dims: Mapping[str, tuple[Dim, ...]], agree: Agree, bound: Mapping[str, Any]
+) -> Scope:
+    scope = Scope()
+    known = dims.get(ref.name)
+    if known is not None and len(known) != len(ref.index):
+        raise ShapeError(
+            f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
+            ref.place,
+            f"'{ref.name}' was defined as {ref.name}[{','.join(_show_dim(dim) for dim in known)}]",
+        )
+    for position, entry in enumerate(ref.index):
+        dim = known[position] if known is not None else None
+        match entry:
+            case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
+                raise EquationError(
+                    f"'{ref.name}' is read with '...' in one place, and with axes there in another",
+                    ref.place,
+                    f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
+                )
+            case str() if dim is not None:
+                scope.add(Scope({entry: dim_size(dim)}), agree, ref)
+            case tuple() if dim is not None:
+                scope.add(_scope_of_composite(ref, entry, dim, bound), agree, ref)
+            case Ref():
+                scope.add(_scope_of(entry, dims, agree, bound), agree, entry)
+            case int() if dim is not None:
+                size = evaluate(dim_size(dim), bound)
+                if isinstance(size, int) and not -size <= entry < size:
+                    raise ShapeError(
+                        f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
+                        ref.place,
+                        f"use an index below {size}",
+                    )
+    return scope
+
+
+def _show_dim(dim: Dim) -> str:
+    return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
+
+
+def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> Scope:
+    """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
+    if componentwise(names, dim, bound):
+        return Scope({name: axis.size for name, axis in zip(names, dim, strict=True)})
+    return Scope({}, {name: symbol(name) for name in names}, [(ref, names, dim_size(dim))])
+
+
+def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
+    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    return len(names) == len(dim) and all(
+        name == axis.name or name not in bound or evaluate(bound[name], bound) == evaluate(axis.size, bound)
+        for name, axis in zip(names, dim, strict=True)
+    )
+
+
+def _scope_of_concat(
+    call: Call,
+    arguments: tuple[Expression, ...],
+    axis: str,
+    dims: Mapping[str, tuple[Dim, ...]],
+    agree: Agree,
+    bound: Mapping[str, Any],
+) -> Scope:
+    """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
+    scope, total = Scope(), 0
+    for argument in arguments:
+        inner = _scope_of(argument, dims, agree, bound)
+        total = total + (inner[axis] if axis in free_axes(argument) else 1)
+        scope.add(inner.without((axis,), agree), agree, _first_ref(argument))
+    scope.sizes[axis] = total
+    return scope
+
+
+def scalar_size(expression: Expression, scope: Scope) -> Any:
+    """The value of an integer expression of sizes, as `-s // 2`'s parts in `roll(x, i=-s)`."""
+    match expression:
+        case Literal(int(value)):
+            return value
+        case Size(axis):
+            return scope[axis]
+        case Contraction(factors, ()):
+            return product(scalar_size(factor, scope) for factor in factors)
+        case Call("add", terms):
+            return sum((scalar_size(term, scope) for term in terms), 0)
+        case Call("reciprocal", (argument,)):
+            from sympy import Integer
+
+            return 1 / (Integer(1) * scalar_size(argument, scope))
+        case Call("floor", (argument,)):
+            from sympy import floor
+
+            return floor(scalar_size(argument, scope))
+        case Call("power", (base, Literal(int(power)))):
+            return scalar_size(base, scope) ** power
+        case Call("maximum" | "minimum" as name, (a, b)):
+            import sympy
+
+            chosen = sympy.Max if name == "maximum" else sympy.Min
+            return chosen(scalar_size(a, scope), scalar_size(b, scope))
+    place: Place | None = expression.place
+    raise ShapeError(
+        f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
+    )
+
+
+def size_expression(size: Any) -> Expression:
+    """A size as an expression of the language."""
+    import sympy
+
+    if isinstance(size, int):
+        return Literal(size)
+    match size:
+        case sympy.Integer():
+            return Literal(int(size))
+        case sympy.Symbol():
+            return Size(size.name)
+        case sympy.Add():
+            return sum_of([size_expression(term) for term in size.args])
+        case sympy.Mul() if (divided := sympy.fraction(size))[1] != 1:
+            below = Call("reciprocal", (size_expression(divided[1]),))
+            return product_of([size_expression(divided[0]), below])
+        case sympy.Mul():
+            return product_of([size_expression(factor) for factor in size.args])
+        case sympy.Pow() if size.exp == -1:
+            return Call("reciprocal", (size_expression(size.base),))
+        case sympy.Pow():
+            return Call("power", (size_expression(size.base), size_expression(size.exp)))
+        case sympy.Rational():
+            return product_of([Literal(int(size.p)), Call("reciprocal", (Literal(int(size.q)),))])
+        case sympy.floor():
+            return Call("floor", (size_expression(size.args[0]),))
+        case sympy.ceiling():
+            return product_of([Literal(-1), size_expression(sympy.floor(-size.args[0]))])
+        case sympy.Max() | sympy.Min():
+            name = "maximum" if isinstance(size, sympy.Max) else "minimum"
+            first, *others = (size_expression(each) for each in size.args)
+            return functools.reduce(lambda a, b: Call(name, (a, b)), others, first)
+    raise ShapeError(f"{size} cannot be written as a size", fix="use + - * / and powers of axis sizes")
+
+
+def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
+    """The dimensions of what an equation defines."""
+    dims: list[Dim] = []
+    for entry in equation.left:
+        names = (entry,) if isinstance(entry, str) else entry
+        dims.append(tuple(Axis(name, scope[name]) for name in names))
+    return tuple(dims)
+
+
+def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, Any]) -> ShapeError:
+    """The error for an axis that two places size differently."""
+
+    def told(size: Any) -> str:
+        value = evaluate(size, bound)
+        return f"{size} = {value}" if str(size) != str(value) else f"{value}"
+
+    where = f" in '{ref.name}'" if ref is not None else ""
+    known = axes_of_index(ref.index) if ref is not None else ()
+    return ShapeError(
+        f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
+        locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
+        "give the two axes different names, or make their sizes equal",
+    )

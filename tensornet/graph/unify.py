@@ -1,0 +1,144 @@
+"""Solving for sizes: two places give the size of one axis, and open sizes take what that implies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import ShapeError
+from ..language.equation import Equation
+from ..language.expression import (
+    Expression,
+    Ref,
+    Size,
+    axes_of_index,
+    flat,
+    fresh,
+    occurring,
+    references,
+    rename,
+    transform,
+)
+from ..sizes import evaluate, put_in, size_names, solve_size, symbol
+from .shape import Axis, Dim, disagreement, size_expression
+
+__all__ = ["Unifier"]
+
+
+class Unifier:
+    """Open sizes, what they turned out to be, and the integers some are bound to.
+
+    Args:
+        bound: sizes with an integer value; they stay symbols in formulas.
+        given: sizes that are sympy expressions; these replace their axis everywhere.
+    """
+
+    def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
+        self.bound = dict(bound)
+        given = given or {}
+        self.rigid = {name for size in given.values() for name in size_names(size)}
+        self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
+
+    def check_circles(self) -> None:
+        """Refuses given formulas that name one another's axes in a circle."""
+        for name, size in self.solution.items():
+            reached, waiting = set[str](), set(size_names(size))
+            while waiting - reached:
+                reached |= waiting
+                known = reached & set(self.solution)
+                waiting = {each for other in known for each in size_names(self.solution[other])}
+            if name in reached:
+                raise ShapeError(
+                    f"the size of '{name}' is given as {size}, which depends on '{name}' itself",
+                    fix="use names in the formula that no axis of the layer has",
+                )
+
+    def resolve(self, size: Any) -> Any:
+        """The size with everything solved put in."""
+        for _ in range(len(self.solution) + 1):
+            if not any(name in self.solution for name in size_names(size)):
+                return size
+            size = put_in(size, self.solution)
+        raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
+
+    def is_open(self, size: Any) -> bool:
+        """Whether the size is a bare name with no value, free to become anything."""
+        return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(
+            self.rigid
+        )
+
+    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+        """Makes two sizes equal, solving for an open one; an error if they cannot be."""
+        a, b = self.resolve(a), self.resolve(b)
+        if a == b:
+            return a
+        for size, other in ((b, a), (a, b)):
+            if self.is_open(size) and (isinstance(other, int) or getattr(other, "is_Integer", False)):
+                self.bound[size.name] = int(other)
+                return size
+            if self.is_open(size) and size not in getattr(other, "free_symbols", ()):
+                self.solution[size.name] = other
+                return other
+        difference = evaluate(a - b, self.bound)
+        if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
+            return a
+        solved = solve_size(difference, 0)
+        if solved is None or solved[0] in self.rigid or solved[1] < 1:
+            raise disagreement(a, b, axis, ref, self.bound)
+        self.bound[solved[0]] = solved[1]
+        return a
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions with everything solved put in."""
+        return tuple(tuple(Axis(axis.name, self.resolve(axis.size)) for axis in dim) for dim in dims)
+
+    def equation(self, equation: Equation) -> Equation:
+        """The equation with the sizes it speaks of at large put in, its own axes giving way."""
+        local = set(axes_of_index(equation.left)) | {
+            axis for part in references(equation.right) for axis in axes_of_index(part.index)
+        }
+        spoken = {
+            name
+            for name in occurring(equation.right) - local
+            if name in self.solution and self.resolve(symbol(name)) != symbol(name)
+        }
+        if not spoken:
+            return equation
+        arriving = {
+            free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
+        }
+        taken = local | arriving | spoken
+        names: dict[str, str] = {}
+        for axis in sorted(local & arriving):
+            names[axis] = fresh(axis, taken)
+            taken.add(names[axis])
+        left = tuple(
+            names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
+            for entry in equation.left
+        )
+        right = self._put_in(rename(equation.right, names), spoken)
+        return Equation(equation.name, left, right, equation.place)
+
+    def _put_in(self, expression: Expression, spoken: set[str]) -> Expression:
+        if isinstance(expression, Size):
+            return (
+                size_expression(self.resolve(symbol(expression.axis)))
+                if expression.axis in spoken
+                else expression
+            )
+        return flat(transform(expression, lambda part: self._put_in(part, spoken)))
+
+    def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+        """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
+        alone = set(by_name)
+        formulas = {name: self.resolve(symbol(name)) for name in alone if name in self.solution}
+        known = {name for formula in formulas.values() for name in getattr(formula, "free_symbols", ())}
+        named = {*names, *alone, *(name.name for name in known)}
+        found = {name: self.bound[name] for name in named if name in self.bound}
+        return tuple(
+            sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items())
+        )
+
+
+def _plain(size: Any) -> Any:
+    return int(size) if getattr(size, "is_Integer", False) else size

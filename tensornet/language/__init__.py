@@ -1,0 +1,4 @@
+"""Text and equations.
+
+In: text. Out: equations, and text again; nodes know nothing of sizes or arrays.
+"""

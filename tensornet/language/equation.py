@@ -1,0 +1,269 @@
+"""Equations as values: the Einstein rule, the meaning of bare names, the printer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from ..errors import EquationError, Place
+from ..operations.functions import FUNCTIONS
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    free_axes,
+    is_scalar,
+    option_axes,
+    product_of,
+    show,
+    show_index,
+    subexpressions,
+    sum_of,
+    transform,
+)
+
+__all__ = ["Declaration", "Equation", "Statement", "einstein", "locate", "resolve"]
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`name[left] = right`, every sum explicit in `Contraction.summed`."""
+
+    name: str
+    left: tuple[str | tuple[str, ...], ...]
+    right: Expression
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        target = f"{self.name}[{show_index(self.left)}]" if self.left else self.name
+        bare = _without_sums(self.right)
+        try:
+            implied = einstein(replace(self, right=bare)).right == self.right
+        except EquationError:
+            implied = False
+        return f"{target} = {show(bare if implied else self.right)}"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A line that gives a tensor its kind, or an axis its size."""
+
+    name: str
+    kind: str  # "input", "parameter", "constant", "output" or "size"
+    dims: tuple[tuple[tuple[str, Any], ...], ...] | None = None  # (axis, size or None) of each dimension
+    options: tuple[tuple[str, float], ...] = ()
+    size: Any = None
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+Statement: TypeAlias = "Equation | Declaration"
+
+
+def locate(place: Place | None, axis: str) -> Place | None:
+    """The part of `place` where an axis name is written."""
+    if place is None:
+        return None
+    part = place.line[place.column : place.column + place.width]
+    start = part.find("[") + 1
+    pattern = re.escape(axis) if axis == ELLIPSIS else rf"\b{re.escape(axis)}\b"
+    found = re.search(pattern, part[start:])
+    if not found:
+        return place
+    return replace(place, column=place.column + start + found.start(), width=len(axis))
+
+
+# ---------------------------------------------------------------------------- the Einstein rule
+
+
+def einstein(equation: Equation) -> Equation:
+    """Writes the sums out that the equation implies.
+
+    In a product, an axis that is not kept is summed in the innermost product that holds every
+    occurrence of it; each term of a sum is treated on its own; a lone tensor may lose axes.
+
+    Raises:
+        EquationError: an axis on the left is unknown; one on the right can be summed in no product
+            because it occurs only inside a function; or in two, inside a factor and outside of it.
+    """
+    kept = axes_of_index(equation.left)
+    right = _sum_out(equation.right, frozenset(kept), True)
+    known = free_axes(equation.right)
+    for axis in kept:
+        if axis not in free_axes(right):
+            near = [name for name in known if name not in kept] or list(known)
+            fix = f"the right side has {', '.join(near)}" if near else "the right side has no axes"
+            raise EquationError(
+                f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
+            )
+    return replace(equation, right=right)
+
+
+def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expression:
+    """Sums every axis that is not kept; `direct` where a lone tensor may lose axes."""
+    match expression:
+        case Literal() | Size():
+            return expression
+        case Ref():
+            lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
+            if lost and (not direct or ELLIPSIS in lost):
+                raise _unsummed(lost[0], expression)
+            return contraction((expression,), lost, expression.place)
+        case Contraction():
+            return _sum_out_product(expression, kept, direct)
+        case Call("add", arguments):
+            return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
+        case Call():
+            return _sum_out_call(expression, kept)
+
+
+def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
+    factors, summed = product.factors, set(product.summed)
+    holders: dict[str, list[Expression]] = {}
+    for factor in factors:
+        for axis in free_axes(factor):
+            holders.setdefault(axis, []).append(factor)
+    for axis, holding in holders.items():
+        if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
+            if axis == ELLIPSIS:
+                raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
+            if axis not in summed:
+                _check_one_reading(axis, holding)
+            summed.add(axis)
+    for axis in product.summed:
+        if axis not in holders:
+            raise _unknown(axis, product, "the sum")
+    inner = kept | summed
+    parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
+    return contraction(tuple(parts), tuple(summed), product.place)
+
+
+def _check_one_reading(axis: str, holding: list[Expression]) -> None:
+    """Refuses an axis that a factor would sum if it stood alone: `x[c] * silu(x[c]*V[f,c])`."""
+    for factor in holding:
+        if _sums(factor, axis):
+            shown = show(factor)
+            raise EquationError(
+                f"axis '{axis}' may be summed inside {shown}, or over the whole product",
+                locate(factor.place, axis),
+                f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
+                " or use another letter inside",
+            )
+
+
+def _sums(expression: Expression, axis: str) -> bool:
+    """Whether the products in an expression would leave nothing of an axis, were it not kept."""
+    match expression:
+        case Contraction(factors):
+            holding = [factor for factor in factors if axis in free_axes(factor)]
+            return len(holding) > 1 or (len(holding) == 1 and _sums(holding[0], axis))
+        case Call("add", arguments):
+            return all(_sums(term, axis) for term in arguments if axis in free_axes(term))
+        case Call(_, arguments, axes):
+            holding = [argument for argument in arguments if axis in free_axes(argument)]
+            named = axis in axes or axis in option_axes(expression)
+            return not named and len(holding) == 1 and _sums(holding[0], axis)
+    return False
+
+
+def _is_sum(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.function == "add"
+
+
+def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
+    """Inside a function only products sum; an axis shared by arguments belongs to no product."""
+    kind = FUNCTIONS[call.function].kind
+    held = {axis for argument in call.arguments for axis in free_axes(argument)}
+    for axis in (*(call.axes if kind in ("axis", "reduction") else ()), *sorted(option_axes(call))):
+        if axis not in held:
+            raise _unknown(axis, call, call.function)
+    if call.function == "onehot" and call.axes[0] in held:
+        fix = f"give the axis that onehot makes a name of its own, onehot[v]({show(call.arguments[0])})"
+        raise EquationError(f"axis '{call.axes[0]}' occurs inside onehot already", call.place, fix)
+    if kind != "reduction":
+        for axis in (*call.axes, *sorted(option_axes(call))):
+            if axis not in kept:
+                raise _unsummed(axis, call)
+    inner = kept | frozenset(call.axes)
+    seen: set[str] = set()
+    for argument in call.arguments:
+        for axis in free_axes(argument):
+            if axis in seen and axis not in inner:
+                raise _unsummed(axis, call)
+        seen.update(free_axes(argument))
+    return replace(call, arguments=tuple(_sum_out(argument, inner, False) for argument in call.arguments))
+
+
+def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
+    """The error for an axis that is run over, and is in nothing that is said there."""
+    inside = list(subexpressions(expression))[1:]
+    bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
+    known = dict.fromkeys(axis for part in inside for axis in free_axes(part))
+    fix = f"its axes are {', '.join(known)}" if known else "it has no axes"
+    if bare:
+        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
+    return EquationError(f"axis '{axis}' does not occur inside {where}", expression.place, fix)
+
+
+def _unsummed(axis: str, expression: Expression) -> EquationError:
+    shown = show(expression)
+    return EquationError(
+        f"axis '{axis}' is not on the left, and no product holds it: it occurs only in {shown}",
+        locate(expression.place, axis),
+        f"write sum[{axis}](…) where it is to be summed, or put '{axis}' on the left",
+    )
+
+
+def _without_sums(expression: Expression) -> Expression:
+    """The expression with its sums left to the Einstein rule, flattened as the reader would."""
+    match expression:
+        case Contraction(factors, _, place):
+            return product_of([_without_sums(factor) for factor in factors], place)
+        case Call("add", arguments):
+            return sum_of([_without_sums(term) for term in arguments], expression.place)
+        case _:
+            return transform(expression, _without_sums)
+
+
+# ---------------------------------------------------------------------------- bare names
+
+
+def resolve(
+    expression: Expression, definitions: Mapping[str, tuple[Index, ...]], is_size: Callable[[str], bool]
+) -> Expression:
+    """Gives bare names their meaning: a tensor with the axes it was defined with, or a size."""
+
+    def visit(part: Expression) -> Expression:
+        if isinstance(part, Ref) and not part.index:
+            if part.name in definitions:
+                return replace(part, index=definitions[part.name])
+            if is_size(part.name):
+                return Size(part.name, part.place)
+            return part
+        return transform(part, visit)
+
+    resolved = visit(expression)
+    return _refactor(resolved)
+
+
+def _refactor(expression: Expression) -> Expression:
+    """Checks that options came out as numbers."""
+    if isinstance(expression, Call):
+        for name, values in expression.options:
+            for value in values:
+                if not is_scalar(value):
+                    raise EquationError(
+                        f"{name}= takes a number, not a tensor",
+                        value.place or expression.place,
+                        "use integers, or the names of axes for their sizes",
+                    )
+    transform(expression, _refactor)
+    return expression

@@ -1,0 +1,552 @@
+"""What stands on the right of an equation: five kinds of frozen node, and their mathematics on paper.
+
+    expression := Ref          x[b, i], E[t[b, i], c], Q[(h, d), e], z[b, 0]
+                | Literal      2, 0.5, inf
+                | Size         d, the size of an axis (a number, with no axes of its own)
+                | Contraction  Σ_summed factor · factor · …
+                | Call         f(…), f[axes](…): a row of `functions.FUNCTIONS`
+
+Everything downstream (graphs, rewrites, plans, generated code) is made of these nodes; a step of
+a plan is an equation whose right side is one level deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ..errors import EquationError, Place
+from ..operations.functions import FUNCTIONS
+
+__all__ = [
+    "ELLIPSIS",
+    "Call",
+    "Contraction",
+    "Expression",
+    "Index",
+    "Literal",
+    "Ref",
+    "Size",
+    "axes_of_index",
+    "contraction",
+    "flat",
+    "fresh",
+    "free_axes",
+    "is_scalar",
+    "occurring",
+    "option_axes",
+    "product_of",
+    "references",
+    "relabel",
+    "rename",
+    "rename_tensors",
+    "scalar_value",
+    "sized_by_name",
+    "show",
+    "show_index",
+    "subexpressions",
+    "sum_of",
+    "transform",
+]
+
+ELLIPSIS = "..."
+"""The axis name of `...`: any leading axes, carried as one."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor read under axis names: `x[b, i]`. Axis names are local to the equation."""
+
+    name: str
+    index: tuple[Index, ...]
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """A number. 2 and 2.0 are different ones: integers stay exact where real numbers do not."""
+
+    value: int | float | complex
+    place: Place | None = field(default=None, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._written == other._written
+
+    def __hash__(self) -> int:
+        return hash(self._written)
+
+    @property
+    def _written(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of an axis, as a number: of the axis in this equation, else of that name at large."""
+
+    axis: str
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A product of factors, summed over the axes in `summed` (sorted; none for a plain product)."""
+
+    factors: tuple[Expression, ...]
+    summed: tuple[str, ...] = ()
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of `functions.FUNCTIONS` applied to arguments, over axes where it takes them."""
+
+    function: str
+    arguments: tuple[Expression, ...] = ()
+    axes: tuple[str, ...] = ()
+    options: tuple[tuple[str, tuple[Expression, ...]], ...] = ()
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+Index: TypeAlias = "str | int | tuple[str, ...] | Ref"
+Expression: TypeAlias = "Ref | Literal | Size | Contraction | Call"
+
+
+# ---------------------------------------------------------------------------- construction
+
+
+def product_of(factors: list[Expression], place: Place | None = None) -> Expression:
+    """The product, with products that sum nothing taken apart and a leading 1 dropped."""
+    flat: list[Expression] = []
+    for factor in factors:
+        if isinstance(factor, Contraction) and not factor.summed:
+            flat.extend(factor.factors)
+        else:
+            flat.append(factor)
+    if len(flat) > 1 and flat[0] == Literal(1):
+        flat = flat[1:]
+    return flat[0] if len(flat) == 1 else Contraction(tuple(flat), (), place)
+
+
+def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
+    """The sum of terms, with sums among them taken apart."""
+    flat: list[Expression] = []
+    for term in terms:
+        flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
+    return flat[0] if len(flat) == 1 else Call("add", tuple(flat), place=place)
+
+
+def contraction(factors: tuple[Expression, ...], summed: tuple[str, ...], place: Place | None) -> Expression:
+    """Σ_summed of the product; a lone factor that sums nothing is itself."""
+    if len(factors) == 1 and not summed:
+        return factors[0]
+    return Contraction(factors, tuple(sorted(set(summed))), place)
+
+
+def flat(expression: Expression) -> Expression:
+    """The expression with products among its factors and sums among its terms taken apart, as a reader would."""
+    match expression:
+        case Contraction(factors, summed, place):
+            product = product_of(list(factors), place)
+            plain = isinstance(product, Contraction) and not product.summed
+            return contraction(product.factors if plain else (product,), summed, place)  # type: ignore[union-attr]
+        case Call("add", arguments):
+            return sum_of(list(arguments), expression.place)
+    return expression
+
+
+def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
+    """`name`, or `name_1`, `name_2`, … : the first that is not taken."""
+    if name not in taken:
+        return name
+    stem = "lead" if name == ELLIPSIS else name
+    number = 1
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
+# ---------------------------------------------------------------------------- structure
+
+
+def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
+    """The axis names in brackets, in order, each once, those of gathers included."""
+    found: dict[str, None] = {}
+    for entry in index:
+        match entry:
+            case str():
+                found[entry] = None
+            case tuple():
+                found.update(dict.fromkeys(entry))
+            case Ref():
+                found.update(dict.fromkeys(axes_of_index(entry.index)))
+    return tuple(found)
+
+
+def bound_axes(call: Call) -> frozenset[str]:
+    """The axes that exist only inside a call: those a reduction runs over."""
+    return frozenset(call.axes) if FUNCTIONS[call.function].kind == "reduction" else frozenset()
+
+
+def option_axes(call: Call) -> frozenset[str]:
+    """The axes that a call names by keyword: `i` in `roll(x, i=1)`."""
+    if call.function not in ("roll", "pad"):
+        return frozenset()
+    known = {name for name, _ in FUNCTIONS[call.function].options}
+    return frozenset(name for name, _ in call.options if name not in known)
+
+
+def free_axes(expression: Expression) -> tuple[str, ...]:
+    """The axes of the value, in the order of first appearance."""
+    match expression:
+        case Ref():
+            return axes_of_index(expression.index)
+        case Literal() | Size():
+            return ()
+        case Contraction(factors, summed):
+            found = dict.fromkeys(axis for factor in factors for axis in free_axes(factor))
+            return tuple(axis for axis in found if axis not in summed)
+        case Call(function, arguments, axes):
+            found = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
+            if FUNCTIONS[function].kind == "reduction":
+                return tuple(axis for axis in found if axis not in axes)
+            return tuple(found | dict.fromkeys(axes))
+
+
+def occurring(expression: Expression) -> set[str]:
+    """Every axis name written anywhere in the expression, bound ones included."""
+    found: set[str] = set()
+    for part in subexpressions(expression):
+        match part:
+            case Ref():
+                found.update(axes_of_index(part.index))
+            case Contraction():
+                found.update(part.summed)
+            case Call():
+                found.update(part.axes)
+            case Size():
+                found.add(part.axis)
+    return found
+
+
+def sized_by_name(expression: Expression) -> set[str]:
+    """The axes that no dimension of a tensor may size: parts of composites, and positions."""
+    names: set[str] = set()
+    for part in subexpressions(expression):
+        if isinstance(part, Ref):
+            names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
+        elif isinstance(part, Call) and part.function in ("index", "onehot"):
+            names.update(part.axes)
+    return names
+
+
+def subexpressions(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything inside it, index tensors and options included."""
+    yield expression
+    match expression:
+        case Ref():
+            for entry in expression.index:
+                if isinstance(entry, Ref):
+                    yield from subexpressions(entry)
+        case Contraction():
+            for factor in expression.factors:
+                yield from subexpressions(factor)
+        case Call():
+            for argument in expression.arguments:
+                yield from subexpressions(argument)
+            for _, values in expression.options:
+                for value in values:
+                    yield from subexpressions(value)
+
+
+def references(expression: Expression) -> Iterator[Ref]:
+    """Every tensor read in the expression, in the order of the text."""
+    return (part for part in subexpressions(expression) if isinstance(part, Ref))
+
+
+def is_scalar(expression: Expression) -> bool:
+    """Whether the value is a number made of literals and sizes alone."""
+    return all(
+        isinstance(part, Literal | Size)
+        or (isinstance(part, Contraction) and not part.summed)
+        or (isinstance(part, Call) and FUNCTIONS[part.function].scalar is not None)
+        for part in subexpressions(expression)
+    )
+
+
+def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The expression with its parts replaced by `change` of them (not of the expression itself)."""
+    match expression:
+        case Ref(_, index):
+            entries = [change(entry) if isinstance(entry, Ref) else entry for entry in index]
+            return replace(expression, index=tuple(entries))  # type: ignore[arg-type]
+        case Contraction(factors):
+            return replace(expression, factors=tuple(change(factor) for factor in factors))
+        case Call(_, arguments, _, options):
+            return replace(
+                expression,
+                arguments=tuple(change(argument) for argument in arguments),
+                options=tuple((name, tuple(change(value) for value in values)) for name, values in options),
+            )
+        case _:
+            return expression
+
+
+def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The expression under other axis names; bound axes give way where they would capture one."""
+    if not names:
+        return expression
+    match expression:
+        case Ref(_, index):
+            return replace(expression, index=tuple(_rename_entry(entry, names) for entry in index))
+        case Size(axis):
+            return replace(expression, axis=names.get(axis, axis))
+        case Contraction(_, summed) if summed:
+            expression, inner = _avoid_capture(expression, frozenset(summed), names)
+            assert isinstance(expression, Contraction)
+            return transform(expression, lambda part: rename(part, inner))
+        case Call() if bound_axes(expression):
+            expression, inner = _avoid_capture(expression, bound_axes(expression), names)
+            return transform(expression, lambda part: rename(part, inner))
+        case Call(_, _, axes):
+            renamed = transform(expression, lambda part: rename(part, names))
+            assert isinstance(renamed, Call)
+            options = tuple(
+                (names.get(option, option) if option in option_axes(renamed) else option, values)
+                for option, values in renamed.options
+            )
+            return replace(renamed, axes=tuple(names.get(axis, axis) for axis in axes), options=options)
+        case _:
+            return transform(expression, lambda part: rename(part, names))
+
+
+def relabel(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The expression with axes renamed everywhere, bound ones too, to names that occur nowhere in it."""
+    changed = transform(expression, lambda part: relabel(part, names))
+    match changed:
+        case Ref(_, index):
+            return replace(changed, index=tuple(_rename_entry(entry, names) for entry in index))
+        case Size(axis):
+            return replace(changed, axis=names.get(axis, axis))
+        case Contraction(_, summed):
+            return replace(changed, summed=tuple(names.get(axis, axis) for axis in summed))
+        case Call(_, _, axes, options):
+            moved = option_axes(changed)
+            told = tuple(
+                (names.get(each, each) if each in moved else each, values) for each, values in options
+            )
+            return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
+    return changed
+
+
+def _rename_entry(entry: Index, names: Mapping[str, str]) -> Index:
+    match entry:
+        case str():
+            return names.get(entry, entry)
+        case tuple():
+            return tuple(names.get(axis, axis) for axis in entry)
+        case Ref():
+            renamed = rename(entry, names)
+            assert isinstance(renamed, Ref)
+            return renamed
+        case _:
+            return entry
+
+
+def _avoid_capture(
+    expression: Expression, bound: frozenset[str], names: Mapping[str, str]
+) -> tuple[Expression, dict[str, str]]:
+    """Renames the binder's own axes that collide with a new name; returns the names for inside."""
+    outer = {old: new for old, new in names.items() if old not in bound}
+    arriving = {outer[axis] for axis in free_axes(expression) if axis in outer}
+    taken = occurring(expression) | set(outer.values()) | set(outer)
+    inner = dict(outer)
+    for axis in sorted(bound & arriving):
+        inner[axis] = fresh(axis, taken)
+        taken.add(inner[axis])
+    match expression:
+        case Contraction(_, summed):
+            return replace(expression, summed=tuple(sorted(inner.get(axis, axis) for axis in summed))), inner
+        case Call(_, _, axes):
+            return replace(expression, axes=tuple(inner.get(axis, axis) for axis in axes)), inner
+        case _:
+            return expression, inner
+
+
+def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
+    """The expression reading other tensors, under the same axis names."""
+    changed = transform(expression, lambda part: rename_tensors(part, names))
+    if isinstance(changed, Ref):
+        return replace(changed, name=names.get(changed.name, changed.name))
+    return changed
+
+
+def scalar_value(
+    expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
+) -> int | float | complex | None:
+    """The value of a number, or nothing while a size in it is open.
+
+    Raises:
+        EquationError: the number cannot be computed, as 1/0 or a power beyond all bounds.
+    """
+    try:
+        return _scalar_value(expression, size)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise EquationError(f"{show(expression)} cannot be computed: {error}", expression.place) from None
+
+
+def _scalar_value(
+    expression: Expression, size: Callable[[str], int | float | None]
+) -> int | float | complex | None:
+    match expression:
+        case Literal(value):
+            return value
+        case Size(axis):
+            return size(axis)
+        case Contraction(factors, ()):
+            return _product_value(factors, size)
+        case Call(function, arguments):
+            values = [_scalar_value(argument, size) for argument in arguments]
+            compute = FUNCTIONS[function].scalar
+            if None in values or compute is None:
+                return None
+            result: int | float | complex = compute(*values)
+            return result
+    return None
+
+
+def _product_value(
+    factors: tuple[Expression, ...], size: Callable[[str], int | float | None]
+) -> int | float | complex | None:
+    """The product from left to right, where a division is one: 49 / 49 is 1, and 49 · (1 / 49) is not."""
+    total: int | float | complex = 1
+    for factor in factors:
+        divides = isinstance(factor, Call) and factor.function == "reciprocal"
+        value = _scalar_value(factor.arguments[0] if divides else factor, size)  # type: ignore[union-attr]
+        if value is None:
+            return None
+        total = total / value if divides else total * value
+    return total
+
+
+# ---------------------------------------------------------------------------- printing
+
+_LEVELS = {
+    "|": 1,
+    "&": 2,
+    "==": 3,
+    "!=": 3,
+    "<": 3,
+    "<=": 3,
+    ">": 3,
+    ">=": 3,
+    "+": 5,
+    "*": 6,
+    "-": 7,
+    "**": 8,
+}
+_ATOM = 9
+
+
+def show_index(index: tuple[Index, ...]) -> str:
+    """`b, (h, d), 0`: what stands in brackets."""
+    return ",".join(_show_entry(entry) for entry in index)
+
+
+def _show_entry(entry: Index) -> str:
+    match entry:
+        case tuple():
+            return "(" + ",".join(entry) + ("," if len(entry) < 2 else "") + ")"
+        case Ref():
+            return show(entry)
+        case _:
+            return str(entry)
+
+
+def show(expression: Expression) -> str:
+    """The expression as an equation would write it; every sum that `summed` names is explicit."""
+    return _show(expression)[0]
+
+
+def _show(expression: Expression) -> tuple[str, int]:
+    """The text and the level at which it binds."""
+    match expression:
+        case Ref(name, index):
+            return (f"{name}[{show_index(index)}]" if index else name), _ATOM
+        case Literal(value):
+            return _show_number(value)
+        case Size(axis):
+            return axis, _ATOM
+        case Contraction(factors, summed) if summed:
+            return f"sum[{','.join(summed)}]({_show_product(factors)[0]})", _ATOM
+        case Contraction(factors, _):
+            return _show_product(factors)
+        case Call("add", arguments):
+            return _show_sum(arguments), 5
+        case Call("reciprocal", (argument,)):
+            return f"1 / {_wrap(argument, 7)}", 6
+        case Call(function, arguments) if FUNCTIONS[function].infix:
+            return _show_infix(FUNCTIONS[function].infix, arguments)
+        case Call(function, arguments, axes, options):
+            brackets = f"[{','.join(axes)}]" if axes and function != "index" else ""
+            inside = [show(argument) for argument in arguments]
+            inside += list(axes) if function == "index" else []
+            inside += [f"{name}={_show_option(values)}" for name, values in options]
+            return f"{function}{brackets}({', '.join(inside)})", _ATOM
+
+
+def _show_option(values: tuple[Expression, ...]) -> str:
+    shown = ", ".join(show(value) for value in values)
+    return shown if len(values) == 1 else f"({shown})"
+
+
+def _show_number(value: int | float | complex) -> tuple[str, int]:
+    if isinstance(value, complex):
+        return f"{value.imag!r}j".replace(".0j", "j"), _ATOM if value.imag >= 0 else 7
+    return repr(value), 7 if repr(value).startswith("-") else _ATOM  # -0.0 is signed too
+
+
+def _wrap(expression: Expression, level: int) -> str:
+    text, own = _show(expression)
+    return text if own >= level else f"({text})"
+
+
+def _show_product(factors: tuple[Expression, ...]) -> tuple[str, int]:
+    if len(factors) == 1:
+        return _show(factors[0])
+    negative = factors[0] == Literal(-1)
+    rest = factors[1:] if negative else factors
+    if negative and isinstance(rest[0], Literal):
+        return f"-({_show_product(rest)[0]})", 7
+    opens_with_reciprocal = isinstance(rest[0], Call) and rest[0].function == "reciprocal"
+    text = _wrap(rest[0], 6 if opens_with_reciprocal and not negative else 7)
+    for factor in rest[1:]:
+        if isinstance(factor, Call) and factor.function == "reciprocal":
+            text += f" / {_wrap(factor.arguments[0], 7)}"
+        else:
+            text += f" * {_wrap(factor, 7)}"
+    return (f"-{text}" if negative else text), (7 if negative and len(rest) == 1 else 6)
+
+
+def _show_sum(terms: tuple[Expression, ...]) -> str:
+    text = _wrap(terms[0], 6)
+    for term in terms[1:]:
+        shown = _wrap(term, 6)
+        text += f" - {shown[1:]}" if shown.startswith("-") and not _is_number(term) else f" + {shown}"
+    return text
+
+
+def _is_number(expression: Expression) -> bool:
+    first = expression.factors[0] if isinstance(expression, Contraction) else expression
+    return isinstance(first, Literal) and first != Literal(-1)
+
+
+def _show_infix(sign: str, arguments: tuple[Expression, ...]) -> tuple[str, int]:
+    level = _LEVELS.get(sign, 7)
+    if len(arguments) == 1:
+        return f"{sign}{_wrap(arguments[0], _ATOM)}", 7
+    if sign == "**":
+        return f"{_wrap(arguments[0], _ATOM)} ** {_wrap(arguments[1], _ATOM)}", 8
+    left, right = (_wrap(argument, max(level + 1, 4)) for argument in arguments)
+    return f"{left} {sign} {right}", level

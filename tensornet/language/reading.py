@@ -1,0 +1,549 @@
+"""Reading text: Python's own grammar, by `ast`, into equations and declarations. Nothing is run.
+
+block       := { equation | declaration }                      one a line
+equation    := name[left] = expression                         y[b, (p, q)] = …
+declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
+             | parameter(std=0.02) | parameter(value=0)         how it starts
+             | parameter(value=...)                             at an array, given beside the text
+             | name: output
+             | axis: size                                       i: 4
+expression  := see `expression`
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import EquationError, Place, near
+from ..operations.functions import FUNCTIONS, RESERVED
+from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
+from .equation import Declaration, Equation, Statement, locate
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    contraction,
+    free_axes,
+    product_of,
+    sum_of,
+    transform,
+)
+
+__all__ = ["parse_block", "parse_names", "parse_size", "read_sizes"]
+
+_KINDS = ("input", "parameter", "constant", "output")
+_SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
+_COMMENT = re.compile(r"#[^\r\n]*")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
+_ESCAPE = re.compile(r"\\(?!\s*$)")
+"""What `ast` warns of, numbers that run into a word (`1if`) and escapes in quotes. Neither is in the
+language, and warnings are everybody's: silencing them here would silence those of other threads."""
+
+
+def parse_block(text: str) -> tuple[Statement, ...]:
+    """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
+
+    Raises:
+        EquationError: the text is not in the language.
+    """
+    if not isinstance(text, str):
+        fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
+        raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
+    reader = _Reader(textwrap.dedent(text))
+    return reader.statements()
+
+
+def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
+    """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
+    pieces = [names] if isinstance(names, str) else names
+    if not isinstance(pieces, Sequence) or not all(isinstance(each, str) for each in pieces):
+        raise EquationError(f"{kind}s are names, not {names!r}", fix='write "x, t" or ["x[b,i]", "t[b]"]')
+    text = " ".join(pieces)
+    found: list[Declaration] = []
+    for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?", text):
+        piece = match.group()
+        statements = parse_block(f"{piece}: {kind}")
+        if len(statements) != 1 or not isinstance(statements[0], Declaration):
+            raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))
+        found.append(statements[0])
+    return tuple(found)
+
+
+def parse_size(text: str) -> Any:
+    """Reads the text of a size, such as `4 * D + 1`: an integer or a sympy expression."""
+    reader = _Reader(f"size: {text}")
+    match reader.statements():
+        case (Declaration(kind="size") as declared,):
+            return declared.size
+    raise EquationError(
+        f"{text!r} is not a size", fix="a size is an integer or an expression such as 4*D + 1"
+    )
+
+
+def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as a caller gives them: integers, sympy expressions, or text such as `"D/h"`.
+
+    Raises:
+        EquationError: a text is not a size.
+        ShapeError: a size is neither of these.
+    """
+    return {
+        name: plain(as_size(parse_size(value) if isinstance(value, str) else value, name))
+        for name, value in sizes.items()
+    }
+
+
+class _Reader:
+    """Turns one text into statements; holds the lines so that every node knows its place."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        masked = _SCOPED.sub(lambda match: match.group().replace(".", DOT), _COMMENT.sub("", text))
+        self.lines = _LINE_END.split(text)
+        self.masked = _LINE_END.split(masked)
+        self._check_words()
+        self.tree = self._parse(masked)
+
+    def _check_words(self) -> None:
+        for number, line in enumerate(self.masked):
+            found = _RUN_ON.search(line) or _ESCAPE.search(line)
+            if found:
+                place = Place(self.lines[number], number + 1, found.start(), len(found.group()))
+                raise EquationError(f"'{found.group()}' is not part of the language", place, "take it out")
+
+    def _parse(self, text: str) -> ast.Module:
+        try:
+            return ast.parse(text)
+        except SyntaxError as error:
+            number = min(max(1, error.lineno or 1), len(self.lines))
+            line = self.lines[number - 1]
+            column = min(max(0, (error.offset or 1) - 1), len(line))
+            message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
+            raise EquationError(
+                f"syntax error: {message.rstrip('.')}",
+                Place(line, number, column),
+                "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`",
+            ) from None
+        except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+            raise EquationError(f"the equations cannot be read: {error}") from None
+
+    def statements(self) -> tuple[Statement, ...]:
+        try:
+            return tuple(self.statement(node) for node in self.tree.body)
+        except RecursionError:
+            raise EquationError("the equations are nested too deeply", fix="split the line") from None
+
+    def place(self, node: ast.AST) -> Place:
+        number = getattr(node, "lineno", 1)
+        raw = self.masked[number - 1] if number <= len(self.masked) else ""
+        column = len(raw.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))
+        line = self.lines[number - 1] if number <= len(self.lines) else ""
+        end = len(raw)
+        if getattr(node, "end_lineno", number) == number:
+            end = len(raw.encode()[: getattr(node, "end_col_offset", 0)].decode(errors="ignore"))
+        return Place(line, number, column, max(1, end - column))
+
+    def fail(self, node: ast.AST, message: str, fix: str = "") -> EquationError:
+        return EquationError(message, self.place(node), fix)
+
+    # statements
+
+    def statement(self, node: ast.stmt) -> Statement:
+        match node:
+            case ast.Assign(targets=[target], value=value):
+                return self.equation(target, value)
+            case ast.AnnAssign(target=target, annotation=annotation, value=None):
+                return self.declaration(target, annotation)
+            case ast.Expr(value=ast.Compare()):
+                raise self.fail(node, "a comparison is not an equation", "use one '=': `y[b] = …`")
+        raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
+
+    def equation(self, target: ast.expr, value: ast.expr) -> Equation:
+        name, index = self.target(target)
+        left = tuple(self.left_entry(entry) for entry in index)
+        axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
+        for axis in axes:
+            if axes.count(axis) > 1:
+                fix = "give each axis of a result a name of its own"
+                raise EquationError(
+                    f"axis '{axis}' is on the left twice", locate(self.place(target), axis), fix
+                )
+        return Equation(name, left, self.expression(value), self.place(target))
+
+    def target(self, target: ast.expr) -> tuple[str, list[ast.expr]]:
+        match target:
+            case ast.Name(id=name):
+                return self.name(target, name), []
+            case ast.Subscript(value=ast.Name(id=name), slice=inside):
+                return self.name(target, name), _entries(inside)
+        raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
+
+    def name(self, node: ast.AST, name: str) -> str:
+        name = name.replace(DOT, ".")
+        if name in FUNCTIONS or name in RESERVED:
+            raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
+        return name
+
+    def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
+        entry = self.entry(node)
+        if isinstance(entry, int | Ref):
+            raise self.fail(node, "the left side takes axis names only", "name the axis, as in `y[b,i]`")
+        return entry
+
+    def declaration(self, target: ast.expr, annotation: ast.expr) -> Declaration:
+        place = self.place(target)
+        kind, options = self.kind(annotation)
+        if kind is None:
+            if not isinstance(target, ast.Name):
+                fix = f"a tensor is declared as one of: {', '.join(_KINDS)}"
+                raise self.fail(annotation, "this declares no tensor", fix)
+            return Declaration(self.axis(target), "size", size=self.size(annotation), place=place)
+        name, entries = self.target(target)
+        dims = tuple(self.dim(entry) for entry in entries)
+        bare = isinstance(target, ast.Name)
+        return Declaration(name, kind, None if bare else dims, options, place=place)
+
+    def kind(self, node: ast.expr) -> tuple[str | None, tuple[tuple[str, float], ...]]:
+        match node:
+            case ast.Name(id=kind) if kind in _KINDS:
+                return kind, ()
+            case ast.Call(
+                func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]
+            ):
+                if name == "value" and isinstance(value, ast.Constant) and value.value is ...:
+                    return "parameter", (("array", 0.0),)
+                number = self.expression(value)
+                if name not in ("std", "value") or not isinstance(number, Literal):
+                    raise self.fail(node, "a parameter starts from std= or value=", "`parameter(std=0.02)`")
+                return "parameter", ((name, _real(number)),)
+        return None, ()
+
+    def dim(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
+        match node:
+            case ast.Slice(lower=ast.Name() as lower, upper=ast.expr() as upper, step=None):
+                return ((self.axis(lower), self.size(upper)),)
+            case ast.Slice(lower=ast.Tuple(elts=axes), upper=ast.Tuple(elts=sizes), step=None):
+                if len(axes) == len(sizes):
+                    names = self.composite(axes)
+                    return tuple((name, self.size(size)) for name, size in zip(names, sizes, strict=True))
+            case ast.Tuple(elts=entries):
+                return tuple(pair for entry in entries for pair in self.dim(entry))
+        match self.left_entry(node):
+            case str(axis):
+                return ((axis, None),)
+            case composite:
+                return tuple((axis, None) for axis in composite)
+
+    def size(self, node: ast.expr) -> Any:
+        size = self._size(node)
+        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) > LARGEST:
+            raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
+        return size
+
+    def _size(self, node: ast.expr) -> Any:
+        import sympy
+
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(value)) if value <= LARGEST:
+                return value
+            case ast.Name():
+                return symbol(self.axis(node))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.size(operand)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                power = self.size(right)
+                if isinstance(power, int) and abs(power) <= LARGEST_POWER:
+                    return sympy.sympify(self.size(left)) ** power
+            case ast.BinOp(left=left, op=operator, right=right):
+                a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
+                match operator:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case ast.Div() if b != 0:
+                        return a / b
+                    case ast.FloorDiv() if b != 0:
+                        return sympy.floor(a / b)
+            case ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[argument], keywords=[]):
+                return getattr(sympy, name)(self.size(argument))
+            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[]):
+                return getattr(sympy, name)(*(self.size(argument) for argument in arguments))
+        raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
+
+    # expressions
+
+    def expression(self, node: ast.expr) -> Expression:
+        place = self.place(node)
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int() | float() | complex() as value):
+                return Literal(self.number(node, value), place)
+            case ast.Name(id="pi"):
+                return Literal(math.pi, place)
+            case ast.Name(id="inf"):
+                return Literal(math.inf, place)
+            case ast.Name(id=name):
+                return Ref(self.name(node, name), (), place)
+            case ast.Subscript(value=ast.Name(id=name), slice=entries):
+                return Ref(self.name(node, name), self.index(entries), place)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return _negative(self.expression(operand), place)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.expression(operand)
+            case ast.UnaryOp(op=ast.Invert(), operand=operand):
+                return Call("logical_not", (self.expression(operand),), place=place)
+            case ast.BinOp():
+                return self.operations(node)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARE:
+                arguments = (self.expression(left), self.expression(right))
+                return Call(_COMPARE[type(operator)], arguments, place=place)
+            case ast.Call():
+                return self.call(node)
+        fix = "use + - * / **, comparisons, & | ~, and the functions of the language"
+        raise self.fail(node, "this is not part of the language", fix)
+
+    def operations(self, node: ast.expr) -> Expression:
+        """Operators one after another, from the left: a product of a thousand factors is no deep nest."""
+        spine: list[ast.BinOp] = []
+        while isinstance(node, ast.BinOp):
+            spine.append(node)
+            node = node.left
+        value = self.expression(node)
+        for each in reversed(spine):
+            value = self.binary(each, each.op, value, self.expression(each.right))
+        return value
+
+    def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
+        """The value as arrays can hold it: a whole number beyond 64 bits is a floating one."""
+        try:
+            found = value if not isinstance(value, int) or value <= LARGEST else float(value)
+        except OverflowError:
+            found = complex(0, math.inf)
+        if isinstance(found, complex) and not math.isfinite(found.imag):
+            raise self.fail(node, "this number is infinite", "write a finite one")
+        return found
+
+    def binary(self, node: ast.expr, operator: ast.operator, a: Expression, b: Expression) -> Expression:
+        place = self.place(node)
+        match operator:
+            case ast.Add():
+                return sum_of([a, b], place)
+            case ast.Sub():
+                return sum_of([a, _negative(b, place)], place)
+            case ast.Mult():
+                return product_of([a, b], place)
+            case ast.Div():
+                return product_of([a, Call("reciprocal", (b,), place=place)], place)
+            case ast.Pow():
+                return Call("power", (a, b), place=place)
+            case ast.BitAnd():
+                return Call("logical_and", (a, b), place=place)
+            case ast.BitOr():
+                return Call("logical_or", (a, b), place=place)
+        raise self.fail(node, "this operator is not part of the language", "use + - * / ** & | ~")
+
+    def index(self, node: ast.expr) -> tuple[Index, ...]:
+        index = tuple(self.entry(entry) for entry in _entries(node))
+        if index.count(ELLIPSIS) > 1:
+            raise self.fail(node, "'...' stands in brackets twice", "write it once")
+        return index
+
+    def entry(self, node: ast.expr) -> Index:
+        match node:
+            case ast.Constant(value=value) if value is Ellipsis:
+                return ELLIPSIS
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(value)) if value <= LARGEST:
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if value <= LARGEST:
+                return -value
+            case ast.Name():
+                return self.axis(node)
+            case ast.Tuple(elts=entries) if entries:
+                return self.composite(entries)
+            case ast.Subscript(value=ast.Name()):
+                gather = self.expression(node)
+                assert isinstance(gather, Ref)
+                return gather
+            case ast.Slice():
+                raise self.fail(
+                    node, "a slice is not an index", "crop with a negative pad: `pad(x, i=(0,-1))`"
+                )
+        raise self.not_an_index(node)
+
+    def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
+        names = tuple(self.axis(entry) for entry in entries)
+        for entry, name in zip(entries, names, strict=True):
+            if names.count(name) > 1:
+                fix = "give each part of a composite axis a name of its own"
+                raise self.fail(entry, f"axis '{name}' is in the composite twice", fix)
+        return names
+
+    def axis(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Name) and DOT not in node.id:
+            return node.id
+        raise self.not_an_index(node)
+
+    def not_an_index(self, node: ast.expr) -> EquationError:
+        fix = "inside brackets stand axis names, (h,d), integers, t[b,i] or ..."
+        return self.fail(node, "this is not an index", fix)
+
+    def call(self, node: ast.Call) -> Expression:
+        match node.func:
+            case ast.Name(id=name):
+                axes: tuple[str, ...] | None = None
+            case ast.Subscript(value=ast.Name(id=name), slice=entries):
+                index = self.index(entries)
+                if not all(isinstance(entry, str) for entry in index):
+                    raise self.fail(entries, "a function runs over axes", f"write {name}[j](…)")
+                axes = tuple(str(entry) for entry in index)
+            case ast.Attribute(attr=name):
+                raise self.no_method(node.func, name)
+            case _:
+                raise self.fail(node, "this cannot be called", "call a function by its name")
+        if DOT in name:
+            raise self.no_method(node.func, name.rpartition(DOT)[2])
+        if name == "sum":
+            return self.sum(node, axes)
+        if name not in FUNCTIONS:
+            fix = "`tensornet functions` lists all, tn.register adds one of your own"
+            raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
+        if name == "index":
+            return self.position(node)
+        return self.checked(node, name, axes)
+
+    def no_method(self, node: ast.expr, name: str) -> EquationError:
+        over_axes = name == "sum" or (name in FUNCTIONS and FUNCTIONS[name].takes_axes)
+        fix = f"write {name}{'[i]' if over_axes else ''}(x)" if over_axes or name in FUNCTIONS else ""
+        return self.fail(node, "tensors have no methods", fix or "call a function by its name")
+
+    def sum(self, node: ast.Call, axes: tuple[str, ...] | None) -> Expression:
+        if not axes or len(node.args) != 1 or node.keywords:
+            raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")
+        inner = self.expression(node.args[0])
+        for axis in axes:
+            if axis not in free_axes(inner) and not _holds_bare_name(inner):
+                raise self.fail(node, f"axis '{axis}' does not occur in the sum", f"remove '{axis}'")
+        factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
+        return contraction(factors, axes, self.place(node))
+
+    def position(self, node: ast.Call) -> Expression:
+        match node:
+            case ast.Call(args=[ast.Name() as axis], keywords=[]):
+                return Call("index", (), (self.axis(axis),), place=self.place(node))
+        raise self.fail(node, "index takes one axis name", "write index(i)")
+
+    def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
+        """A call whose axes, arity and keywords agree with its row of the table."""
+        function = FUNCTIONS[name]
+        if function.takes_axes and not axes:
+            fix = f"write {name}[j](…)"
+            if name in ("max", "min") and len(node.args) > 1:
+                fix = f"write {name}imum(a, b), or {name}[j](a) over an axis"
+            raise self.fail(node, f"{name} needs the axis it runs over", fix)
+        if axes and not function.takes_axes:
+            raise self.fail(node, f"{name} runs over no axis", f"write {name}(…)")
+        least, most = function.arity
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self.fail(node, "'*' does not unpack here", "write the arguments out")
+        if not least <= len(node.args) <= most:
+            count = f"{least}" if least == most else f"at least {least}"
+            raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}")
+        arguments = tuple(self.expression(argument) for argument in node.args)
+        if name in ("concat", "onehot") and len(axes or ()) != 1:
+            raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
+        if name in ("roll", "pad") and not node.keywords:
+            raise self.fail(
+                node, f"{name} names its axes", f"write {name}(x, i={'1' if name == 'roll' else '(1,1)'})"
+            )
+        options = tuple(self.option(node, name, keyword) for keyword in node.keywords)
+        if function.kind in ("axis", "reduction"):
+            missing = [axis for axis in axes or () if not any(axis in free_axes(a) for a in arguments)]
+            if missing and not any(_holds_bare_name(argument) for argument in arguments):
+                raise self.fail(node, f"axis '{missing[0]}' does not occur inside {name}")
+        return Call(name, arguments, axes or (), options, self.place(node))
+
+    def option(self, node: ast.Call, name: str, keyword: ast.keyword) -> tuple[str, tuple[Expression, ...]]:
+        known = [option for option, _ in FUNCTIONS[name].options]
+        if keyword.arg is None or (name not in ("roll", "pad") and keyword.arg not in known):
+            fix = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise self.fail(node, f"{name} has no keyword '{keyword.arg or '**'}'", fix)
+        pair = name == "pad" and keyword.arg not in known
+        if pair and not (isinstance(keyword.value, ast.Tuple) and len(keyword.value.elts) == 2):
+            raise self.fail(keyword.value, "pad takes (before, after)", f"write {keyword.arg}=(1,1)")
+        values = keyword.value.elts if pair and isinstance(keyword.value, ast.Tuple) else [keyword.value]
+        amounts = tuple(self.expression(value) for value in values)
+        for amount in amounts:
+            if name in ("roll", "pad") and keyword.arg not in known and _is_fraction(amount):
+                raise self.fail(keyword.value, "this is not a whole number of positions", "use an integer")
+        return keyword.arg, amounts
+
+
+def _entries(node: ast.expr) -> list[ast.expr]:
+    """What stands in brackets; `[(h,d)]` is one composite, where `[h,d]` are two axes."""
+    if not isinstance(node, ast.Tuple):
+        return [node]
+    if not node.elts:
+        return []
+    first, last = node.elts[0], node.elts[-1]
+    opens = (node.lineno, node.col_offset) < (first.lineno, first.col_offset)
+    closes = (node.end_lineno or 0, node.end_col_offset or 0) > (
+        last.end_lineno or 0,
+        last.end_col_offset or 0,
+    )
+    composite = opens and closes and not any(isinstance(each, ast.Tuple | ast.Slice) for each in node.elts)
+    return [node] if composite else node.elts
+
+
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+}
+
+
+def _negative(expression: Expression, place: Place) -> Expression:
+    if isinstance(expression, Literal):
+        return Literal(-expression.value, place)
+    return product_of([Literal(-1, place), expression], place)
+
+
+def _is_fraction(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and not isinstance(expression.value, int)
+
+
+def _real(number: Literal) -> float:
+    return number.value.real if isinstance(number.value, complex) else number.value
+
+
+def _holds_bare_name(expression: Expression) -> bool:
+    """Whether some tensor is named without axes, so that its axes are not known yet."""
+    found = isinstance(expression, Ref) and not expression.index
+
+    def look(part: Expression) -> Expression:
+        nonlocal found
+        found = found or _holds_bare_name(part)
+        return part
+
+    transform(expression, look)
+    return found

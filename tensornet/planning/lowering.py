@@ -1,0 +1,768 @@
+"""Graph to steps: every expression becomes a sequence of equations one level deep.
+
+Lowering decides the order in memory of every intermediate (the left side of its step) and hands
+each n-ary contraction to `choose`, which returns which pairs to contract, and how.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ..errors import ShapeError
+from ..graph.elements import meeting, of_leaves, of_number
+from ..graph.graph import Graph
+from ..graph.shape import Axis, Dim, Scope, componentwise, dim_size, scalar_size, scope_of, size_expression
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    is_scalar,
+    option_axes,
+    product_of,
+    references,
+    scalar_value,
+    transform,
+)
+from ..operations.functions import FUNCTIONS, Element
+from ..sizes import evaluate, product
+from .arrangement import Arrangement, Layout, flatten, ordered
+from .device import DeviceProfile
+from .plans import Result, Step
+from .search import Choose, Order, Problem
+
+__all__ = ["lower", "peak_memory"]
+
+Entry: TypeAlias = "str | tuple[str, ...]"
+
+_CONVERSIONS = {"int64": Element.WHOLE, "widen": Element.WIDE, "cast": Element.NUMBER}
+"""The functions that change what the elements of a tensor are."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor at hand: how it is read here, the symbolic sizes of the axes, what its elements are."""
+
+    ref: Ref
+    sizes: Mapping[str, Any]
+    element: Element
+
+    @property
+    def layout(self) -> Layout:
+        return axes_of_index(self.ref.index)
+
+    @property
+    def left(self) -> tuple[Entry, ...]:
+        """The left side of a step whose result lies in memory as this does."""
+        return tuple(entry for entry in self.ref.index if isinstance(entry, str | tuple))
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What a pointwise step reads: a tensor with numbers before and after it, or a number alone."""
+
+    value: Value | None
+    before: tuple[Expression, ...] = ()
+    after: tuple[Expression, ...] = ()
+
+    @property
+    def expression(self) -> Expression:
+        middle = () if self.value is None else (self.value.ref,)
+        return product_of([*self.before, *middle, *self.after])
+
+    @property
+    def numbers(self) -> tuple[Element, ...]:
+        """What the numbers are."""
+        return tuple(of_number(each) for each in (*self.before, *self.after))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is made of integers."""
+        elements = (*self.numbers, *(() if self.value is None else (self.value.element,)))
+        return all(each <= Element.WHOLE for each in elements)
+
+
+def lower(
+    graph: Graph,
+    values: Mapping[str, int],
+    profile: DeviceProfile,
+    itemsize: int,
+    choose: Choose,
+) -> tuple[tuple[Step, ...], tuple[Result, ...]]:
+    """The steps that compute a graph, and where its outputs are.
+
+    Args:
+        graph: the graph, rewritten as far as it should be.
+        values: every open size, for costs.
+        profile: the device.
+        itemsize: bytes of one element.
+        choose: orders an n-ary contraction.
+    """
+    lowering = _Lowering(graph, values, profile, itemsize, choose)
+    for equation in graph.equations:
+        lowering.equation(equation)
+    results = tuple(lowering.result(name) for name in graph.outputs)
+    return _with_frees(lowering.steps, results), results
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a named tensor is: a variable, its order in memory, the dimensions it stands for, its elements."""
+
+    variable: str
+    entries: tuple[Entry, ...]
+    logical: tuple[tuple[str, ...], ...]
+    dims: tuple[Dim, ...]
+    element: Element
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of the axes that it was made with."""
+        return {
+            label: axis.size
+            for part, dim in zip(self.logical, self.dims, strict=True)
+            for label, axis in zip(part, dim, strict=True)
+        }
+
+
+class _Lowering:
+    def __init__(
+        self, graph: Graph, values: Mapping[str, int], profile: DeviceProfile, itemsize: int, choose: Choose
+    ) -> None:
+        self.graph, self.profile, self.itemsize, self.choose = graph, profile, itemsize, choose
+        self.values = {**values, **graph.bound}
+        self.steps: list[Step] = []
+        self.taken = set(graph.dims)
+        self.numbered = (f"t{number}" for number in itertools.count(1))
+        elements = of_leaves(graph)
+        self.stored = {
+            leaf.name: _as_declared(leaf.name, leaf.dims, elements[leaf.name]) for leaf in graph.leaves
+        }
+
+    # ---- equations
+
+    def equation(self, equation: Equation) -> None:
+        scope = self.graph.scope(equation)
+        wanted = axes_of_index(equation.left) if equation.name in self.graph.outputs else None
+        start = len(self.steps)
+        value = self.lower(equation.right, scope, wanted)
+        variable = value.ref.name
+        if (
+            len(self.steps) > start
+            and variable == self.steps[-1].equation.name
+            and variable not in self.graph.dims
+        ):
+            self._rename_last(equation.name)
+            variable = equation.name
+        logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
+        missing = set(axes_of_index(equation.left)) - set(value.layout)
+        assert not missing, f"{equation} lost {missing}"
+        dims = self.graph.dims[equation.name]
+        self.stored[equation.name] = _Stored(variable, value.left, logical, dims, value.element)
+
+    def _rename_last(self, name: str) -> None:
+        last = self.steps[-1]
+        self.steps[-1] = replace(last, equation=replace(last.equation, name=name))
+
+    def result(self, name: str) -> Result:
+        stored = self.stored[name]
+        left = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
+        axes = tuple(
+            Axis(label, self.open(axis.size))
+            for part, dim in zip(stored.logical, stored.dims, strict=True)
+            for label, axis in zip(part, dim, strict=True)
+        )
+        value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+        if stored.element is Element.WIDE:  # what leaves is of the working type
+            value = self.convert(value, Element.NUMBER)
+        return Result(name, value.ref, left, axes)
+
+    def open(self, size: Any) -> Any:
+        """The size with what is bound put in: an integer, or an expression in open sizes."""
+        return evaluate(size, self.graph.bound)
+
+    def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
+        """The number of positions along some axes, at the sizes planned for."""
+        return int(product(self._known(sizes[axis]) for axis in axes))
+
+    def _known(self, size: Any) -> int:
+        value = evaluate(size, self.values)
+        if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
+            return max(1, round(float(value)))
+        if not isinstance(value, int):
+            names = ", ".join(sorted(str(name) for name in getattr(value, "free_symbols", ())))
+            raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
+        return value
+
+    # ---- steps
+
+    def emit(
+        self,
+        left: tuple[Entry, ...],
+        right: Expression,
+        operands: Sequence[Value],
+        sizes: Mapping[str, Any],
+        element: Element,
+        arrangement: Arrangement | None = None,
+        flops: bool = False,
+    ) -> Value:
+        """Adds a step; returns its result."""
+        name = next(name for name in self.numbered if name not in self.taken)
+        axes = axes_of_index(left)
+        everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))
+        known = {axis: size for each in operands for axis, size in each.sizes.items()} | dict(sizes)
+        elements = self.count(known, axes)
+        moved = self.itemsize * (elements + sum(self.count(each.sizes, each.layout) for each in operands))
+        seconds = (
+            arrangement.seconds
+            if arrangement is not None
+            else self.profile.pointwise(moved, self.itemsize * elements)
+        )
+        self.steps.append(
+            Step(
+                Equation(name, left, right),
+                tuple(Axis(axis, self.open(known[axis])) for axis in everything),
+                2 * self.count(known, tuple(everything)) if flops else 0,
+                2 * product(known[axis] for axis in everything) if flops else 0,
+                moved,
+                seconds,
+                element,
+                arrangement=arrangement,
+            )
+        )
+        return Value(Ref(name, left), {axis: known[axis] for axis in axes}, element)
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind: numbers become truth values where they are not 0."""
+        if value.element is element:
+            return value
+        if element is Element.TRUTH:
+            right = Call("not_equal", (value.ref, Literal(0)))
+        else:
+            right = Call(next(name for name, each in _CONVERSIONS.items() if each is element), (value.ref,))
+        return self.emit(value.left, right, [value], value.sizes, element)
+
+    def reorder(self, value: Value, left: tuple[Entry, ...]) -> Value:
+        """The value in another order in memory."""
+        if value.ref.index == left:
+            return value
+        return self.emit(left, value.ref, [value], value.sizes, value.element)
+
+    def _ungrouped(self, value: Value) -> Value:
+        """The value with a dimension for each axis, for a step that changes the size of one."""
+        grouped = any(isinstance(entry, tuple) for entry in value.ref.index)
+        return self.reorder(value, value.layout) if grouped else value
+
+    # ---- reading tensors
+
+    def read(self, ref: Ref, scope: Scope) -> Value:
+        """A tensor under the axis names of this reference."""
+        stored = self.stored[ref.name]
+        labels: dict[str, Entry] = {}
+        sizes: dict[str, Any] = {}
+        plain = True
+        for part, dim, entry in zip(stored.logical, stored.dims, ref.index, strict=True):
+            match entry:
+                case str() if len(part) == 1 and entry not in sizes:
+                    labels[part[0]], sizes[entry] = entry, dim_size(dim)
+                case tuple() if len(part) == 1 and not set(entry) & set(sizes):
+                    labels[part[0]] = entry
+                    sizes.update({name: scope[name] for name in entry})
+                case tuple() if componentwise(entry, dim, self.graph.bound) and not set(entry) & set(sizes):
+                    labels.update(zip(part, entry, strict=True))
+                    sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
+                case _:
+                    plain = False
+        if not plain:
+            return self._read_specially(ref, stored, scope)
+        index: list[Entry] = []
+        for each in stored.entries:
+            names = [
+                name
+                for label in ([each] if isinstance(each, str) else each)
+                for name in _names(labels[label])
+            ]
+            index.append(names[0] if len(names) == 1 else tuple(names))
+        return Value(Ref(stored.variable, tuple(index)), sizes, stored.element)
+
+    def _read_specially(self, ref: Ref, stored: _Stored, scope: Scope) -> Value:
+        """Integer indices, gathers, diagonals, and composites read as one axis."""
+        variable = self._in_logical_order(stored)
+        entries: list[Index] = []
+        sizes: dict[str, Any] = {}
+        operands: list[Value] = []
+        for dim, entry in zip(stored.dims, ref.index, strict=True):
+            match entry:
+                case str():
+                    entries.append(entry)
+                    sizes[entry] = dim_size(dim)
+                case tuple():
+                    entries.append(entry)
+                    sizes.update({name: scope[name] for name in entry})
+                case Ref():
+                    inner = self.lower(entry, scope, None)
+                    operands.append(inner)
+                    entries.append(inner.ref)
+                    sizes.update({name: size for name, size in inner.sizes.items() if name not in sizes})
+                case int():
+                    entries.append(entry)
+        read = Ref(variable, tuple(entries), ref.place)
+        axes = axes_of_index(read.index)
+        if all(isinstance(entry, str | tuple) for entry in entries) and _distinct(read.index):
+            return Value(read, sizes, stored.element)
+        operands.append(Value(Ref(variable, axes), sizes, stored.element))
+        return self.emit(axes, read, operands, sizes, stored.element)
+
+    def _in_logical_order(self, stored: _Stored) -> str:
+        """A variable with one dimension for each of the tensor, in order."""
+        wanted = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
+        if stored.entries == wanted:
+            return stored.variable
+        value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+        return self.reorder(value, wanted).ref.name
+
+    # ---- expressions
+
+    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
+        """The value of an expression; `wanted` is the order in memory that would suit."""
+        match expression:
+            case Ref():
+                return self.read(expression, scope)
+            case _ if is_scalar(expression):
+                number = self.scalar(expression, scope)
+                return self.emit((), number, [], {}, of_number(number))
+            case Contraction(factors, ()) if any(map(_is_reciprocal, factors[1:])):
+                return self.quotient(factors, scope, wanted)
+            case Contraction():
+                return self.contract(expression, scope, wanted)
+            case Call():
+                return self.call(expression, scope, wanted)
+        raise AssertionError(expression)
+
+    def scalar(self, expression: Expression, scope: Scope) -> Expression:
+        """A number, with the sizes it speaks of put in."""
+        if isinstance(expression, Size):
+            return size_expression(self.open(scope[expression.axis]))
+        return transform(expression, lambda part: self.scalar(part, scope))
+
+    def inner(self, expression: Expression, scope: Scope) -> Scope:
+        """The scope inside a binder."""
+        found = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+        return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
+
+    # ---- contractions
+
+    def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None) -> Value:
+        scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
+        scalars, values = self._factors(expression.factors, scope)
+        return self.multiply(values, scalars, expression.summed, wanted)
+
+    def _factors(self, factors: Sequence[Expression], scope: Scope) -> tuple[list[Expression], list[Value]]:
+        """The numbers among the factors of a product, and the tensors."""
+        scalars = [self.scalar(factor, scope) for factor in factors if is_scalar(factor)]
+        return scalars, [self.lower(factor, scope, None) for factor in factors if not is_scalar(factor)]
+
+    def multiply(
+        self, values: list[Value], scalars: list[Expression], summed: tuple[str, ...], wanted: Layout | None
+    ) -> Value:
+        """The product of tensors and numbers, summed over some axes."""
+        values = self._sum_alone(values, set(summed))
+        exact = [each for each in values if _is_exact(each)]
+        if (
+            exact
+            and len(exact) < len(values)
+            and (not summed or len(exact) == 1)
+            and len(exact) + len(scalars) > 1
+        ):
+            together = self.multiply(exact, scalars, (), None)
+            values, scalars = [together, *(each for each in values if each not in exact)], []
+        element = max(Element.WHOLE, *(each.element for each in values), *map(of_number, scalars))
+        values = [self.convert(each, element) for each in values]
+        kept = frozenset(axis for each in values for axis in each.layout) - set(summed)
+        if scalars:
+            smallest = min(range(len(values)), key=lambda n: self.count(values[n].sizes, values[n].layout))
+            values[smallest] = self._scaled(values[smallest], scalars)
+        if len(values) == 1:
+            return values[0]
+        sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+        wanted = wanted if wanted is not None and set(wanted) == kept else None
+        problem = Problem(
+            tuple(each.layout for each in values),
+            kept,
+            wanted,
+            {axis: self.count(sizes, (axis,)) for axis in sizes},
+            self.profile,
+            self.itemsize,
+        )
+        return self.build(self.choose(problem), values, sizes, wanted)
+
+    def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
+        """Sums the axes that only one factor has, which never hurts; truth values are counted."""
+        reduced: list[Value] = []
+        holders = Counter(axis for each in values for axis in set(each.layout))
+        for each in values:
+            alone = tuple(axis for axis in each.layout if axis in summed and holders[axis] == 1)
+            if alone:
+                each = self.convert(each, max(each.element, Element.WHOLE))
+                left = tuple(axis for axis in each.layout if axis not in alone)
+                right = Contraction((each.ref,), tuple(sorted(alone)))
+                each = self.emit(left, right, [each], each.sizes, each.element)
+            reduced.append(each)
+        return reduced
+
+    def _scaled(self, value: Value, scalars: list[Expression]) -> Value:
+        """The value times some numbers; it is divided by one that may be 0."""
+        below = [each for each in scalars if _may_divide_by_zero(each)]
+        factors = [*(each for each in scalars if each not in below), value.ref, *below]
+        return self.emit(value.left, product_of(factors), [value], value.sizes, value.element)
+
+    # ---- divisions
+
+    def quotient(self, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None) -> Value:
+        """A product that sums nothing, from left to right: in `a * b / c * d` the division is one."""
+        last = max(n for n, factor in enumerate(factors) if _is_reciprocal(factor))
+        value = self._divided(*self._division(factors[: last + 1], scope, wanted))
+        scalars, values = self._factors(factors[last + 1 :], scope)
+        return self.multiply([value, *values], scalars, (), wanted) if scalars or values else value
+
+    def _division(
+        self, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None
+    ) -> tuple[_Operand, _Operand]:
+        """What is divided in `a * b / c`, and by what."""
+        *above, below = factors
+        assert isinstance(below, Call)
+        numerator = self.operand(product_of(above), scope, wanted, scaled=True)
+        return numerator, self.operand(below.arguments[0], scope, wanted)
+
+    def _divided(self, above: _Operand, below: _Operand) -> Value:
+        return self.combine("reciprocal", _quotient, [above, below])
+
+    def floor(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        """The largest integer not above: of integers divided by one, without a fraction in between."""
+        match call.arguments[0]:
+            case Contraction((_, *_, last) as factors, ()) if _is_reciprocal(last):
+                above, below = self._division(factors, scope, wanted)
+                if above.value is not None and above.is_whole and _is_whole_divisor(below):
+                    return self.combine(
+                        "floor", lambda *of: replace(call, arguments=(_quotient(*of),)), [above, below]
+                    )
+                value = self._divided(above, below)
+            case argument:
+                value = self.lower(argument, scope, wanted)
+        if value.element <= Element.WHOLE:
+            return self.convert(value, Element.WHOLE)
+        return self.emit(value.left, replace(call, arguments=(value.ref,)), [value], {}, value.element)
+
+    # ---- calls
+
+    def call(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        function = FUNCTIONS[call.function]
+        match call.function:
+            case "cast" | "widen" | "int64" as name:
+                return self.convert(self.lower(call.arguments[0], scope, wanted), _CONVERSIONS[name])
+            case "floor":
+                return self.floor(call, scope, wanted)
+            case "index":
+                (axis,) = call.axes
+                return self.emit((axis,), call, [], {axis: scope[axis]}, Element.WHOLE)
+            case "concat":
+                return self.concat(call, scope)
+            case "onehot":
+                return self.onehot(call, scope)
+        if function.kind == "pointwise":
+            return self.pointwise(call, scope, wanted)
+        if function.kind == "structure":
+            return self.move(call, scope)
+        return self.over_axes(call, scope, function.kind == "reduction", wanted)
+
+    def _normed(self, call: Call, scope: Scope) -> Value | None:
+        """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
+        match call:
+            case Call(
+                "add", (Contraction(factors, ()), Ref() as bias) | (Ref() as bias, Contraction(factors, ()))
+            ) if len(factors) == 2:
+                gain = next((each for each in factors if isinstance(each, Ref)), None)
+                norm = next((each for each in factors if isinstance(each, Call)), None)
+            case _:
+                return None
+        if gain is None or norm is None or norm.function != "normalize" or len(norm.axes) != 1:
+            return None
+        if gain.index != norm.axes or bias.index != norm.axes:
+            return None
+        value = self.lower(norm.arguments[0], self.inner(norm.arguments[0], scope), None)
+        affine = [self.read(each, scope) for each in (gain, bias)]
+        element = max(Element.WIDE, value.element, *(each.element for each in affine))
+        value, *affine = [self.convert(each, element) for each in (value, *affine)]
+        return self._apply(norm, value, norm.axes, False, scope, element, affine)
+
+    def pointwise(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        normed = self._normed(call, scope)
+        if normed is not None:
+            return normed
+        operands = [self.operand(each, scope, wanted, call.function == "add") for each in call.arguments]
+        if call.function == "where":
+            return self.where(call, self.lower(call.arguments[0], scope, wanted), operands[1:])
+        if call.function == "not_equal" and _is_truth(operands):
+            assert operands[0].value is not None
+            return operands[0].value
+        if call.function == "add":
+            operands = self._exact_together(operands)
+        rule = "square" if _keeps_whole(call) else call.function
+        return self.combine(rule, lambda *each: replace(call, arguments=each), operands)
+
+    def _exact_together(self, terms: list[_Operand]) -> list[_Operand]:
+        """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
+        exact = [each for each in terms if each.value is None or _is_exact(each.value)]
+        if not 1 < len(exact) < len(terms) or all(each.value is None for each in exact):
+            return terms
+        total = self.combine("add", lambda *each: Call("add", each), exact)
+        return [*(each for each in terms if each not in exact), _Operand(total)]
+
+    def operand(
+        self, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
+    ) -> _Operand:
+        """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
+        if is_scalar(expression):
+            return _Operand(None, (self.scalar(expression, scope),))
+        if scaled and isinstance(expression, Contraction) and not expression.summed:
+            factors = expression.factors
+            tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
+            if len(tensors) == 1 and not (tensors[0] and _is_reciprocal(factors[tensors[0]])):
+                (at,) = tensors
+                numbers = [self.scalar(f, scope) for n, f in enumerate(factors) if n != at]
+                value = self.lower(factors[at], scope, wanted)
+                return _Operand(value, tuple(numbers[:at]), tuple(numbers[at:]))
+        return _Operand(self.lower(expression, scope, wanted))
+
+    def where(self, call: Call, condition: Value, choices: Sequence[_Operand]) -> Value:
+        """The condition is true or false, or else a number that is not 0."""
+        operand = _Operand(self.convert(condition, Element.TRUTH))
+        return self.combine("where", lambda *each: replace(call, arguments=each), choices, [operand])
+
+    def combine(
+        self,
+        rule: str,
+        written: Callable[..., Expression],
+        operands: Sequence[_Operand],
+        first: Sequence[_Operand] = (),
+    ) -> Value:
+        """A pointwise step of operands brought together by the row `rule`, after some that are as they are."""
+        tensors = [each.value.element for each in operands if each.value is not None]
+        element, result = meeting(rule, tensors, [number for each in operands for number in each.numbers])
+        brought = [*first, *(self._brought(each, element) for each in operands)]
+        values = [each.value for each in brought if each.value is not None]
+        left = self._common_order(values) if values else ()
+        return self.emit(left, written(*(each.expression for each in brought)), values, {}, result)
+
+    def _brought(self, operand: _Operand, element: Element) -> _Operand:
+        value = operand.value
+        return operand if value is None else replace(operand, value=self.convert(value, element))
+
+    def _common_order(self, values: list[Value]) -> tuple[Entry, ...]:
+        """The order of the largest operand; grouped as it is if all are grouped so."""
+        if len({each.ref.index for each in values}) == 1:
+            return values[0].left
+        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
+        return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
+
+    def over_axes(self, call: Call, scope: Scope, reduces: bool, wanted: Layout | None) -> Value:
+        asked = None if reduces else wanted
+        value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked)
+        element, result = meeting(call.function, [value.element])
+        value = self.convert(value, element)
+        axes = tuple(axis for axis in value.layout if axis in call.axes)
+        if call.function == "prod" and len(axes) > 1:
+            for axis in axes:
+                value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope, result)
+            return value
+        if not reduces and len(axes) > 1:
+            rest = tuple(axis for axis in value.layout if axis not in axes)
+            value = self.reorder(value, (*rest, axes))
+        return self._apply(replace(call, axes=axes), value, axes, reduces, scope, result)
+
+    def _apply(
+        self,
+        call: Call,
+        value: Value,
+        axes: tuple[str, ...],
+        reduces: bool,
+        scope: Scope,
+        result: Element,
+        more: Sequence[Value] = (),
+    ) -> Value:
+        index = value.left
+        whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
+        left: tuple[Entry, ...] = index if whole else value.layout
+        if reduces:
+            left = tuple(entry for entry in left if entry not in axes and entry != axes)
+        options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
+        right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
+        return self.emit(left, right, [value, *more], value.sizes, result)
+
+    def concat(self, call: Call, scope: Scope) -> Value:
+        axis = call.axes[0]
+        values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
+        element, result = meeting("concat", [each.element for each in values])
+        values = [self.convert(each, element) for each in values]
+        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
+        left = ordered(
+            {name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size)
+        )
+        sizes = {name: size for each in values for name, size in each.sizes.items()}
+        sizes[axis] = scope_of(call, self.graph.dims, self.graph.agree, self.graph.bound)[axis]
+        right = replace(call, arguments=tuple(each.ref for each in values))
+        return self.emit(left, right, values, sizes, result)
+
+    def onehot(self, call: Call, scope: Scope) -> Value:
+        """1 where a position is the one told; what is no integer is compared with the positions."""
+        (axis,) = call.axes
+        value = self.lower(call.arguments[0], scope, None)
+        if value.element in (Element.SHORT, Element.WHOLE):
+            right = replace(call, arguments=(value.ref,))
+            return self.emit((*value.layout, axis), right, [value], {axis: scope[axis]}, Element.NUMBER)
+        places = self.call(Call("index", (), (axis,)), scope, None)
+        operands = [_Operand(value), _Operand(places)]
+        return self.convert(
+            self.combine("equal", lambda *each: Call("equal", each), operands), Element.NUMBER
+        )
+
+    def move(self, call: Call, scope: Scope) -> Value:
+        """roll and pad: the same axes, moved along some of them."""
+        argument = call.arguments[0]
+        inside = self.inner(argument, scope)
+        value = self._ungrouped(self.lower(argument, inside, None))
+        sizes = dict(value.sizes)
+        options: list[tuple[str, tuple[Expression, ...]]] = []
+        filling: list[Element] = []
+        for name, values in call.options:
+            numbers = tuple(self.scalar(each, inside) for each in values)
+            options.append((name, numbers))
+            if call.function == "pad" and name in option_axes(call):
+                before, after = (self.open(scalar_size(each, inside)) for each in numbers)
+                sizes[name] = sizes[name] + before + after
+            elif call.function == "pad":
+                filling = [of_number(each) for each in numbers]
+        value = self.convert(value, meeting(call.function, [value.element], filling)[0])
+        right = replace(call, arguments=(value.ref,), options=tuple(options))
+        return self.emit(value.layout, right, [value], sizes, value.element)
+
+    def build(
+        self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None
+    ) -> Value:
+        """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
+        made, asked = list(values), self._asked(order, len(values), wanted)
+        for number, pair in enumerate(order):
+            way, a, b = pair.way, made[pair.first], made[pair.second]
+            left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
+            order_asked = asked.get(len(values) + number)
+            if way.kind == "multiply" and order_asked is not None:
+                left = ordered(flatten(way.result), order_asked)
+            right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
+            made.append(self.emit(left, right, [a, b], sizes, a.element, way, True))
+        return made[-1]
+
+    def _asked(self, order: Order, count: int, wanted: Layout | None) -> dict[int, Layout]:
+        """The order in memory that the reader of each intermediate would like, by its number."""
+        asked = {} if wanted is None else {count + len(order) - 1: wanted}
+        for number, pair in reversed(list(enumerate(order, count))):
+            way = pair.way
+            if way.kind != "multiply":
+                asked[pair.first] = flatten((way.batch, way.rows, way.summed))
+                asked[pair.second] = flatten((way.batch, way.summed, way.columns))
+            elif number in asked:
+                asked[pair.first] = asked[pair.second] = asked[number]
+        return asked
+
+
+# ---------------------------------------------------------------------------- small things
+
+
+def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:
+    """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct."""
+    logical = tuple(tuple(f"{n}.{m}" for m in range(len(dim))) for n, dim in enumerate(dims))
+    entries = tuple(part[0] if len(part) == 1 else part for part in logical)
+    return _Stored(name, entries, logical, dims, element)
+
+
+def _is_exact(value: Value) -> bool:
+    """Whether rounding the value to the working type may lose something."""
+    return Element.TRUTH < value.element < Element.NUMBER
+
+
+def _is_reciprocal(factor: Expression) -> bool:
+    return isinstance(factor, Call) and factor.function == "reciprocal"
+
+
+def _may_divide_by_zero(number: Expression) -> bool:
+    """Whether a number is the reciprocal of one that is 0, or not known yet."""
+    return _is_reciprocal(number) and not scalar_value(number.arguments[0])  # type: ignore[union-attr]
+
+
+def _quotient(above: Expression, below: Expression) -> Expression:
+    return product_of([above, Call("reciprocal", (below,))])
+
+
+def _is_whole_divisor(operand: _Operand) -> bool:
+    """Whether integers can be divided by it: a whole number, and not 0."""
+    return operand.value is None and operand.is_whole and scalar_value(operand.before[0]) != 0
+
+
+def _is_truth(operands: Sequence[_Operand]) -> bool:
+    """Whether these are a truth value and 0, compared."""
+    first, second = operands
+    truth = first.value is not None and first.value.element is Element.TRUTH
+    return truth and second.value is None and scalar_value(second.before[0]) == 0
+
+
+def _keeps_whole(call: Call) -> bool:
+    """Whether a power of integers is one that 64 bits hold for any positions: up to the third."""
+    if call.function != "power" or not is_scalar(call.arguments[1]):
+        return False
+    exponent = scalar_value(call.arguments[1])
+    return isinstance(exponent, int) and 0 <= exponent <= 3
+
+
+def _names(entry: Entry) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry
+
+
+def _distinct(index: tuple[Index, ...]) -> bool:
+    flat = [name for entry in index for name in (_names(entry) if isinstance(entry, str | tuple) else ())]
+    return len(flat) == len(set(flat))
+
+
+def _with_frees(steps: list[Step], results: tuple[Result, ...]) -> tuple[Step, ...]:
+    """Notes after which step each intermediate is needed no more."""
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for ref in references(step.equation.right):
+            last[ref.name] = number
+    frees: list[list[str]] = [[] for _ in steps]
+    for name in {step.equation.name for step in steps} - {each.value.name for each in results}:
+        if name in last:
+            frees[last[name]].append(name)
+    return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
+
+
+def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], itemsize: int) -> int:
+    """Bytes of all tensors alive at the worst step, leaves included."""
+    known = {**values, **graph.bound}
+    alive = sum(int(product(evaluate(size, known) for size in leaf.shape)) for leaf in graph.leaves)
+    peak, held = alive, dict[str, int]()
+    for step in steps:
+        axes = {axis.name: axis.size for axis in step.axes}
+        name = step.equation.name
+        held[name] = int(product(evaluate(axes[axis], known) for axis in axes_of_index(step.equation.left)))
+        alive += held[name]
+        peak = max(peak, alive)
+        alive -= sum(held[each] for each in step.frees)
+    return peak * itemsize

@@ -1,0 +1,4 @@
+"""Source to results.
+
+In: a graph and arrays. Out: arrays; planned when first seen, and kept.
+"""

@@ -1,0 +1,632 @@
+"""A graph that runs: plans when it first sees the sizes, then calls the generated function."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ..dtypes import element_type, real_type
+from ..emitting.program import planned
+from ..emitting.source import FUNCTION_NAME, has_dropout
+from ..errors import BackendError, DtypeError, Place, ShapeError, near
+from ..graph.elements import holding, of_dtype
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape import dim_size, scope_of
+from ..language.equation import locate
+from ..language.expression import Call, subexpressions
+from ..operations.functions import FUNCTIONS, Element
+from ..planning.calibration import profile_of
+from ..planning.device import DeviceProfile
+from ..planning.planner import whole_sizes
+from ..planning.plans import Plan
+from ..protocol import Backend, backend_of, is_offered, load_backend
+from ..sizes import evaluate, solve_size
+
+__all__ = ["Executable", "compile", "module", "to_backend"]
+
+SHAPES, PLANS = 4096, 256
+"""How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
+
+_numbers = itertools.count(1)
+
+
+def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
+    """What source of our own defines under a name; tracebacks show it for as long as it lives."""
+    filename = f"<tensornet {title}>"
+    known = dict(names)
+    exec(_builtin_compile(source, filename, "exec"), known)
+    found = known[name]
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    weakref.finalize(found, linecache.cache.pop, filename, None).atexit = False
+    return found
+
+
+def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
+    """The generated function of a plan; its source shows in tracebacks and debuggers."""
+    names: dict[str, Any] = dict(backend.namespace())
+    names["functions"] = {
+        row.name: dict(row.implementations)[backend.name]
+        for row in FUNCTIONS.values()
+        if backend.name in dict(row.implementations)
+    }
+    function: Callable[..., Any] = define(found.code, f"plan {next(_numbers)}", FUNCTION_NAME, names)
+    return function
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a function is asked for: for sizes of about these lengths, in powers of two.
+
+    It is planned at `hints`, the sizes that were seen first.
+    """
+
+    graph: Graph
+    backend: Backend
+    device: str
+    dtype: str
+    memory_limit: int | None
+    lengths: tuple[tuple[str, int], ...]
+    profile: DeviceProfile
+    functions: tuple[tuple[str, int], ...]
+    hints: Mapping[str, int] = field(compare=False)
+
+
+@functools.lru_cache(maxsize=PLANS)
+def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
+    """The plan and its function, made once for all modules and compiled functions that ask for the same."""
+    found = planned(
+        wanted.graph,
+        wanted.hints,
+        wanted.backend,
+        wanted.device,
+        wanted.dtype,
+        wanted.profile,
+        wanted.memory_limit,
+    )
+    return found, function_of(found, wanted.backend)
+
+
+def _registered(backend: str) -> Iterator[tuple[str, int]]:
+    """The functions of the user's own on a backend, as they are now.
+
+    By identity, for a callable need not hash; what was made with one keeps it, so that no other takes its place.
+    """
+    for row in FUNCTIONS.values():
+        for name, function in row.implementations:
+            if name == backend:
+                yield row.name, id(function)
+
+
+class Executable:
+    """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
+
+    One that holds its parameters is called as `f(*inputs)`. The first call plans at the sizes it
+    sees. A call at sizes within a factor of two or so runs the same function; one far away plans
+    again, so that a plan for a large batch does not serve a small one. Every call looks at what it
+    is given: arrays of a kind not seen before, by shape, element type, library and device, are
+    checked. It can be pickled, and then plans anew.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backend: str | Backend,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        memory_limit: int | None = None,
+        params: Mapping[str, Any] | None = None,
+        plan_at: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph, self.backend = graph, load_backend(backend)
+        self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
+        self._device, self._dtype, self._memory_limit = device, dtype, memory_limit
+        self._plan_at = whole_sizes(graph, plan_at or {})
+        self._inputs = [leaf.name for leaf in graph.inputs]
+        self._parameters = [leaf.name for leaf in graph.parameters]
+        self._params = params
+        self._held = None if params is None else [params[name] for name in self._parameters]
+        self._kind = self.backend.kind
+        self._by_kind: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
+        self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
+        self._constants: dict[tuple[str, str], list[Any]] = {}
+        self._last: Plan | None = None
+        self.takes_training = has_dropout(graph)
+
+    def __repr__(self) -> str:
+        return f"<Executable of {self.graph!r} on {self.backend.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of; the plans and their functions are made again."""
+        return {
+            "graph": self.graph,
+            "backend": self.backend.name if is_offered(self.backend.name) else self.backend,
+            "device": self._device,
+            "dtype": self._dtype,
+            "memory_limit": self._memory_limit,
+            "params": self._params,
+            "plan_at": self._plan_at,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Executable.__init__(self, **state)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan last made, or one for any sizes where none is made yet."""
+        if self._last is None:
+            self.planned(self._plan_at, self._device or self.backend.device(), self._dtype or "float32")
+        assert self._last is not None
+        return self._last
+
+    def __call__(self, *arguments: Any, training: bool = False) -> Any:
+        """Runs the graph.
+
+        Args:
+            *arguments: the parameters, name to array as `tensornet.init` returns them, unless they
+                are held; then the inputs, in order.
+            training: whether dropout drops.
+
+        Raises:
+            ShapeError: an array has the wrong shape; one is missing, or there is one too many.
+            DtypeError: the arrays are of two floating types.
+            BackendError: an array belongs to another library or device.
+        """
+        held = self._held
+        inputs = arguments[1:] if held is None else arguments
+        if len(arguments) != len(self._inputs) + (held is None):
+            raise self._wrong_count(len(inputs), bool(arguments))
+        parameters = self._values(arguments[0]) if held is None else held
+        return self.run([*inputs, *parameters], training)
+
+    def _wrong_count(self, count: int, parameters: bool) -> ShapeError:
+        names = ", ".join(self._inputs)
+        called = ", ".join([*(["parameters"] if self._held is None else []), *self._inputs])
+        return ShapeError(
+            f"the function takes {len(self._inputs)} input(s) ({names}), not {count}",
+            fix=f"call f({called})",
+        )
+
+    def _values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """The parameters in order."""
+        if hasattr(parameters, "keys") and len(parameters) == len(self._parameters):
+            try:
+                return [parameters[name] for name in self._parameters]
+            except KeyError:
+                pass
+        raise _wrong_names(self.graph, parameters)
+
+    def run(self, arrays: list[Any], training: bool = False) -> Any:
+        """Runs the graph on inputs and parameters, in order."""
+        function, constants = self._ready(arrays)
+        if self.takes_training:
+            return function(*arrays, *constants, training=training)
+        return function(*arrays, *constants)
+
+    def function(self, arrays: list[Any]) -> Callable[..., Any]:
+        """The generated function for arrays of this kind, checked when the kind is new."""
+        return self._ready(arrays)[0]
+
+    def _ready(self, arrays: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        """The generated function for arrays of this kind, and the constants on their device."""
+        try:
+            kind = (self._autocasts(arrays), *map(self._kind, arrays))
+        except AttributeError:
+            raise self._not_arrays(arrays) from None
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = self._prepare(arrays), self._constants_on(arrays)
+            if len(self._by_kind) >= SHAPES:
+                self._by_kind.clear()
+            self._by_kind[kind] = found
+        return found
+
+    def planned(
+        self,
+        sizes: Mapping[str, int],
+        device: str,
+        dtype: str,
+        seen: Mapping[str, Element] = MappingProxyType({}),
+    ) -> Callable[..., Any]:
+        """The function planned for about these sizes, and for leaves that were seen to hold this."""
+        hints = {name: max(1, size) for name, size in sorted(sizes.items())}
+        lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
+        about = device, dtype, tuple(seen.values()), lengths
+        found = self._by_size.get(about)
+        if found is None:
+            wanted = _Wanted(
+                holding(self.graph, seen), self.backend, device, dtype, self._memory_limit, lengths,
+                profile_of(self.backend, device), tuple(_registered(self.backend.name)), MappingProxyType(hints),
+            )  # fmt: skip
+            if len(self._by_size) >= PLANS:
+                self._by_size.clear()
+            found = self._by_size[about] = _made(wanted)
+        self._last, function = found
+        return function
+
+    def _prepare(self, arrays: Sequence[Any]) -> Callable[..., Any]:
+        """Checks arrays of a new kind and finds the function for them."""
+        self._check_library(arrays)
+        self._check_device(arrays)
+        sizes = self.sizes(arrays)
+        self.graph.check_at(sizes)
+        if 0 in sizes.values():
+            _check_choices(self.graph, sizes)
+        dtypes = self._dtypes(arrays)
+        if not self._autocasts(arrays):
+            _check_dtypes(dtypes, self.backend)
+        working = self._working_dtype(arrays)
+        device = self._device or (self.backend.device(arrays[0]) if arrays else self.backend.device())
+        seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
+        return self.planned(sizes, device, self._dtype or working, seen)
+
+    def _autocasts(self, arrays: Sequence[Any]) -> bool:
+        return bool(arrays) and self.backend.autocasts(arrays[0])
+
+    def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
+        """The element type of each array given, by name."""
+        return {
+            leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
+        }
+
+    def _working_dtype(self, arrays: Sequence[Any]) -> str:
+        """The one floating type of the arrays; complex beside real is complex."""
+        dtypes = list(self._dtypes(arrays).values())
+        found = [dtype for kind in ("complex", "float") for dtype in dtypes if kind in dtype]
+        return found[0] if found else self._dtype or "float32"
+
+    def _constants_on(self, arrays: Sequence[Any]) -> list[Any]:
+        if not self.graph.constants:
+            return []
+        device = self.backend.device(arrays[0]) if arrays else self.backend.device()
+        dtype = self._working_dtype(arrays)
+        if (device, dtype) not in self._constants:
+            self._constants[device, dtype] = [
+                constant_array(leaf, self.backend, dtype, device) for leaf in self.graph.constants
+            ]
+        return self._constants[device, dtype]
+
+    def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
+        given = list(zip(self.leaves, arrays, strict=False))
+        wrong = next(((leaf.name, array) for leaf, array in given if not hasattr(array, "shape")), None)
+        if wrong is None:
+            self._check_library(arrays)
+            raise AssertionError(f"arrays of {self.backend.name} that are none")
+        return BackendError(
+            f"'{wrong[0]}' is a {type(wrong[1]).__name__}, not an array of {self.backend.name}",
+            fix="pass arrays",
+        )
+
+    def _check_library(self, arrays: Sequence[Any]) -> None:
+        for leaf, array in zip(self.leaves, arrays, strict=False):
+            found = backend_of(array)
+            if found.name != self.backend.name:
+                raise BackendError(
+                    f"'{leaf.name}' is an array of {found.name}, and the graph is compiled for {self.backend.name}",
+                    fix=f"tensornet.to_backend(arrays, '{self.backend.name}'), or compile for {found.name}",
+                )
+            if (
+                found.name == "numpy" and getattr(array, "__array_priority__", 0) > 0
+            ):  # a matrix, a masked one
+                raise BackendError(
+                    f"'{leaf.name}' is a {type(array).__name__}, with an arithmetic of its own",
+                    fix="pass numpy.asarray(…) of it",
+                )
+
+    def _check_device(self, arrays: Sequence[Any]) -> None:
+        """Refuses arrays on two devices; a lone number on the processor goes with any."""
+        places = [
+            (leaf.name, device)
+            for leaf, array in zip(self.leaves, arrays, strict=False)
+            if (device := self.backend.device(array)) != "cpu" or array.ndim
+        ]
+        for name, device in places:
+            if device != places[0][1]:
+                raise BackendError(
+                    f"'{name}' is on {device}, and '{places[0][0]}' on {places[0][1]}",
+                    fix=f"tensornet.to_backend(arrays, '{self.backend.name}', device=…) moves arrays",
+                )
+
+    def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """The open sizes that the shapes imply; checks every dimension on the way."""
+        return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
+
+
+def _wrong_names(graph: Graph, given: Any) -> ShapeError:
+    """The error for parameters that are not those of the graph."""
+    known = [leaf.name for leaf in graph.parameters]
+    if not hasattr(given, "keys"):
+        inputs = "".join(f", {leaf.name}" for leaf in graph.inputs)
+        fix = f"call f(parameters{inputs}), or hold them: tensornet.compile(graph, params=…)"
+        return ShapeError(f"the parameters are a {type(given).__name__}, not arrays by their names", fix=fix)
+    missing = [name for name in known if name not in given]
+    unknown = [str(name) for name in given if name not in known]
+    parts = [(missing, "missing"), (unknown, "unknown")]
+    message = "; ".join(f"{_listed(names)} {what}" for names, what in parts if names)
+    return ShapeError(
+        message, fix=f"{near(unknown[0], missing or known) if unknown else ''}the graph has {_few(known)}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = _few([f"'{name}'" for name in names])
+    return f"the parameter {quoted} is" if len(names) == 1 else f"the parameters {quoted} are"
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:6]) or "no parameters"
+    return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
+
+
+def fitting(
+    graph: Graph, params: Mapping[str, Any], backend: Backend, dtype: str | None, device: str | None
+) -> dict[str, Any]:
+    """The parameters of a graph as arrays of a backend, in order.
+
+    Raises:
+        ShapeError: one is missing or unknown, or has another shape than the graph says.
+    """
+    names = [leaf.name for leaf in graph.parameters]
+    if not hasattr(params, "keys") or set(params.keys()) != set(names):
+        raise _wrong_names(graph, params)
+    arrays = to_backend({name: params[name] for name in names}, backend, dtype=dtype, device=device)
+    sizes_from_shapes(graph, graph.parameters, [tuple(array.shape) for array in arrays.values()])
+    return arrays
+
+
+def sizes_from_shapes(
+    graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]
+) -> dict[str, int]:
+    """The open sizes implied by the shapes of the leaves.
+
+    Raises:
+        ShapeError: a shape does not fit the equations, or two of them disagree.
+    """
+    known: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    dims: list[tuple[Leaf, int, Any, int]] = []
+    lead: dict[str, tuple[tuple[int, ...], str]] = {}
+    for leaf, shape in zip(leaves, shapes, strict=False):
+        shape = _without_lead(leaf, shape, lead)
+        for position, (dim, size) in enumerate(zip(leaf.dims, shape, strict=True)):
+            dims.append((leaf, position, dim_size(dim), size))
+    for _ in range(len(dims) + 1):
+        before = len(known)
+        for leaf, _position, formula, size in dims:
+            solved = solve_size(evaluate(formula, {**graph.bound, **known}), size)
+            if solved is not None and solved[0] not in known:
+                known[solved[0]] = solved[1]
+                origin[solved[0]] = leaf.name
+        if len(known) == before:
+            break
+    for leaf, position, formula, size in dims:
+        expected = evaluate(formula, {**graph.bound, **known})
+        if expected != size:
+            raise _wrong_size(leaf, position, expected, size, origin)
+    return {name: known[name] for name in graph.open_sizes if name in known}
+
+
+def _without_lead(
+    leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]
+) -> tuple[int, ...]:
+    """The shape with the axes that `...` stands for made one."""
+    at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == "..."), None)
+    if at is None:
+        if len(shape) != len(leaf.dims):
+            raise _wrong_rank(leaf, shape)
+        return shape
+    after = len(leaf.dims) - at - 1
+    if len(shape) < len(leaf.dims) - 1:
+        raise _wrong_rank(leaf, shape)
+    leading = shape[at : len(shape) - after]
+    known = lead.setdefault("...", (leading, leaf.name))
+    if known[0] != leading:
+        raise ShapeError(f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'")
+    return (*shape[:at], math.prod(leading), *shape[len(shape) - after :])
+
+
+def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
+    text = str(leaf)
+    return ShapeError(
+        f"'{leaf.name}' has shape {shape}: {len(shape)} dimension(s), where the equations read {len(leaf.dims)}",
+        Place(text, 1, 0, len(text.split(":")[0])),
+        "pass an array with a dimension for each axis",
+    )
+
+
+def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
+    names = ",".join(axis.name for axis in leaf.dims[position])
+    text = f"{leaf.name}[{', '.join(','.join(axis.name for axis in dim) for dim in leaf.dims)}]"
+    column = len(leaf.name) + 1 + sum(len(",".join(a.name for a in dim)) + 2 for dim in leaf.dims[:position])
+    why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
+    return ShapeError(
+        f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
+        Place(text, 1, column, len(names)),
+        f"pass '{leaf.name}' with {expected} positions along dimension {position}",
+    )
+
+
+def _check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Refuses the largest or the smallest of nothing."""
+    known = {**graph.bound, **sizes}
+    for equation in graph.equations:
+        for part in subexpressions(equation.right):
+            if not isinstance(part, Call) or part.function not in ("max", "min", "hardmax"):
+                continue
+            scope = scope_of(part.arguments[0], graph.dims, graph.agree, graph.bound)
+            for axis in part.axes:
+                if evaluate(scope[axis], known) == 0:
+                    raise ShapeError(
+                        f"axis '{axis}' has no positions, and {part.function} takes one of them",
+                        locate(part.place, axis),
+                        f"pass arrays with at least one position along '{axis}'",
+                    )
+
+
+def _check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
+    """All numbers are of one precision; integers and truth values may stand beside them."""
+    for name, dtype in dtypes.items():
+        if not any(kind in dtype for kind in ("float", "int", "bool", "complex")):
+            raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")
+    floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
+    for (one, first), (other, second) in itertools.pairwise(floating.items()):
+        if real_type(first) != real_type(second):
+            raise DtypeError(
+                f"'{one}' is {first} and '{other}' is {second}: numbers are all of one floating type",
+                fix=f"tensornet.to_backend(params, '{backend.name}', dtype='{first}'), or convert '{one}'",
+            )
+
+
+def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:
+    """The value of a constant; floating ones in float32, or in float64 where the working type is."""
+    assert leaf.value is not None
+    array = leaf.value.array()
+    wide = "float64" if real_type(dtype) == "float64" else "float32"
+    return backend.asarray(array.copy(), wide if array.dtype.kind == "f" else None, device)
+
+
+_builtin_compile = compile  # the name is taken below
+
+
+def compile(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str | None = None,
+    memory_limit: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    **sizes: int,
+) -> Executable:
+    """Makes a function of a graph, called as `f(parameters, *inputs)`.
+
+    With `params` the function holds the parameters, and is called as `f(*inputs)`.
+
+    Args:
+        graph: a layer or a model.
+        backend: "numpy", "torch" or "cupy"; the arrays must be of that library.
+        device: where to plan for; that of the arrays if not given.
+        dtype: the element type to plan for; that of the arrays if not given.
+        memory_limit: bytes that may be alive at once.
+        params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        **sizes: values for open sizes, and no others are taken then; one left out is read from the
+            arrays at each call.
+
+    Raises:
+        BackendError: there is no such backend.
+        ShapeError: a size is given that is not open, or `params` do not fit.
+        EquationError: `outputs` names what the graph does not compute.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> f = tn.compile(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), backend="numpy")
+        >>> f({"W": np.eye(2)}, np.array([[1.0, 2.0]]))
+        array([[1., 2.]])
+    """
+    chosen = load_backend(backend)
+    chosen.namespace()
+    graph = _asked_for(graph, outputs, sizes)
+    held = None if params is None else fitting(graph, params, chosen, dtype, device)
+    return Executable(graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit, params=held)
+
+
+def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
+    """The graph with the outputs and the sizes that a caller gives."""
+    graph = graph if outputs is None else graph.select(outputs)
+    return graph.bind(**sizes) if sizes else graph
+
+
+def module(
+    graph: Graph,
+    /,
+    *,
+    seed: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    memory_limit: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    plan_at: Mapping[str, int] | None = None,
+    **sizes: int,
+) -> Any:
+    """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
+
+    Args:
+        graph: a layer or a model whose parameters have known sizes.
+        seed: for the initial values; fresh ones from torch's generator if not given.
+        device: where the parameters live.
+        dtype: the element type of the parameters; that of `params`, else float32, if not given.
+        memory_limit: bytes that may be alive at once.
+        params: name to array of any library, to start from copies of these.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
+            anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
+        **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
+
+    Raises:
+        BackendError: PyTorch is missing.
+        ShapeError: the size of a parameter is open, a size is given that is not, or `params` do not fit.
+        DtypeError: `params` hold whole numbers, which cannot be trained.
+        EquationError: `outputs` names what the graph does not compute.
+
+    Example:
+        >>> import torch, tensornet as tn
+        >>> layer = tn.module(tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=4, o=2), seed=0)
+        >>> layer(torch.ones(3, 5, 4)).shape
+        torch.Size([3, 5, 2])
+    """
+    torch: Any = load_backend("torch")  # the one backend with modules of its own
+    torch.namespace()
+    return torch.module(
+        _asked_for(graph, outputs, sizes),
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        params=params,
+        plan_at=plan_at,
+    )
+
+
+def to_backend(
+    arrays: Mapping[str, Any], backend: str | Backend, *, dtype: str | None = None, device: str | None = None
+) -> dict[str, Any]:
+    """Moves named arrays to another library; between torch and CuPy on one GPU without a copy.
+
+    Args:
+        arrays: name to array of any library.
+        backend: "numpy", "torch" or "cupy".
+        dtype: the element type to convert to; kept if not given, but where the library has none of
+            the kind: bfloat16 becomes float32 on NumPy and CuPy.
+        device: where to put them.
+
+    Raises:
+        BackendError: there is no such backend, device or element type.
+        DtypeError: the arrays have no names.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> tn.to_backend({"W": np.zeros(2)}, "torch")["W"].dtype
+        torch.float64
+    """
+    chosen = load_backend(backend)
+    if not isinstance(arrays, Mapping):
+        fix = 'give a dictionary, {"W": array}'
+        raise DtypeError(f"the arrays are a {type(arrays).__name__}, not arrays by their names", fix=fix)
+    if device is not None:
+        chosen.check_device(str(device))
+    kind = None if dtype is None else element_type(dtype, exact=True)
+    return {name: chosen.asarray(array, kind, device) for name, array in arrays.items()}
