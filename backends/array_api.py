@@ -79,8 +79,8 @@ templates: Mapping[str, str] = {
 }
 
 
-def helpers(xp: Any, erf: Any) -> dict[str, Any]:
-    """The functions that the standard does not have, written with those it has."""
+def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
+    """The functions that the standard does not have, written with those it has, or the library's own."""
     import array_api_compat
 
     device = array_api_compat.device
@@ -107,6 +107,10 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         return xp.astype(x, wide(dtype), copy=False)
 
     def sigmoid(x: Any) -> Any:
+        if xp.isdtype(x.dtype, "complex floating"):
+            return 0.5 * (1.0 + xp.tanh(0.5 * x))
+        if expit is not None:
+            return expit(x)
         power = xp.exp(-xp.abs(x))
         return xp.where(x < 0, power, xp.ones_like(x)) / (1.0 + power)
 
@@ -201,13 +205,9 @@ def helpers(xp: Any, erf: Any) -> dict[str, Any]:
         return found[0] if found else otherwise
 
     def pad(x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
-        for axis, (before, after) in enumerate(pairs):
-            parts = []
-            for amount in (before, 0, after):
-                shape = tuple(amount if n == axis else size for n, size in enumerate(x.shape))
-                parts.append(xp.full(shape, value, dtype=x.dtype, device=device(x)))
-            x = xp.concat([parts[0], x, parts[2]], axis=axis)
-        return x
+        import array_api_extra
+
+        return array_api_extra.pad(x, pairs, constant_values=value, xp=xp)
 
     def dropout(x: Any, rate: float, training: bool) -> Any:
         if not training or not rate:

@@ -36,9 +36,9 @@ class CupyBackend:
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()
-        import cupyx.scipy.special
+        from cupyx.scipy import special
 
-        return {**helpers(xp, cupyx.scipy.special.erf), "xp": xp}
+        return {**helpers(xp, special.erf, special.expit), "xp": xp}
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -60,6 +60,17 @@ templates: Mapping[str, str] = {
 }
 
 
+def special(name: str) -> Callable[[Any], Any]:
+    """A function of `scipy.special`, which loads when it is first called, in the type of its argument."""
+
+    def function(x: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(x).astype(x.dtype, copy=False)
+
+    return function
+
+
 class NumpyBackend:
     """Arrays of NumPy, on the processor."""
 
@@ -69,9 +80,8 @@ class NumpyBackend:
 
     def namespace(self) -> Mapping[str, Any]:
         import numpy
-        import scipy.special
 
-        return {**helpers(numpy, scipy.special.erf), "np": numpy}
+        return {**helpers(numpy, special("erf"), special("expit")), "np": numpy}
 
     def device(self, array: Any = None) -> str:
         return "cpu"
