@@ -160,10 +160,9 @@ def show_size(size: Any) -> str:
 
 def size_source(size: Any) -> str:
     """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact."""
-    import sympy
-
     if isinstance(size, int):
         return str(size)
+    import sympy
 
     def spelled(text: str) -> Symbol:
         return sympy.Symbol(text)
@@ -191,11 +190,11 @@ def invert_size(size: Any, name: str, whole: Symbol) -> Any:
 
 def solve_size(size: Any, observed: int) -> tuple[str, int] | None:
     """The one open name in `size` and the value that makes it `observed`, if there is just one."""
-    import sympy
-
     names = list(getattr(size, "free_symbols", ()))
     if len(names) != 1:
         return None
+    import sympy
+
     numerator, _ = sympy.fraction(sympy.together(size - observed))
     try:
         roots = sympy.Poly(numerator, names[0]).ground_roots()

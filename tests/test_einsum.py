@@ -95,6 +95,67 @@ def test_long_names_and_composites() -> None:
     same(joined, expected.reshape(2, 5, 8))
 
 
+@pytest.mark.parametrize("equation", ["ij , jk -> ik", " ij,jk->ik ", "ij,\tjk\n->ik", "éj,jк->éк"])
+def test_space_around_factors_and_letters_of_any_alphabet(equation: str) -> None:
+    generator = np.random.default_rng(0)
+    a, b = generator.standard_normal((2, 3)), generator.standard_normal((3, 4))
+    same(tn.einsum(equation, a, b), a @ b)
+
+
+@pytest.mark.parametrize("name", ["lambda", "sin", "op0", "result", "lead0", "ſ"])
+def test_an_axis_may_have_any_name(name: str) -> None:
+    generator = np.random.default_rng(0)
+    a, b = generator.standard_normal((5, 2, 3)), generator.standard_normal((3, 4))
+    same(tn.einsum(f"... {name} s, s t -> ... {name} t", a, b), a @ b)
+
+
+def test_lists_of_more_axes_than_there_are_letters() -> None:
+    arrays = [np.full((1, 1), 2.0) for _ in range(90)]
+    chain = [each for n, array in enumerate(arrays) for each in (array, [n, n + 1])]
+    same(tn.einsum(*chain, [0, 90]), np.full((1, 1), 2.0**90))
+    same(tn.einsum(*chain), np.full((1, 1), 2.0**90))
+
+
+@st.composite
+def split_equations(draw: Any) -> tuple[list[list[str]], list[str], dict[str, int]]:
+    """Factors and a result of axes, some joined in twos, beside a factor that tells their sizes."""
+    sizes = {name: draw(st.integers(0, 3)) for name in ("h", "d", "time", "b")}
+    entry = st.lists(st.sampled_from(sorted(sizes)), min_size=1, max_size=2, unique=True)
+    factors = draw(st.lists(st.lists(entry, max_size=3), min_size=1, max_size=3))
+    used = draw(st.permutations(sorted({axis for term in factors for dim in term for axis in dim})))
+    kept = list(used[: draw(st.integers(0, len(used)))])
+    joined = (
+        [kept[:2], *([axis] for axis in kept[2:])] if draw(st.booleans()) and kept else [[a] for a in kept]
+    )
+    return [*factors, [[axis] for axis in sizes]], joined, sizes
+
+
+@given(split_equations(), st.integers(0, 1000))
+def test_random_composites(
+    case: tuple[list[list[list[str]]], list[list[str]], dict[str, int]], seed: int
+) -> None:
+    """Against NumPy's einsum of the arrays with every dimension taken apart."""
+    terms, result, sizes = case
+    generator = np.random.default_rng(seed)
+    letters = {name: name[0] for name in sizes}
+    text = lambda term: " ".join(f"({' '.join(dim)})" if len(dim) > 1 else dim[0] for dim in term)  # noqa: E731
+    compact = lambda term: "".join(letters[axis] for dim in term for axis in dim)  # noqa: E731
+    whole = [[int(np.prod([sizes[axis] for axis in dim])) for dim in term] for term in [*terms, result]]
+    arrays = [generator.standard_normal(shape) for shape in whole[:-1]]
+    apart = [
+        array.reshape([sizes[axis] for dim in term for axis in dim])
+        for term, array in zip(terms, arrays, strict=True)
+    ]
+    expected = np.einsum(",".join(map(compact, terms)) + "->" + compact(result), *apart).reshape(whole[-1])
+    same(tn.einsum(", ".join(map(text, terms)) + " -> " + text(result), *arrays), expected)
+
+
+def test_one_part_of_a_composite_follows_from_the_others() -> None:
+    a, b, c = np.arange(6.0), np.arange(12.0), np.arange(4.0)
+    found = tn.einsum("(h d), (d e), e -> h d e", a, b, c)
+    same(found, np.einsum("hd,de,e->hde", a.reshape(2, 3), b.reshape(3, 4), c))
+
+
 def test_plans_are_made_once() -> None:
     from tensornet.running.eager import _executable
 
@@ -122,11 +183,28 @@ ERRORS = [
     (("i%->i", A), tn.EquationError, "'i%' cannot be read"),
     (("ij->i...", A), tn.EquationError, "'...' is in the result only"),
     (("ij->i",), tn.EquationError, "there are no operands"),
+    (
+        ("b (h d) -> h d", A),
+        tn.ShapeError,
+        r"the sizes of h, d cannot be told from '\(h d\)', which is 5\n  line 1: b \(h d\) -> h d\n {12}\^{5}\n",
+    ),
+    (("(h d), h -> d", B, C[:, 0]), tn.ShapeError, r"axis '\(h d\)' is 2 in one array, and 5 in another"),
+    (
+        ("(h d), d -> h", B[:0], B[:0]),
+        tn.ShapeError,
+        r"the sizes of h cannot be told from '\(h d\)', which is 0",
+    ),
+    (("(i i), i -> i", A[0], B), tn.EquationError, r"an axis is twice in '\(i i\)'"),
+    (("a b -> a () b", A), tn.EquationError, r"'a \(\) b' cannot be read"),
+    (("a b c -> a", A), tn.ShapeError, "'a b c' names 3 axes"),
+    ((A, [0, 1], [0, 2]), tn.EquationError, "neither text nor lists of axis numbers"),
+    ((A, [0, 0.5]), tn.EquationError, "neither text nor lists of axis numbers"),
+    (("...i...", A), tn.EquationError, r"'...i...' cannot be read\n  line 1: ...i...\n {14}\^{3}\n"),
     (("ij->i", "text"), tn.BackendError, "str is not an array of a known library"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), ERRORS, ids=[row[0][0] for row in ERRORS])
+@pytest.mark.parametrize(("arguments", "error", "message"), ERRORS)
 def test_errors(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         tn.einsum(*arguments)

@@ -175,14 +175,15 @@ def test_models_import_no_array_library() -> None:
     assert not wrong
 
 
-def test_only_the_search_imports_opt_einsum() -> None:
+def test_only_the_search_and_einsum_import_opt_einsum() -> None:
+    """The one for its optimizers, the other for its reading of lists."""
     users = {
         each.file.name
         for path in FILES
         for each in imports(path)
         if each.module.split(".")[0] == "opt_einsum"
     }
-    assert users == {"ordering.py"}
+    assert users == {"eager.py", "ordering.py"}
 
 
 def test_only_backends_import_an_array_library_at_the_top() -> None:
@@ -306,4 +307,4 @@ def test_running_on_numpy_loads_no_other_library() -> None:
     code = "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))"
     loaded = loaded_by(code)
     assert "opt_einsum" in loaded
-    assert not loaded & {"torch", "cupy", "tensorly", "matplotlib"}
+    assert not loaded & {"torch", "cupy", "scipy", "sympy", "tensorly", "matplotlib"}

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
+import math
+import operator
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from opt_einsum.parser import convert_interleaved_input
 
 from ..errors import EquationError, Place, ShapeError
 from ..graph.graph import Graph
-from ..graph.layers import layer
-from ..language.expression import fresh
+from ..graph.leaves import Leaf
+from ..graph.shape import Axis
+from ..language.equation import Equation
+from ..language.expression import ELLIPSIS, Ref, contraction, fresh
 from ..protocol import Backend, backend_of
 from .executable import Executable
 
@@ -67,199 +75,159 @@ def _executable(
     return Executable(graph_of(equation, shapes), backend, memory_limit=memory_limit)
 
 
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """NumPy's form with lists of axis numbers, as text and operands."""
+    lists = [*arguments[1::2], *(arguments[-1:] if len(arguments) % 2 else ())]
+    try:
+        for axis in (axis for axes in lists for axis in axes if axis is not Ellipsis):
+            operator.index(axis)
+        text, operands = convert_interleaved_input(arguments)
+    except (TypeError, KeyError):
+        fix = "einsum(a, [0, 1], b, [1, 2], [0, 2]), the numbers of the result among the others"
+        raise EquationError("the equation is neither text nor lists of axis numbers", fix=fix) from None
+    return text, operands
+
+
+# ---------------------------------------------------------------------------- text
+
+
+_COMPACT = re.compile(r"(?P<axes>\.\.\.|[a-zA-Z]|[^\x00-\x7f\s])|(?P<wrong>\S+)")
+_SPACED = re.compile(r"(?P<axes>\.\.\.|\((?:\s*[^\W\d]\w*\b)+\s*\)|[^\W\d]\w*)|(?P<wrong>\S+)")
+"""What a term is made of. A compact one has any symbol that opt_einsum puts for a number."""
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """One dimension of a factor or of the result: the axis that it is, `...`, or the parts of `(h d)`."""
+
+    axes: tuple[str, ...]
+    place: Place
+
+    def __str__(self) -> str:
+        return self.place.line[self.place.column :][: self.place.width]
+
+
+_Term = tuple[_Dim, ...]
+
+
+def _terms(equation: str) -> tuple[list[_Term], _Term | None]:
+    """The factors, and the result where it is written; white space between two axes makes them names."""
+    pattern = _SPACED if re.search(r"\(|[\w.]\s+[\w.]", equation) else _COMPACT
+    left, arrow, _ = equation.partition("->")
+    spans = (match.span(1) for match in re.finditer("(?:^|,)([^,]*)", left))
+    factors = [_term(equation, pattern, *span) for span in spans]
+    return factors, _term(equation, pattern, len(left) + 2, len(equation)) if arrow else None
+
+
+def _term(equation: str, pattern: re.Pattern[str], start: int, end: int) -> _Term:
+    """The dimensions that are written between two columns."""
+    dims: list[_Dim] = []
+    for match in pattern.finditer(equation, start, end):
+        dim = _Dim(tuple(match[0].strip("()").split()), Place(equation, 1, match.start(), len(match[0])))
+        if match["wrong"] or (dim.axes == (ELLIPSIS,) and any(dim.axes == each.axes for each in dims)):
+            term, fix = equation[start:end].strip(), "write letters, names, (h d) or ..."
+            raise EquationError(f"'{term}' cannot be read", dim.place, fix)
+        if len(set(dim.axes)) < len(dim.axes):
+            raise EquationError(f"an axis is twice in '{dim}'", dim.place, "give each part a name of its own")
+        dims.append(dim)
+    return tuple(dims)
+
+
+def _expanded(term: _Term, lead: Sequence[str]) -> _Term:
+    """The dimensions, with the names that `...` stands for."""
+    return tuple(
+        _Dim(axes, dim.place)
+        for dim in term
+        for axes in ([(name,) for name in lead] if dim.axes == (ELLIPSIS,) else [dim.axes])
+    )
+
+
+def _check_result(result: _Term, known: Container[str]) -> None:
+    """Refuses axes that no factor has, and axes named twice."""
+    seen: set[str] = set()
+    for axis, place in ((axis, dim.place) for dim in result for axis in dim.axes):
+        if axis not in known:
+            lost = "'...' is in the result only" if axis == ELLIPSIS else f"axis '{axis}' is in no factor"
+            raise EquationError(lost, place, "remove it")
+        if axis in seen:
+            raise EquationError(f"axis '{axis}' is in the result twice", place, "name it once")
+        seen.add(axis)
+
+
+# ---------------------------------------------------------------------------- text and shapes
+
+
 def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
     """The graph of an einsum equation at given shapes."""
-    left, arrow, right = equation.partition("->")
-    factors = [_axes(term, equation) for term in left.split(",")]
-    if len(factors) != len(shapes):
+    terms, result = _terms(equation)
+    if len(terms) != len(shapes):
         raise ShapeError(
-            f"the equation has {len(factors)} factor(s), and {len(shapes)} array(s) are given",
-            Place(equation, 1, 0, len(left)),
+            f"the equation has {len(terms)} factor(s), and {len(shapes)} array(s) are given",
+            Place(equation, 1, 0, len(equation.partition("->")[0])),
             "pass one array for each factor",
         )
-    lead = _lead(factors, shapes, equation)
-    result = _axes(right, equation) if arrow else _implied(factors)
-    if "..." in result and not any("..." in factor for factor in factors):
-        raise EquationError("'...' is in the result only", Place(equation, 1, equation.rfind("...")))
-    sizes = _sizes(factors, shapes, lead, equation)
-    texts, declared = [], []
-    for number, (factor, shape) in enumerate(zip(factors, shapes, strict=True)):
-        index, dims = _index(factor, shape, lead, sizes)
-        texts.append(f"op{number}[{','.join(index)}]" if index else f"op{number}")
-        declared.append(f"op{number}[{','.join(dims) or '()'}]")
-    expanded = [entry for each in result for entry in (lead if each == "..." else (each,))]
-    known = {axis for factor in factors for entry in factor for axis in _parts(entry)} | set(lead)
-    for entry in expanded:
-        for axis in _parts(entry):
-            if axis not in known:
-                at = max(equation.rfind(axis), 0)
-                raise EquationError(
-                    f"axis '{axis}' is in no factor", Place(equation, 1, at, len(axis)), "remove it"
-                )
-    flat = [axis for entry in expanded for axis in _parts(entry)]
-    if len(flat) != len(set(flat)):
-        twice = next(axis for axis in flat if flat.count(axis) > 1)
-        place = Place(equation, 1, max(equation.rfind(twice), 0), len(twice))
-        raise EquationError(f"axis '{twice}' is in the result twice", place, "name it once")
-    target = f"result[{','.join(_written(entry) for entry in expanded)}]" if expanded else "result"
-    line = f"{target} = {' * '.join(texts)}"
-    given: dict[str, Any] = {axis: size for axis, size in sizes.items() if _written_in(axis, [line])}
-    return layer(line, inputs=declared, **given)
+    counts = Counter(axis for term in terms for dim in term for axis in dim.axes)
+    _check_result(result or (), counts)
+    lead = [fresh(f"lead{number}", set(counts)) for number in range(max(map(len, shapes)))]
+    factors = [_sized(term, shape, lead, equation) for term, shape in zip(terms, shapes, strict=True)]
+    sizes = _sizes([each for factor in factors for each in factor], lead)
+    lead = [axis for axis in lead if axis in sizes]
+    kept: list[tuple[str, ...]]
+    if result is None:
+        once = sorted(axis for axis in counts if counts[axis] == 1 and axis != ELLIPSIS)
+        kept = [(axis,) for axis in (*lead, *once)]
+    else:
+        kept = [dim.axes for dim in _expanded(result, lead)]
+    leaves, refs = zip(*(_operand(f"op{n}", each, sizes) for n, each in enumerate(factors)), strict=True)
+    summed = tuple(set(sizes).difference(*kept))
+    line = Equation("result", tuple(map(_entry, kept)), contraction(refs, summed, None))
+    return Graph(leaves, (line,), ("result",))
 
 
-def _axes(term: str, equation: str) -> tuple[Any, ...]:
-    """`"b i (h d)"` or `"bij"` as names; a composite is a tuple."""
-    text = term.strip()
-    spaced = (
-        " " in equation.strip().replace(", ", ",").replace(" ->", "->").replace("-> ", "->")
-        or "(" in equation
-    )
-    pattern = r"\.\.\.|\([^()]*\)|[^\W\d]\w*" if spaced else r"\.\.\.|[^\W\d_]"
-    found: list[Any] = []
-    position = 0
-    for match in re.finditer(pattern, text):
-        if text[position : match.start()].strip():
-            break
-        position = match.end()
-        piece = match.group()
-        found.append(tuple(piece[1:-1].split()) if piece.startswith("(") else piece)
-    rest = text[position:].strip()
-    bad = rest or next(
-        (e for e in found if isinstance(e, tuple) and not all(p.isidentifier() for p in e)), ""
-    )
-    if bad or found.count("...") > 1:
-        at = max(equation.find(rest), 0) if rest else max(equation.find(text), 0)
-        raise EquationError(
-            f"'{term.strip()}' cannot be read",
-            Place(equation, 1, at, max(1, len(rest))),
-            "write letters, names, (h d) or ...",
-        )
-    return tuple(entry for entry in found if entry != ())
+def _operand(name: str, factor: Sequence[_Sized], sizes: Mapping[str, int]) -> tuple[Leaf, Ref]:
+    """A factor as it is given, and as it is read: at 0 along an axis that broadcasts."""
+    dims, index = [], []
+    for dim, size in factor:
+        whole = size == math.prod(sizes[axis] for axis in dim.axes)
+        dims.append(tuple(Axis(axis, sizes[axis] if whole else 1) for axis in dim.axes))
+        index.append(_entry(dim.axes) if whole else 0)
+    return Leaf(name, "input", tuple(dims)), Ref(name, tuple(index))
 
 
-def _parts(entry: Any) -> tuple[str, ...]:
-    return entry if isinstance(entry, tuple) else (entry,)
+def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...]:
+    return axes[0] if len(axes) == 1 else axes
 
 
-def _safe(axis: str) -> str:
-    """The axis under a name that Python's grammar takes for one."""
-    return f"{axis}_"
+_Sized = tuple[_Dim, int]
 
 
-def _written(entry: Any) -> str:
-    if isinstance(entry, tuple):
-        return f"({','.join(_safe(axis) for axis in entry)},)"
-    return _safe(entry)
+def _sized(term: _Term, shape: Sequence[int], lead: Sequence[str], equation: str) -> list[_Sized]:
+    """The dimensions of a factor with their sizes; `...` stands for as many of the last names as it needs."""
+    named = [str(dim) for dim in term if dim.axes != (ELLIPSIS,)]
+    spare = len(shape) - len(named)
+    if spare < 0 or (spare > 0 and len(named) == len(term)):
+        message = f"'{' '.join(named)}' names {len(named)} axes, and the array has {len(shape)}: {shape}"
+        raise ShapeError(message, Place(equation, 1, 0, len(equation)))
+    return list(zip(_expanded(term, lead[len(lead) - spare :]), map(int, shape), strict=True))
 
 
-def _written_in(axis: str, texts: Sequence[str]) -> bool:
-    return any(re.search(rf"\b{re.escape(axis)}\b", text) for text in texts)
-
-
-def _implied(factors: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
-    """The axes that occur once, sorted, after `...`."""
-    flat = [axis for factor in factors for entry in factor for axis in _parts(entry)]
-    once = sorted(axis for axis in flat if axis != "..." and flat.count(axis) == 1)
-    return (("...",) if "..." in flat else ()) + tuple(once)
-
-
-def _lead(
-    factors: Sequence[tuple[Any, ...]], shapes: Sequence[tuple[int, ...]], equation: str
-) -> tuple[str, ...]:
-    """Names for the axes that `...` stands for, as many as the longest needs."""
-    longest = 0
-    for factor, shape in zip(factors, shapes, strict=True):
-        named = len([entry for entry in factor if entry != "..."])
-        spare = len(shape) - named
-        if spare < 0 or (spare > 0 and "..." not in factor):
-            shown = " ".join("(" + " ".join(e) + ")" if isinstance(e, tuple) else e for e in factor)
-            raise ShapeError(
-                f"'{shown}' names {named} axes, and the array has {len(shape)}: {shape}",
-                Place(equation, 1, 0, len(equation)),
-            )
-        longest = max(longest, spare)
-    taken = {axis for factor in factors for entry in factor for axis in _parts(entry)}
-    names: list[str] = []
-    for number in range(longest):
-        names.append(fresh(f"lead{number}", taken | set(names)))
-    return tuple(names)
-
-
-def _expanded(factor: tuple[Any, ...], rank: int, lead: tuple[str, ...]) -> list[Any]:
-    spare = rank - len([entry for entry in factor if entry != "..."])
-    own = lead[len(lead) - spare :] if spare else ()
-    return [entry for each in factor for entry in (own if each == "..." else (each,))]
-
-
-def _sizes(
-    factors: Sequence[tuple[Any, ...]],
-    shapes: Sequence[tuple[int, ...]],
-    lead: tuple[str, ...],
-    equation: str,
-) -> dict[str, int]:
-    """The size of every axis; leading ones of size 1 give way."""
+def _sizes(dims: Sequence[_Sized], lead: Sequence[str]) -> dict[str, int]:
+    """The size of every axis: one of `...` that is 1 gives way, and a part of `(h d)` follows from the others."""
+    alone = {dim.axes[0]: 1 for dim, size in dims if size == 1 and dim.axes[0] in lead}
+    waiting = [each for each in dims if each[1] != 1 or each[0].axes[0] not in lead]
+    waiting.sort(key=lambda each: len(each[0].axes))
     sizes: dict[str, int] = {}
-    for factor, shape in zip(factors, shapes, strict=True):
-        for entry, size in zip(_expanded(factor, len(shape), lead), shape, strict=True):
-            if isinstance(entry, tuple):
-                continue
-            known = sizes.get(_safe(entry))
-            if known is None or (entry in lead and known == 1):
-                sizes[_safe(entry)] = int(size)
-            elif known != size and not (entry in lead and size == 1):
-                place = Place(equation, 1, max(equation.find(entry), 0), len(entry))
-                raise ShapeError(
-                    f"sizes disagree: axis '{entry}' is {known} in one array, and {size} in another",
-                    place,
-                    "check the shapes",
-                )
-    return {axis: size for axis, size in sizes.items() if size > 0}
-
-
-def _index(
-    factor: tuple[Any, ...], shape: tuple[int, ...], lead: tuple[str, ...], sizes: dict[str, int]
-) -> tuple[list[str], list[str]]:
-    """How a factor is read, and its axes as declared; a leading axis that broadcasts is read at 0."""
-    index, dims = [], []
-    for number, (entry, size) in enumerate(zip(_expanded(factor, len(shape), lead), shape, strict=True)):
-        if not isinstance(entry, tuple) and entry in lead and size == 1 and sizes[_safe(entry)] != 1:
-            index.append("0")
-            dims.append(f"one{number}_:1")
-        elif isinstance(entry, tuple):
-            index.append(_written(entry))
-            dims.append(f"whole{number}_:{size}")
-        else:
-            index.append(_safe(entry))
-            repeated = f"again{number}_" if dims.count(_safe(entry)) else _safe(entry)
-            dims.append(
-                repeated
-                if size > 0 and repeated == _safe(entry)
-                else f"{repeated}:{size}"
-                if size
-                else repeated
-            )
-    return index, dims
-
-
-def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """NumPy's form with lists of numbers, as text."""
-    arrays, lists = list(arguments[0::2]), list(arguments[1::2])
-    result = arrays.pop() if len(arguments) % 2 else None
-
-    try:
-        numbers = sorted(
-            {int(axis) for axes in [*lists, result or ()] for axis in axes if axis is not Ellipsis}
-        )
-        letters = dict(zip(numbers, _LETTERS, strict=False))
-        texts = [
-            "".join("..." if axis is Ellipsis else letters[int(axis)] for axis in axes)
-            for axes in [*lists, result or ()]
-        ]
-    except (TypeError, ValueError, KeyError):
-        fix = f"einsum(a, [0, 1], b, [1, 2], [0, 2]), with at most {len(_LETTERS)} axes"
-        raise EquationError("the equation is neither text nor lists of axis numbers", fix=fix) from None
-    return ",".join(texts[:-1]) + ("" if result is None else f"->{texts[-1]}"), tuple(arrays)
-
-
-_LETTERS = [chr(ord("a") + n) for n in range(26)] + [chr(ord("а") + n) for n in range(32)]
-"""Latin and then Cyrillic letters, in the order in which Python sorts them."""
+    while waiting:
+        open_parts = (sum(axis not in sizes for axis in dim.axes) for dim, _ in waiting)
+        dim, size = waiting.pop(next((at for at, count in enumerate(open_parts) if count < 2), 0))
+        unknown = [axis for axis in dim.axes if axis not in sizes]
+        known = math.prod(sizes[axis] for axis in dim.axes if axis in sizes)
+        if len(unknown) > 1 or (unknown and known == size == 0):
+            message = f"the sizes of {', '.join(unknown)} cannot be told from '{dim}', which is {size}"
+            raise ShapeError(message, dim.place, "split the dimension with reshape")
+        if (known == 0 or size % known) if unknown else known != size:
+            message = f"sizes disagree: axis '{dim}' is {known} in one array, and {size} in another"
+            place = next(each.place for each, _ in dims if each.axes == dim.axes)
+            raise ShapeError(message, place, "check the shapes")
+        sizes.update((axis, size // known) for axis in unknown)
+    return alone | sizes
