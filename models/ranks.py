@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import operator
@@ -113,15 +114,12 @@ def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], 
 
 def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]) -> tuple[float, ...]:
     """The ranks in proportion to the full ones that would have `target` parameters, were they real numbers."""
-    low, high = 0.0, 1.0
+    steps = 2**52
 
     def at(share: float) -> tuple[float, ...]:
         return tuple(max(1.0, share * each) for each in full)
 
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if parameters(at(middle)) <= target else (low, middle)  # type: ignore[arg-type]
-    return at(high)
+    return at(bisect.bisect(range(steps), target, key=lambda step: parameters(at(step / steps))) / steps)  # type: ignore[arg-type]
 
 
 def _descent(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import keyword
+import math
 import operator
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -115,7 +116,7 @@ def plain(size: int | Expr) -> int | Expr:
 
 def product(sizes: Iterable[Any]) -> Any:
     """The product of sizes, 1 for none."""
-    return functools.reduce(operator.mul, sizes, 1)
+    return math.prod(sizes)
 
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:

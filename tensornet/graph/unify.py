@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..errors import ShapeError
@@ -41,17 +42,14 @@ class Unifier:
 
     def check_circles(self) -> None:
         """Refuses given formulas that name one another's axes in a circle."""
-        for name, size in self.solution.items():
-            reached, waiting = set[str](), set(size_names(size))
-            while waiting - reached:
-                reached |= waiting
-                known = reached & set(self.solution)
-                waiting = {each for other in known for each in size_names(self.solution[other])}
-            if name in reached:
-                raise ShapeError(
-                    f"the size of '{name}' is given as {size}, which depends on '{name}' itself",
-                    fix="use names in the formula that no axis of the layer has",
-                )
+        try:
+            TopologicalSorter({name: size_names(size) for name, size in self.solution.items()}).prepare()
+        except CycleError as error:
+            name = error.args[1][0]
+            raise ShapeError(
+                f"the size of '{name}' is given as {self.solution[name]}, which depends on '{name}' itself",
+                fix="use names in the formula that no axis of the layer has",
+            ) from None
 
     def resolve(self, size: Any) -> Any:
         """The size with everything solved put in."""
