@@ -18,7 +18,7 @@ from .graph.composition import Tensor, model
 from .graph.formula import parameter_count, parameter_formula, parameter_table
 from .graph.graph import Graph
 from .graph.layers import layer
-from .operations.functions import register
+from .operations.registering import register
 
 if TYPE_CHECKING:
     from . import models

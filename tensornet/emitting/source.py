@@ -6,7 +6,6 @@ arguments, so one function serves every batch size.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,6 @@ from ..language.expression import (
     axes_of_index,
     is_scalar,
     option_axes,
-    scalar_value,
     show,
     subexpressions,
 )
@@ -48,7 +46,7 @@ def generate(plan: Plan, backend: Backend) -> str:
 def has_dropout(graph: Graph) -> bool:
     """Whether the function takes `training=`."""
     return any(
-        isinstance(part, Call) and part.function == "dropout"
+        isinstance(part, Call) and FUNCTIONS[part.function].random
         for equation in graph.equations
         for part in subexpressions(equation.right)
     )
@@ -162,10 +160,8 @@ class _Writer(Speller):
                 return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
             case Ref() as ref:
                 return self.special(ref, left)
-            case Call(function) as call if FUNCTIONS[function].kind in ("axis", "reduction"):
-                return self.over_axes(call, left)
-            case Call(function) as call if FUNCTIONS[function].kind == "structure":
-                return self.structure(call, left)
+            case Call(function) as call if FUNCTIONS[function].axes != "none":
+                return self.along(call, left)
             case expression if is_scalar(expression):
                 return self.number(expression)
             case expression:
@@ -286,6 +282,20 @@ class _Writer(Speller):
             return text
         return self.op("permute", text, axes=tuple_source([str(have.index(axis)) for axis in want]))
 
+    def along(self, call: Call, left: tuple[Any, ...]) -> str:
+        """A step of a function that does something to axes."""
+        function = FUNCTIONS[call.function]
+        if function.spelled is not None:
+            return function.spelled(self, call, left)
+        match function.axes:
+            case "made":
+                return self.made(call)
+            case "joined":
+                return self.joined(call, left)
+            case "moved":
+                return self.moved(call)
+        return self.over_axes(call, left)
+
     def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
         ref, *affine = call.arguments
         assert isinstance(ref, Ref)
@@ -302,49 +312,41 @@ class _Writer(Speller):
             details.setdefault(name, repr(default))
         if affine:
             others = [self.atomic(each) for each in affine if isinstance(each, Ref)]
-            return self.op("normalize_affine", text, *others, axis=str(at[0]), **details)
-        if call.function == "hardmax":
-            return self._hardmax(text, at[0], len(left), self.sizes_of(call.axes))
+            return self.op(f"{call.function}_affine", text, *others, axis=str(at[0]), **details)
         implementations = dict(FUNCTIONS[call.function].implementations)
         if implementations:
             self._check_registered(call.function, implementations)
             return f'functions["{call.function}"]({text}, {at[0]})'
+        if self.asks(call.function, "positions"):
+            details["positions"] = self._positions_at(at[0], len(left), self.sizes_of(call.axes))
         return self.op(call.function, text, axis=str(at[0]), axes=axes, **details)
 
     def sizes_of(self, axes: Sequence[str]) -> Any:
         return product(self.sizes[axis] for axis in axes)
 
-    def _hardmax(self, text: str, at: int, rank: int, size: Any) -> str:
+    def _positions_at(self, at: int, rank: int, size: Any) -> str:
+        """0, 1, 2, … along one of the dimensions of a tensor."""
         shape = tuple_source([self.size(size)] + ["1"] * (rank - at - 1))
         places = self.positions(size)
-        places = self.op("reshape", places, shape=shape) if rank - at > 1 else places
-        chosen = self.op("argmax", text, axis=str(at))
-        return self.working(f"({chosen} == {places})")
+        return self.op("reshape", places, shape=shape) if rank - at > 1 else places
 
-    def structure(self, call: Call, left: tuple[Any, ...]) -> str:
-        match call.function:
-            case "index":
-                return self.positions(self.sizes[call.axes[0]])
-            case "onehot":
-                (ref,) = call.arguments
-                assert isinstance(ref, Ref)
-                text = self.atomic(ref)
-                return self.working(f"({text}[..., None] == {self.positions(self.sizes[call.axes[0]])})")
-            case "concat":
-                return self.concat(call, left)
-            case "roll":
-                (ref,) = call.arguments
-                assert isinstance(ref, Ref)
-                pairs = [
-                    (self.integer(values[0]), _positions(ref, (name,))[0]) for name, values in call.options
-                ]
-                shifts = tuple_source([str(shift) for shift, _ in pairs])
-                return self.op(
-                    "roll", self.atomic(ref), shifts=shifts, axes=tuple_source([str(at) for _, at in pairs])
-                )
-        return self.pad(call)
+    def made(self, call: Call) -> str:
+        operands = [self.atomic(each) for each in call.arguments if isinstance(each, Ref)]
+        return self.op(call.function, *operands, positions=self.positions(self.sizes[call.axes[0]]))
 
-    def concat(self, call: Call, left: tuple[Any, ...]) -> str:
+    def moved(self, call: Call) -> str:
+        (ref,) = call.arguments
+        assert isinstance(ref, Ref)
+        named = [(name, values) for name, values in call.options if name in option_axes(call)]
+        details = {
+            amount: tuple_source([str(self.integer(values[n])) for _, values in named])
+            for n, amount in enumerate(FUNCTIONS[call.function].amounts)
+        }
+        at = _positions(ref, [name for name, _ in named])
+        axes = tuple_source([str(n) for n in at])
+        return self.op(call.function, self.atomic(ref), axes=axes, **details)
+
+    def joined(self, call: Call, left: tuple[Any, ...]) -> str:
         axis, parts = call.axes[0], []
         at = left.index(axis)
         for ref in call.arguments:
@@ -357,27 +359,7 @@ class _Writer(Speller):
             elif axis not in own:
                 text = self.op("reshape", text, shape=self.shape(full))
             parts.append(text)
-        return self.op("concat", ", ".join(parts), axis=str(at))
-
-    def pad(self, call: Call) -> str:
-        (ref,) = call.arguments
-        assert isinstance(ref, Ref)
-        layout, text = axes_of_index(ref.index), self.atomic(ref)
-        options = dict(call.options)
-        value = self.scalar(options["value"][0]) if "value" in options else "0"
-        amounts = [
-            tuple(self.integer(each) for each in options[axis]) if axis in option_axes(call) else (0, 0)
-            for axis in layout
-        ]
-        if any(amount < 0 for pair in amounts for amount in pair):
-            cut = [f"{max(-b, 0) or ''}:{min(a, 0) or ''}" for b, a in amounts]
-            text = f"{text}[{', '.join(cut)}]"
-        grown = [(max(b, 0), max(a, 0)) for b, a in amounts]
-        if not any(amount for pair in grown for amount in pair):
-            return text
-        pairs = "(" + ", ".join(f"({b}, {a})" for b, a in grown) + ",)"
-        backwards = tuple_source([str(amount) for pair in reversed(grown) for amount in pair])
-        return self.op("pad", text, pairs=pairs, backwards=backwards, value=value)
+        return self.op(call.function, ", ".join(parts), axis=str(at))
 
     # ---- pointwise expressions
 
@@ -392,20 +374,11 @@ class _Writer(Speller):
                 return self.product(factors, lambda factor: self.render(factor, left))
             case Call("add", arguments):
                 return self._sum([self.render(each, left) for each in arguments])
-            case Call("dropout", (argument, rate)):
-                return self.op("dropout", self.render(argument, left), self.render(rate, left))
-            case Call("floor", (Contraction(factors, ()),)):
-                return self.product(factors, lambda factor: self.render(factor, left), by="//")
-            case Call("cast", (argument,)):
-                return self.working(self.render(argument, left))
-            case Call("widen", (argument,)):
-                return self.op("widen", self.render(argument, left), dtype=self.working_dtype())
-            case Call("where", (condition, Ref() as a, b)) if _is_large(b):
-                value = self.render(a, left)
-                number = self.op("finite", self.scalar(b), value)
-                return self.call("where", [self.render(condition, left), value, number])
-            case Call("where", (condition, a, b)) if is_scalar(a) and is_scalar(b):
-                return self.call("where", [self.render(condition, left), self.number(a), self.scalar(b)])
+            case Call(function, (Contraction(factors, ()),)) if FUNCTIONS[function].rounds:
+                by = FUNCTIONS[function].rounds
+                return self.product(factors, lambda factor: self.render(factor, left), by=by)
+            case Call(function) if (spelled := FUNCTIONS[function].spelled) is not None:
+                return spelled(self, expression, left)
             case Call(function, arguments):
                 return self.call(function, [self.render(each, left) for each in arguments])
         raise AssertionError(show(expression))
@@ -450,12 +423,6 @@ class _Writer(Speller):
             ]
             text = self.op("reshape", text, shape=tuple_source(parts))
         return text
-
-
-def _is_large(expression: Expression) -> bool:
-    """Whether a number is finite, and beyond what a half-precision type holds."""
-    value = scalar_value(expression) if is_scalar(expression) else None
-    return isinstance(value, float) and math.isfinite(value) and abs(value) > 65504
 
 
 def _is_plain(ref: Ref) -> bool:

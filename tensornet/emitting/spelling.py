@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    is_scalar,
     scalar_value,
     show,
 )
@@ -33,9 +35,11 @@ FUNCTION_NAME = "forward"
 OBSERVED = "@"
 """Where a size is solved for: stands for what a shape says."""
 
-_RESERVED = {"torch", "np", "xp", "math", "functions", "float", "len", FUNCTION_NAME}
-_RESERVED |= {"dtype", "floating", "number", "training", "leading", "device", "binary", "within", "finite"}
-_RESERVED |= {"wide", "widen", "whole_matmul"}
+_RESERVED = {"math", "functions", "dtype", "training", "leading", FUNCTION_NAME}
+"""The names that this library writes into every function itself."""
+
+_WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
+"""A name in a template: no attribute, no keyword, no detail in braces."""
 
 
 class Speller:
@@ -52,7 +56,7 @@ class Speller:
         self._name_everything()
 
     def _name_everything(self) -> None:
-        taken = _RESERVED | set(FUNCTIONS)
+        taken = _RESERVED | set(FUNCTIONS) | _words(self.backend.templates)
         leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
         self.leaves = leaves
         for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
@@ -72,7 +76,13 @@ class Speller:
                 f"{self.backend.name} has no '{template}'",
                 fix="use another backend, or tensornet.register the function",
             )
+        if self.asks(template, "dtype") and "dtype" not in details:
+            details["dtype"] = self.working_dtype()
         return text.format(*operands, **details)
+
+    def asks(self, template: str, detail: str) -> bool:
+        """Whether the backend's spelling of an operation speaks of a detail."""
+        return f"{{{detail}}}" in self.backend.templates.get(template, "")
 
     def size(self, size: Any, quietly: bool = False) -> str:
         """A size as source; notes which open sizes are used."""
@@ -144,6 +154,10 @@ class Speller:
         shape = self.shape([sizes[axis] for axis in axes_of_index(ref.index)])
         return self.op("reshape", self.names[ref.name], shape=shape)
 
+    def layout(self, ref: Ref) -> tuple[str, ...]:
+        """The axes of an operand in the order it lies in."""
+        return axes_of_index(ref.index)
+
     def permuted(self, ref: Ref, axes: tuple[str, ...]) -> str:
         """An operand with one dimension for each axis, in the order given."""
         layout = axes_of_index(ref.index)
@@ -179,18 +193,18 @@ class Speller:
             case Element.SHORT | Element.WHOLE:
                 return self.op("dtype", "int64")
             case Element.WIDE:
-                return f"wide({self.working_dtype()})"
+                return self.op("wide")
         return self.working_dtype()
 
     def dtype_line(self) -> str:
         """The line that finds it."""
         ranked = [*self.graph.parameters, *self.graph.inputs]
         names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
-        return f"dtype = floating(({names}), {self.op('dtype', self.plan.dtype)})"
+        return f"dtype = {self.op('floating', f'({names})', self.op('dtype', self.plan.dtype))}"
 
     def working(self, text: str) -> str:
         """A value in the working element type."""
-        return self.op("cast", text, dtype=self.working_dtype())
+        return self.op("cast", text)
 
     def first(self) -> str:
         """An argument, for its device; nothing where there is none."""
@@ -217,16 +231,8 @@ class Speller:
                 return f"({self.product(factors, self.scalar)})"
             case Call("add", arguments):
                 return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
-            case Call("reciprocal", (argument,)):
-                return f"(1 / {self.scalar(argument)})"
-            case Call("sqrt", (argument,)):
-                return f"({self.scalar(argument)} ** 0.5)"
-            case Call("rsqrt", (argument,)):
-                return f"({self.scalar(argument)} ** -0.5)"
-            case Call("power", (base, exponent)):
-                return f"({self.scalar(base)} ** {self.scalar(exponent)})"
-            case Call(function, arguments) if hasattr(math, function):
-                return f"math.{function}({', '.join(self.scalar(each) for each in arguments)})"
+            case Call(function, arguments) if FUNCTIONS[function].number:
+                return FUNCTIONS[function].number.format(*map(self.scalar, arguments))
         raise EquationError(
             f"{show(expression)} depends on a size that is open",
             expression.place,
@@ -248,6 +254,14 @@ class Speller:
                     text += f" * {spell(factor)}"
         return text
 
+    def is_number(self, expression: Expression) -> bool:
+        """Whether an operand is a number."""
+        return is_scalar(expression)
+
+    def value(self, expression: Expression) -> int | float | complex | None:
+        """The value of a number, or nothing for a tensor or while a size in it is open."""
+        return scalar_value(expression) if is_scalar(expression) else None
+
     def integer(self, expression: Expression) -> int:
         value = scalar_value(expression)
         if value is None or isinstance(value, complex) or value != int(value):
@@ -257,6 +271,11 @@ class Speller:
                 "give the sizes it speaks of",
             )
         return int(value)
+
+
+def _words(templates: Mapping[str, str]) -> set[str]:
+    """The names that code of a backend is made of."""
+    return {word for text in templates.values() for word in _WORD.findall(text)}
 
 
 def remark(text: str) -> str:

@@ -23,6 +23,7 @@ from ..language.expression import (
     occurring,
     option_axes,
     references,
+    remade_axes,
     scalar_value,
     show_index,
     sized_by_name,
@@ -254,7 +255,7 @@ class _Block:
 
     def _declare_extents(self, expression: Expression) -> Expression:
         """`concat[n](cls[1,c], …)`: the 1 is how long the parameter `cls` is along n."""
-        if isinstance(expression, Call) and expression.function == "concat":
+        if isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined":
             arguments = tuple(self._with_extent(part, expression.axes[0]) for part in expression.arguments)
             expression = replace(expression, arguments=arguments)
         return transform(expression, self._declare_extents)
@@ -303,13 +304,13 @@ class _Block:
         own: set[str] = set()
         if isinstance(expression, Call):
             own = set(option_axes(expression))
-            if expression.function == "concat" or FUNCTIONS[expression.function].kind == "reduction":
+            if FUNCTIONS[expression.function].axes in ("joined", "removed"):
                 own = set(expression.axes)
         elif isinstance(expression, Contraction):
             own = set(expression.summed)
         parts: list[Expression] = []
         transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
-        joined = isinstance(expression, Call) and expression.function == "concat"
+        joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
         for number, part in enumerate(parts, 1):
             inner = scope
             if own:
@@ -450,13 +451,10 @@ def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
 
 
 def _remade(expression: Expression) -> Iterator[str]:
-    """The axes that a concat or a pad gives a new size."""
+    """The axes that functions in the expression give a new size."""
     for part in subexpressions(expression):
-        match part:
-            case Call("concat", _, axes):
-                yield from axes
-            case Call("pad"):
-                yield from option_axes(part)
+        if isinstance(part, Call):
+            yield from remade_axes(part)
 
 
 def _check_numbers(expression: Expression) -> Expression:

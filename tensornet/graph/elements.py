@@ -6,7 +6,7 @@ all become numbers of the working type where they meet them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import DtypeError
@@ -26,64 +26,7 @@ from ..operations.functions import FUNCTIONS, Element
 from .graph import Graph
 from .leaves import Leaf
 
-__all__ = ["check_complex", "holding", "meeting", "of_dtype", "of_leaf", "of_leaves", "of_number"]
-
-_LOGIC = ("logical_and", "logical_or", "logical_not")
-_ORDERED = frozenset(
-    (
-        *(
-            "sign",
-            "floor",
-            "erf",
-            "relu",
-            "gelu",
-            "gelu_tanh",
-            "softplus",
-            "maximum",
-            "minimum",
-            "max",
-            "min",
-        ),
-        *("less", "less_equal", "greater", "greater_equal", "softmax", "log_softmax", "hardmax", "normalize"),
-    )
-)
-"""Functions of real numbers alone: they ask which is the larger, or are defined for those only."""
-
-_MOVES = ("where", "roll", "concat")
-"""Functions that take elements as they are, truth values too."""
-
-
-def meeting(
-    function: str, tensors: Sequence[Element], numbers: Sequence[Element] = ()
-) -> tuple[Element, Element]:
-    """What the operands of a function become, and what its result is.
-
-    Args:
-        function: a row of `functions.FUNCTIONS`.
-        tensors: the elements of the operands that are tensors.
-        numbers: those of the ones that are numbers, which give way to tensors of the working type.
-    """
-    top = max((*tensors, *numbers))
-    whole = max(top, Element.WHOLE)
-    match FUNCTIONS[function].yields:
-        case "truth":
-            return (Element.TRUTH if function in _LOGIC else _compared(tensors, whole)), Element.TRUTH
-        case "same" if function in _MOVES and top is Element.TRUTH:
-            return top, top
-        case "same":
-            return whole, whole
-        case "real":
-            return max(top, Element.WIDE), max(top, Element.WIDE)
-        case "number":
-            return whole, Element.NUMBER
-        case _:
-            return top, Element.NUMBER if top is Element.NUMBER else Element.WIDE
-
-
-def _compared(tensors: Sequence[Element], whole: Element) -> Element:
-    """Positions are compared with numbers of the working type in a type that holds both."""
-    exact = any(Element.TRUTH < each < Element.NUMBER for each in tensors)
-    return Element.WIDE if whole is Element.NUMBER and exact else whole
+__all__ = ["check_complex", "holding", "of_dtype", "of_leaf", "of_leaves", "of_number"]
 
 
 def of_number(number: Expression) -> Element:
@@ -166,11 +109,14 @@ def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -
     found = set(complex_names)
     for equation in equations:
         operands = [ref.name for ref in references(equation.right) if ref.name in found]
-        called = {part.function for part in subexpressions(equation.right) if isinstance(part, Call)}
-        if operands and called & _ORDERED:
+        called = [
+            FUNCTIONS[part.function] for part in subexpressions(equation.right) if isinstance(part, Call)
+        ]
+        refusing = [function.name for function in called if function.complex == "refused"]
+        if operands and refusing:
             raise DtypeError(
-                f"{min(called & _ORDERED)} is of real numbers, and '{operands[0]}' holds complex ones",
+                f"{min(refusing)} is of real numbers, and '{operands[0]}' holds complex ones",
                 fix="take abs(…) first, or give real arrays",
             )
-        if operands and not called & {"abs", "var"}:
+        if operands and not any(function.complex == "measured" for function in called):
             found.add(equation.name)

@@ -19,7 +19,8 @@ from typing import Any
 from ..errors import EquationError, ShapeError, TensornetError, near
 from ..language.equation import Equation
 from ..language.expression import Call, Ref, Size, axes_of_index, references, subexpressions
-from ..operations.functions import FUNCTIONS, RESERVED, pack, unpack
+from ..operations.functions import FUNCTIONS, RESERVED
+from ..operations.registering import pack, unpack
 from ..sizes import LARGEST, as_size, evaluate, show_size, size_names
 from .elaboration import rebuild
 from .leaves import Constant, Leaf
@@ -191,7 +192,7 @@ class Graph:
                 match part:
                     case Size(spoken):
                         names |= {spoken} - local
-                    case Call("index" | "onehot", axes=over):
+                    case Call(function, axes=over) if FUNCTIONS[function].axes == "made":
                         names |= set(over) - local
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))

@@ -42,11 +42,12 @@ from ..language.expression import (
     subexpressions,
 )
 from ..operations.functions import FUNCTIONS
+from ..operations.moments import STANDARD, Moments
 from ..protocol import Backend, load_backend
 from ..sizes import evaluate
 from .graph import Graph
 from .leaves import Constant
-from .moments import STANDARD, Estimator, Moments, function_of_one
+from .moments import Estimator, function_of_one
 from .shape import Scope
 
 __all__ = ["init", "starts"]
@@ -176,7 +177,8 @@ class _Deriver:
 
     def is_weight(self, expression: Expression) -> bool:
         """Whether nothing but parameters and constants goes into the value, and no axis of the data."""
-        if any(isinstance(part, Call) and part.function == "index" for part in subexpressions(expression)):
+        calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+        if any(FUNCTIONS[call.function].of_axis_alone for call in calls):
             return False
         names = [ref.name for ref in references(expression)]
         return bool(names) and all(name in self.leaves for name in names)
@@ -394,7 +396,7 @@ class _Deriver:
                     self.vanish(argument, 1.0, scope)
                 self.aim(argument, 1.0, scope)
             return
-        carries = function.kind == "structure" or call.function in ("where", "cast", "widen", "dropout")
+        carries = function.kind == "structure" or function.carries
         new = self.free(call)
         for argument in call.arguments:
             self.aim(argument, target if carries else 1.0, self.known.scope(argument, scope))

@@ -37,44 +37,20 @@ from ..language.expression import (
     subexpressions,
     transform,
 )
-from ..operations.functions import FUNCTIONS
+from ..operations.functions import FUNCTIONS, Function
+from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
 from ..sizes import evaluate
 from .graph import Graph
 from .leaves import Constant, Leaf
 from .shape import Scope, scope_of
 
-__all__ = ["STANDARD", "Estimator", "Moments", "function_of_one"]
+__all__ = ["Estimator", "function_of_one"]
 
 TYPICAL = 64
 """The size assumed for an axis that is open."""
 
 MOST_PAIRINGS = 1000
 """Of more pairings, only those of each tensor with itself are looked at."""
-
-
-@dataclass(frozen=True)
-class Moments:
-    """The mean and the mean square of the elements of a tensor."""
-
-    mean: float
-    square: float
-
-    @property
-    def variance(self) -> float:
-        """What the mean leaves of the mean square."""
-        return max(0.0, self.square - self.mean**2)
-
-    def times(self, factor: float) -> Moments:
-        """Those of the tensor times a number."""
-        return Moments(self.mean * factor, self.square * factor**2)
-
-    def rounded(self) -> Moments:
-        """Those to four digits, so that what was integrated once need not be again."""
-        return Moments(float(f"{self.mean:.4g}"), float(f"{self.square:.4g}"))
-
-
-STANDARD = Moments(0.0, 1.0)
-UNKNOWN = Moments(math.nan, math.nan)
 
 
 Reading: TypeAlias = tuple[int, tuple[Any, ...]]
@@ -271,56 +247,24 @@ class Estimator:
     # ---- functions
 
     def _call(self, call: Call, scope: Scope) -> Moments:
-        found = [self.of(argument, scope) for argument in call.arguments]
+        found = tuple(self.of(argument, scope) for argument in call.arguments)
         inner = self.scope(call.arguments[0], scope) if call.arguments else scope
-        over = 1.0
-        if FUNCTIONS[call.function].kind != "structure":
-            over = math.prod(self.count(inner, axis) for axis in call.axes)
-        match call.function:
-            case (
-                "softmax" | "hardmax"
-            ):  # as one element chosen, so that an average of like things is like them
-                return Moments(1 / over, 1 / over)
-            case "onehot":
-                size = self.count(scope, call.axes[0])
-                return Moments(1 / size, 1 / size)
-            case "mean":
-                return Moments(found[0].mean, found[0].mean ** 2 + found[0].variance / over)
-            case "var":
-                return Moments(found[0].variance, found[0].variance ** 2 * (1 + 2 / over))
-            case "max" | "min":
-                return _extreme(found[0], over, 1 if call.function == "max" else -1)
-            case "prod":
-                return Moments(found[0].mean ** over, found[0].square ** over)
-            case "normalize" if over == 1:
-                return Moments(0.0, 0.0)
-            case "normalize" | "index" | "logsumexp" | "log_softmax":
-                return STANDARD
-            case "where":
-                return _average(
-                    [m for m, a in zip(found[1:], call.arguments[1:], strict=True) if not is_scalar(a)]
-                )
-            case "concat":
-                return _average(found)
-        return self._pointwise(call, found, scope)
+        tensors = tuple(n for n, argument in enumerate(call.arguments) if not is_scalar(argument))
+        count = math.prod(self.count(inner, axis) for axis in call.axes)
+        rule = FUNCTIONS[call.function].moments
+        told = None if rule is None else rule(Known(found, tensors, count))
+        return self._pointwise(FUNCTIONS[call.function], found, tensors) if told is None else told
 
-    def _pointwise(self, call: Call, found: list[Moments], scope: Scope) -> Moments:
-        compute = FUNCTIONS[call.function].scalar
-        free = [n for n, argument in enumerate(call.arguments) if not is_scalar(argument)]
-        if compute is None or FUNCTIONS[call.function].kind != "pointwise" or len(free) != 1:
-            return (
-                _average(found)
-                if call.function in ("maximum", "minimum")
-                else found[0]
-                if found
-                else STANDARD
-            )
+    def _pointwise(self, function: Function, found: tuple[Moments, ...], free: tuple[int, ...]) -> Moments:
+        compute = function.scalar
+        if compute is None or function.kind != "pointwise" or len(free) != 1:
+            return found[0] if found else STANDARD
         numbers: list[Any] = [moments.mean for moments in found]
 
         def at(value: float) -> Any:
             return compute(*numbers[: free[0]], value, *numbers[free[0] + 1 :])
 
-        return _integrate(at, found[free[0]], positive=call.function in _POSITIVE)
+        return _integrate(at, found[free[0]], positive=function.positive)
 
 
 # ---------------------------------------------------------------------------- leaves
@@ -417,9 +361,6 @@ def _matchings(items: tuple[int, ...]) -> Iterator[tuple[int, tuple[tuple[int, i
 
 # ---------------------------------------------------------------------------- functions
 
-_POSITIVE = ("sqrt", "rsqrt", "log", "reciprocal", "power")
-"""Functions that are asked of positive numbers."""
-
 
 def function_of_one(expression: Expression) -> Ref | None:
     """The tensor that an expression maps element by element, if there is one and no other."""
@@ -499,20 +440,5 @@ def _quadrature(
     return most, Moments(mean, square)
 
 
-def _extreme(moments: Moments, count: float, sign: int) -> Moments:
-    """The largest of `count` normal numbers: √(2 ln n) deviations above the mean, nearly."""
-    reach = math.sqrt(2 * math.log(count))
-    mean = moments.mean + sign * reach * math.sqrt(moments.variance)
-    return Moments(mean, mean**2 + moments.variance / (1 + reach**2))
-
-
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
-
-
-def _average(found: Sequence[Moments]) -> Moments:
-    if not found:
-        return STANDARD
-    return Moments(
-        sum(each.mean for each in found) / len(found), sum(each.square for each in found) / len(found)
-    )

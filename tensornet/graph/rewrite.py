@@ -29,6 +29,7 @@ from ..language.expression import (
     sum_of,
     transform,
 )
+from ..operations.functions import FUNCTIONS
 from ..sizes import evaluate, size_names, symbol
 from .graph import Graph
 from .leaves import Leaf
@@ -133,14 +134,15 @@ def _shareable(expression: Expression) -> Iterator[Expression]:
 
 
 def _is_random(expression: Expression) -> bool:
-    return any(isinstance(part, Call) and part.function == "dropout" for part in subexpressions(expression))
+    return any(
+        isinstance(part, Call) and FUNCTIONS[part.function].random for part in subexpressions(expression)
+    )
 
 
 def _depends_on_place(expression: Expression) -> bool:
     """Whether sizes of the surrounding equation show in the value."""
     return any(
-        isinstance(part, Size)
-        or (isinstance(part, Call) and part.function in ("index", "onehot", "concat", "pad"))
+        isinstance(part, Size) or (isinstance(part, Call) and FUNCTIONS[part.function].tells_sizes)
         for part in subexpressions(expression)
     )
 

@@ -19,6 +19,7 @@ from ..language.expression import (
     Size,
     axes_of_index,
     free_axes,
+    option_axes,
     product_of,
     show,
     sum_of,
@@ -137,26 +138,20 @@ def _scope_of(
             for factor in factors:
                 scope.add(_scope_of(factor, dims, agree, bound), agree, _first_ref(factor))
             return scope.without(summed, agree)
-        case Call("index", _, axes):
-            return Scope({}, {axes[0]: symbol(axes[0])})
-        case Call("concat", arguments, axes):
-            return _scope_of_concat(expression, arguments, axes[0], dims, agree, bound)
         case Call(function, arguments, axes):
+            row = FUNCTIONS[function]
+            if row.axes == "joined":
+                return _scope_of_joined(arguments, axes[0], dims, agree, bound)
             for argument in arguments:
                 scope.add(_scope_of(argument, dims, agree, bound), agree, _first_ref(argument))
-            if function == "pad":
-                for name, values in expression.options:
-                    if name in scope.sizes and len(values) == 2:
-                        before, after = (scalar_size(value, scope) for value in values)
-                        scope.sizes[name] = scope.sizes[name] + before + after
-            if function == "onehot":
+            for name, values in expression.options:
+                if row.resized is not None and name in scope.sizes and name in option_axes(expression):
+                    amounts = (scalar_size(value, scope) for value in values)
+                    scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
+            if row.axes == "made":
                 scope.assumed.setdefault(axes[0], symbol(axes[0]))
-            return scope.without(axes, agree) if axes and _reduces(expression) else scope
+            return scope.without(axes, agree) if axes and row.axes == "removed" else scope
     return scope
-
-
-def _reduces(call: Call) -> bool:
-    return FUNCTIONS[call.function].kind == "reduction"
 
 
 def _first_ref(expression: Expression) -> Ref | None:
@@ -219,8 +214,7 @@ def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) ->
     )
 
 
-def _scope_of_concat(
-    call: Call,
+def _scope_of_joined(
     arguments: tuple[Expression, ...],
     axis: str,
     dims: Mapping[str, tuple[Dim, ...]],
@@ -252,17 +246,13 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
             from sympy import Integer
 
             return 1 / (Integer(1) * scalar_size(argument, scope))
-        case Call("floor", (argument,)):
-            from sympy import floor
-
-            return floor(scalar_size(argument, scope))
         case Call("power", (base, Literal(int(power)))):
             return scalar_size(base, scope) ** power
-        case Call("maximum" | "minimum" as name, (a, b)):
+        case Call(function, arguments) if FUNCTIONS[function].in_sizes:
             import sympy
 
-            chosen = sympy.Max if name == "maximum" else sympy.Min
-            return chosen(scalar_size(a, scope), scalar_size(b, scope))
+            made = getattr(sympy, FUNCTIONS[function].in_sizes)
+            return made(*(scalar_size(argument, scope) for argument in arguments))
     place: Place | None = expression.place
     raise ShapeError(
         f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
@@ -293,15 +283,19 @@ def size_expression(size: Any) -> Expression:
             return Call("power", (size_expression(size.base), size_expression(size.exp)))
         case sympy.Rational():
             return product_of([Literal(int(size.p)), Call("reciprocal", (Literal(int(size.q)),))])
-        case sympy.floor():
-            return Call("floor", (size_expression(size.args[0]),))
         case sympy.ceiling():
             return product_of([Literal(-1), size_expression(sympy.floor(-size.args[0]))])
-        case sympy.Max() | sympy.Min():
-            name = "maximum" if isinstance(size, sympy.Max) else "minimum"
-            first, *others = (size_expression(each) for each in size.args)
-            return functools.reduce(lambda a, b: Call(name, (a, b)), others, first)
+    for row in FUNCTIONS.values():
+        if row.in_sizes and isinstance(size, getattr(sympy, row.in_sizes)):
+            return _nested(row.name, [size_expression(each) for each in size.args])
     raise ShapeError(f"{size} cannot be written as a size", fix="use + - * / and powers of axis sizes")
+
+
+def _nested(function: str, terms: list[Expression]) -> Expression:
+    """A function of one term, or of two and again of that and the next."""
+    if len(terms) == 1:
+        return Call(function, (terms[0],))
+    return functools.reduce(lambda a, b: Call(function, (a, b)), terms)
 
 
 def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:

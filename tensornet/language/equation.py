@@ -180,15 +180,16 @@ def _is_sum(expression: Expression) -> bool:
 
 def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
     """Inside a function only products sum; an axis shared by arguments belongs to no product."""
-    kind = FUNCTIONS[call.function].kind
+    function = FUNCTIONS[call.function]
     held = {axis for argument in call.arguments for axis in free_axes(argument)}
-    for axis in (*(call.axes if kind in ("axis", "reduction") else ()), *sorted(option_axes(call))):
+    for axis in (*(call.axes if function.axes in ("kept", "removed") else ()), *sorted(option_axes(call))):
         if axis not in held:
             raise _unknown(axis, call, call.function)
-    if call.function == "onehot" and call.axes[0] in held:
-        fix = f"give the axis that onehot makes a name of its own, onehot[v]({show(call.arguments[0])})"
-        raise EquationError(f"axis '{call.axes[0]}' occurs inside onehot already", call.place, fix)
-    if kind != "reduction":
+    if function.axes == "made" and held.intersection(call.axes):
+        name, (axis,) = function.name, call.axes
+        fix = f"give the axis that {name} makes a name of its own, {name}[v]({show(call.arguments[0])})"
+        raise EquationError(f"axis '{axis}' occurs inside {name} already", call.place, fix)
+    if function.axes != "removed":
         for axis in (*call.axes, *sorted(option_axes(call))):
             if axis not in kept:
                 raise _unsummed(axis, call)

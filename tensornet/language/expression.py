@@ -39,6 +39,7 @@ __all__ = [
     "product_of",
     "references",
     "relabel",
+    "remade_axes",
     "rename",
     "rename_tensors",
     "scalar_value",
@@ -191,10 +192,19 @@ def bound_axes(call: Call) -> frozenset[str]:
 
 def option_axes(call: Call) -> frozenset[str]:
     """The axes that a call names by keyword: `i` in `roll(x, i=1)`."""
-    if call.function not in ("roll", "pad"):
+    function = FUNCTIONS[call.function]
+    if function.axes != "moved":
         return frozenset()
-    known = {name for name, _ in FUNCTIONS[call.function].options}
+    known = {name for name, _ in function.options}
     return frozenset(name for name, _ in call.options if name not in known)
+
+
+def remade_axes(call: Call) -> frozenset[str]:
+    """The axes that have another size in the value than in an argument: `n` in `concat[n](x, z)`."""
+    function = FUNCTIONS[call.function]
+    if function.axes == "joined":
+        return frozenset(call.axes)
+    return option_axes(call) if function.resized is not None else frozenset()
 
 
 def free_axes(expression: Expression) -> tuple[str, ...]:
@@ -236,7 +246,7 @@ def sized_by_name(expression: Expression) -> set[str]:
     for part in subexpressions(expression):
         if isinstance(part, Ref):
             names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
-        elif isinstance(part, Call) and part.function in ("index", "onehot"):
+        elif isinstance(part, Call) and FUNCTIONS[part.function].axes == "made":
             names.update(part.axes)
     return names
 
@@ -489,9 +499,9 @@ def _show(expression: Expression) -> tuple[str, int]:
         case Call(function, arguments) if FUNCTIONS[function].infix:
             return _show_infix(FUNCTIONS[function].infix, arguments)
         case Call(function, arguments, axes, options):
-            brackets = f"[{','.join(axes)}]" if axes and function != "index" else ""
-            inside = [show(argument) for argument in arguments]
-            inside += list(axes) if function == "index" else []
+            alone = FUNCTIONS[function].of_axis_alone
+            brackets = f"[{','.join(axes)}]" if axes and not alone else ""
+            inside = [*map(show, arguments), *(axes if alone else ())]
             inside += [f"{name}={_show_option(values)}" for name, values in options]
             return f"{function}{brackets}({', '.join(inside)})", _ATOM
 

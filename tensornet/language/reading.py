@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, Place, near
-from ..operations.functions import FUNCTIONS, RESERVED
+from ..operations.functions import FUNCTIONS, RESERVED, SIGNS, Function
 from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
 from .equation import Declaration, Equation, Statement, locate
 from .expression import (
@@ -307,12 +307,12 @@ class _Reader:
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return self.expression(operand)
             case ast.UnaryOp(op=ast.Invert(), operand=operand):
-                return Call("logical_not", (self.expression(operand),), place=place)
+                return Call(SIGNS["~"], (self.expression(operand),), place=place)
             case ast.BinOp():
                 return self.operations(node)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARE:
                 arguments = (self.expression(left), self.expression(right))
-                return Call(_COMPARE[type(operator)], arguments, place=place)
+                return Call(SIGNS[_COMPARE[type(operator)]], arguments, place=place)
             case ast.Call():
                 return self.call(node)
         fix = "use + - * / **, comparisons, & | ~, and the functions of the language"
@@ -351,11 +351,11 @@ class _Reader:
             case ast.Div():
                 return product_of([a, Call("reciprocal", (b,), place=place)], place)
             case ast.Pow():
-                return Call("power", (a, b), place=place)
+                return Call(SIGNS["**"], (a, b), place=place)
             case ast.BitAnd():
-                return Call("logical_and", (a, b), place=place)
+                return Call(SIGNS["&"], (a, b), place=place)
             case ast.BitOr():
-                return Call("logical_or", (a, b), place=place)
+                return Call(SIGNS["|"], (a, b), place=place)
         raise self.fail(node, "this operator is not part of the language", "use + - * / ** & | ~")
 
     def index(self, node: ast.expr) -> tuple[Index, ...]:
@@ -425,8 +425,8 @@ class _Reader:
         if name not in FUNCTIONS:
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
-        if name == "index":
-            return self.position(node)
+        if FUNCTIONS[name].of_axis_alone:
+            return self.of_axis(node, name)
         return self.checked(node, name, axes)
 
     def no_method(self, node: ast.expr, name: str) -> EquationError:
@@ -444,19 +444,19 @@ class _Reader:
         factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
         return contraction(factors, axes, self.place(node))
 
-    def position(self, node: ast.Call) -> Expression:
+    def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:
             case ast.Call(args=[ast.Name() as axis], keywords=[]):
-                return Call("index", (), (self.axis(axis),), place=self.place(node))
-        raise self.fail(node, "index takes one axis name", "write index(i)")
+                return Call(name, (), (self.axis(axis),), place=self.place(node))
+        raise self.fail(node, f"{name} takes one axis name", f"write {name}(i)")
 
     def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
         """A call whose axes, arity and keywords agree with its row of the table."""
         function = FUNCTIONS[name]
         if function.takes_axes and not axes:
             fix = f"write {name}[j](…)"
-            if name in ("max", "min") and len(node.args) > 1:
-                fix = f"write {name}imum(a, b), or {name}[j](a) over an axis"
+            if function.twin and len(node.args) > 1:
+                fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
             raise self.fail(node, f"{name} needs the axis it runs over", fix)
         if axes and not function.takes_axes:
             raise self.fail(node, f"{name} runs over no axis", f"write {name}(…)")
@@ -467,33 +467,40 @@ class _Reader:
             count = f"{least}" if least == most else f"at least {least}"
             raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}")
         arguments = tuple(self.expression(argument) for argument in node.args)
-        if name in ("concat", "onehot") and len(axes or ()) != 1:
+        if function.takes_one_axis and len(axes or ()) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
-        if name in ("roll", "pad") and not node.keywords:
-            raise self.fail(
-                node, f"{name} names its axes", f"write {name}(x, i={'1' if name == 'roll' else '(1,1)'})"
-            )
-        options = tuple(self.option(node, name, keyword) for keyword in node.keywords)
-        if function.kind in ("axis", "reduction"):
+        if function.axes == "moved" and not node.keywords:
+            raise self.fail(node, f"{name} names its axes", f"write {name}(x, i={_example(function)})")
+        options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
+        if function.axes in ("kept", "removed"):
             missing = [axis for axis in axes or () if not any(axis in free_axes(a) for a in arguments)]
             if missing and not any(_holds_bare_name(argument) for argument in arguments):
                 raise self.fail(node, f"axis '{missing[0]}' does not occur inside {name}")
         return Call(name, arguments, axes or (), options, self.place(node))
 
-    def option(self, node: ast.Call, name: str, keyword: ast.keyword) -> tuple[str, tuple[Expression, ...]]:
-        known = [option for option, _ in FUNCTIONS[name].options]
-        if keyword.arg is None or (name not in ("roll", "pad") and keyword.arg not in known):
+    def option(
+        self, node: ast.Call, function: Function, keyword: ast.keyword
+    ) -> tuple[str, tuple[Expression, ...]]:
+        known = [option for option, _ in function.options]
+        if keyword.arg is None or (function.axes != "moved" and keyword.arg not in known):
             fix = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise self.fail(node, f"{name} has no keyword '{keyword.arg or '**'}'", fix)
-        pair = name == "pad" and keyword.arg not in known
-        if pair and not (isinstance(keyword.value, ast.Tuple) and len(keyword.value.elts) == 2):
-            raise self.fail(keyword.value, "pad takes (before, after)", f"write {keyword.arg}=(1,1)")
-        values = keyword.value.elts if pair and isinstance(keyword.value, ast.Tuple) else [keyword.value]
-        amounts = tuple(self.expression(value) for value in values)
-        for amount in amounts:
-            if name in ("roll", "pad") and keyword.arg not in known and _is_fraction(amount):
-                raise self.fail(keyword.value, "this is not a whole number of positions", "use an integer")
-        return keyword.arg, amounts
+            raise self.fail(node, f"{function.name} has no keyword '{keyword.arg or '**'}'", fix)
+        if keyword.arg in known:
+            return keyword.arg, (self.expression(keyword.value),)
+        return keyword.arg, self.amounts(function, keyword.arg, keyword.value)
+
+    def amounts(self, function: Function, axis: str, value: ast.expr) -> tuple[Expression, ...]:
+        """What the keyword of an axis says: how many positions, once or for each of several amounts."""
+        values = [value]
+        if len(function.amounts) > 1:
+            if not isinstance(value, ast.Tuple) or len(value.elts) != len(function.amounts):
+                message = f"{function.name} takes ({', '.join(function.amounts)})"
+                raise self.fail(value, message, f"write {axis}={_example(function)}")
+            values = value.elts
+        amounts = tuple(self.expression(each) for each in values)
+        if any(map(_is_fraction, amounts)):
+            raise self.fail(value, "this is not a whole number of positions", "use an integer")
+        return amounts
 
 
 def _entries(node: ast.expr) -> list[ast.expr]:
@@ -513,13 +520,19 @@ def _entries(node: ast.expr) -> list[ast.expr]:
 
 
 _COMPARE: dict[type[ast.cmpop], str] = {
-    ast.Eq: "equal",
-    ast.NotEq: "not_equal",
-    ast.Lt: "less",
-    ast.LtE: "less_equal",
-    ast.Gt: "greater",
-    ast.GtE: "greater_equal",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
 }
+
+
+def _example(function: Function) -> str:
+    """What the keyword of an axis may say: `1`, or `(1,1)`."""
+    ones = ",".join("1" for _ in function.amounts)
+    return ones if len(function.amounts) == 1 else f"({ones})"
 
 
 def _negative(expression: Expression, place: Place) -> Expression:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..errors import ShapeError
-from ..graph.elements import meeting, of_leaves, of_number
+from ..graph.elements import of_leaves, of_number
 from ..graph.graph import Graph
 from ..graph.shape import Axis, Dim, Scope, componentwise, dim_size, scalar_size, scope_of, size_expression
 from ..language.equation import Equation
@@ -33,7 +33,7 @@ from ..language.expression import (
     scalar_value,
     transform,
 )
-from ..operations.functions import FUNCTIONS, Element
+from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered
 from .device import DeviceProfile
@@ -43,9 +43,6 @@ from .search import Choose, Order, Problem
 __all__ = ["lower", "peak_memory"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
-
-_CONVERSIONS = {"int64": Element.WHOLE, "widen": Element.WIDE, "cast": Element.NUMBER}
-"""The functions that change what the elements of a tensor are."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +222,7 @@ class _Lowering:
         seconds = (
             arrangement.seconds
             if arrangement is not None
-            else self.profile.pointwise(moved, self.itemsize * elements)
+            else self._seconds(right, operands, moved, self.itemsize * elements)
         )
         self.steps.append(
             Step(
@@ -241,14 +238,20 @@ class _Lowering:
         )
         return Value(Ref(name, left), {axis: known[axis] for axis in axes}, element)
 
+    def _seconds(self, right: Expression, operands: Sequence[Value], moved: int, written: int) -> float:
+        """The time of a step that is no product: what its function takes along such axes."""
+        if not isinstance(right, Call):
+            return self.profile.pointwise(moved, written)
+        last = operands[0].layout[-len(right.axes) :] if right.axes and operands else ()
+        inner = not right.axes or set(right.axes) == set(last)
+        return FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
+
     def convert(self, value: Value, element: Element) -> Value:
         """The value with elements of another kind: numbers become truth values where they are not 0."""
         if value.element is element:
             return value
-        if element is Element.TRUTH:
-            right = Call("not_equal", (value.ref, Literal(0)))
-        else:
-            right = Call(next(name for name, each in _CONVERSIONS.items() if each is element), (value.ref,))
+        compared = (Literal(0),) if element is Element.TRUTH else ()
+        right = Call(CONVERSIONS[element], (value.ref, *compared))
         return self.emit(value.left, right, [value], value.sizes, element)
 
     def reorder(self, value: Value, left: tuple[Entry, ...]) -> Value:
@@ -376,7 +379,7 @@ class _Lowering:
     ) -> Value:
         """The product of tensors and numbers, summed over some axes."""
         values = self._sum_alone(values, set(summed))
-        exact = [each for each in values if _is_exact(each)]
+        exact = [each for each in values if each.element.is_exact]
         if (
             exact
             and len(exact) < len(values)
@@ -444,16 +447,18 @@ class _Lowering:
         return numerator, self.operand(below.arguments[0], scope, wanted)
 
     def _divided(self, above: _Operand, below: _Operand) -> Value:
-        return self.combine("reciprocal", _quotient, [above, below])
+        return self.combine(FUNCTIONS["reciprocal"], _quotient, [above, below])
 
-    def floor(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
-        """The largest integer not above: of integers divided by one, without a fraction in between."""
+    def rounded(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        """An integer beside a number: of integers divided by one, without a fraction in between."""
         match call.arguments[0]:
             case Contraction((_, *_, last) as factors, ()) if _is_reciprocal(last):
                 above, below = self._division(factors, scope, wanted)
                 if above.value is not None and above.is_whole and _is_whole_divisor(below):
                     return self.combine(
-                        "floor", lambda *of: replace(call, arguments=(_quotient(*of),)), [above, below]
+                        FUNCTIONS[call.function],
+                        lambda *of: replace(call, arguments=(_quotient(*of),)),
+                        [above, below],
                     )
                 value = self._divided(above, below)
             case argument:
@@ -466,23 +471,23 @@ class _Lowering:
 
     def call(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
         function = FUNCTIONS[call.function]
-        match call.function:
-            case "cast" | "widen" | "int64" as name:
-                return self.convert(self.lower(call.arguments[0], scope, wanted), _CONVERSIONS[name])
-            case "floor":
-                return self.floor(call, scope, wanted)
-            case "index":
-                (axis,) = call.axes
-                return self.emit((axis,), call, [], {axis: scope[axis]}, Element.WHOLE)
-            case "concat":
-                return self.concat(call, scope)
-            case "onehot":
-                return self.onehot(call, scope)
-        if function.kind == "pointwise":
-            return self.pointwise(call, scope, wanted)
-        if function.kind == "structure":
-            return self.move(call, scope)
-        return self.over_axes(call, scope, function.kind == "reduction", wanted)
+        if function.lowered is not None:
+            return function.lowered(self, call, scope)
+        match function.axes:
+            case "none" if function.rounds:
+                return self.rounded(call, scope, wanted)
+            case "none" if function.converts is not None and len(call.arguments) == 1:
+                return self.convert(self.lower(call.arguments[0], scope, wanted), function.converts)
+            case "none":
+                return self.pointwise(call, scope, wanted)
+            case "kept" | "removed":
+                return self.over_axes(call, scope, wanted)
+            case "made":
+                return self.made(call, [self.lower(each, scope, None) for each in call.arguments], scope)
+            case "joined":
+                return self.joined(call, scope)
+            case "moved":
+                return self.moved(call, scope)
 
     def _normed(self, call: Call, scope: Scope) -> Value | None:
         """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
@@ -494,7 +499,7 @@ class _Lowering:
                 norm = next((each for each in factors if isinstance(each, Call)), None)
             case _:
                 return None
-        if gain is None or norm is None or norm.function != "normalize" or len(norm.axes) != 1:
+        if gain is None or norm is None or not FUNCTIONS[norm.function].affine or len(norm.axes) != 1:
             return None
         if gain.index != norm.axes or bias.index != norm.axes:
             return None
@@ -508,23 +513,27 @@ class _Lowering:
         normed = self._normed(call, scope)
         if normed is not None:
             return normed
-        operands = [self.operand(each, scope, wanted, call.function == "add") for each in call.arguments]
-        if call.function == "where":
-            return self.where(call, self.lower(call.arguments[0], scope, wanted), operands[1:])
-        if call.function == "not_equal" and _is_truth(operands):
+        function = FUNCTIONS[call.function]
+        split = function.conditions
+        conditions = [
+            _Operand(self.convert(self.lower(each, scope, wanted), Element.TRUTH))
+            for each in call.arguments[:split]
+        ]
+        adds = call.function == "add"
+        operands = [self.operand(each, scope, wanted, adds) for each in call.arguments[split:]]
+        if function.converts is Element.TRUTH and _is_truth(operands):
             assert operands[0].value is not None
             return operands[0].value
-        if call.function == "add":
+        if adds:
             operands = self._exact_together(operands)
-        rule = "square" if _keeps_whole(call) else call.function
-        return self.combine(rule, lambda *each: replace(call, arguments=each), operands)
+        return self.combine(_rule(call), lambda *each: replace(call, arguments=each), operands, conditions)
 
     def _exact_together(self, terms: list[_Operand]) -> list[_Operand]:
         """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
-        exact = [each for each in terms if each.value is None or _is_exact(each.value)]
+        exact = [each for each in terms if each.value is None or each.value.element.is_exact]
         if not 1 < len(exact) < len(terms) or all(each.value is None for each in exact):
             return terms
-        total = self.combine("add", lambda *each: Call("add", each), exact)
+        total = self.combine(FUNCTIONS["add"], lambda *each: Call("add", each), exact)
         return [*(each for each in terms if each not in exact), _Operand(total)]
 
     def operand(
@@ -543,21 +552,16 @@ class _Lowering:
                 return _Operand(value, tuple(numbers[:at]), tuple(numbers[at:]))
         return _Operand(self.lower(expression, scope, wanted))
 
-    def where(self, call: Call, condition: Value, choices: Sequence[_Operand]) -> Value:
-        """The condition is true or false, or else a number that is not 0."""
-        operand = _Operand(self.convert(condition, Element.TRUTH))
-        return self.combine("where", lambda *each: replace(call, arguments=each), choices, [operand])
-
     def combine(
         self,
-        rule: str,
+        rule: Function,
         written: Callable[..., Expression],
         operands: Sequence[_Operand],
         first: Sequence[_Operand] = (),
     ) -> Value:
-        """A pointwise step of operands brought together by the row `rule`, after some that are as they are."""
+        """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
         tensors = [each.value.element for each in operands if each.value is not None]
-        element, result = meeting(rule, tensors, [number for each in operands for number in each.numbers])
+        element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
         brought = [*first, *(self._brought(each, element) for each in operands)]
         values = [each.value for each in brought if each.value is not None]
         left = self._common_order(values) if values else ()
@@ -574,13 +578,20 @@ class _Lowering:
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
 
-    def over_axes(self, call: Call, scope: Scope, reduces: bool, wanted: Layout | None) -> Value:
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        """A pointwise step of tensors at hand."""
+        operands = [_Operand(each) for each in values]
+        return self.combine(FUNCTIONS[function], lambda *each: Call(function, each), operands)
+
+    def over_axes(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        function = FUNCTIONS[call.function]
+        reduces = function.axes == "removed"
         asked = None if reduces else wanted
         value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked)
-        element, result = meeting(call.function, [value.element])
+        element, result = function.meeting([value.element])
         value = self.convert(value, element)
         axes = tuple(axis for axis in value.layout if axis in call.axes)
-        if call.function == "prod" and len(axes) > 1:
+        if function.one_by_one and len(axes) > 1:
             for axis in axes:
                 value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope, result)
             return value
@@ -608,10 +619,19 @@ class _Lowering:
         right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
         return self.emit(left, right, [value, *more], value.sizes, result)
 
-    def concat(self, call: Call, scope: Scope) -> Value:
+    def made(self, call: Call, values: Sequence[Value], scope: Scope) -> Value:
+        """Operands at hand, with the axis that the call makes."""
+        (axis,) = call.axes
+        _, result = FUNCTIONS[call.function].meeting([each.element for each in values])
+        left = (*(name for each in values for name in each.layout), axis)
+        right = replace(call, arguments=tuple(each.ref for each in values))
+        return self.emit(left, right, values, {axis: scope[axis]}, result)
+
+    def joined(self, call: Call, scope: Scope) -> Value:
+        """Operands one after another along an axis, which one without it is 1 long."""
         axis = call.axes[0]
         values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
-        element, result = meeting("concat", [each.element for each in values])
+        element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
         values = [self.convert(each, element) for each in values]
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
         left = ordered(
@@ -622,22 +642,9 @@ class _Lowering:
         right = replace(call, arguments=tuple(each.ref for each in values))
         return self.emit(left, right, values, sizes, result)
 
-    def onehot(self, call: Call, scope: Scope) -> Value:
-        """1 where a position is the one told; what is no integer is compared with the positions."""
-        (axis,) = call.axes
-        value = self.lower(call.arguments[0], scope, None)
-        if value.element in (Element.SHORT, Element.WHOLE):
-            right = replace(call, arguments=(value.ref,))
-            return self.emit((*value.layout, axis), right, [value], {axis: scope[axis]}, Element.NUMBER)
-        places = self.call(Call("index", (), (axis,)), scope, None)
-        operands = [_Operand(value), _Operand(places)]
-        return self.convert(
-            self.combine("equal", lambda *each: Call("equal", each), operands), Element.NUMBER
-        )
-
-    def move(self, call: Call, scope: Scope) -> Value:
-        """roll and pad: the same axes, moved along some of them."""
-        argument = call.arguments[0]
+    def moved(self, call: Call, scope: Scope) -> Value:
+        """The same axes, with the elements moved along some of them."""
+        function, argument = FUNCTIONS[call.function], call.arguments[0]
         inside = self.inner(argument, scope)
         value = self._ungrouped(self.lower(argument, inside, None))
         sizes = dict(value.sizes)
@@ -646,12 +653,12 @@ class _Lowering:
         for name, values in call.options:
             numbers = tuple(self.scalar(each, inside) for each in values)
             options.append((name, numbers))
-            if call.function == "pad" and name in option_axes(call):
-                before, after = (self.open(scalar_size(each, inside)) for each in numbers)
-                sizes[name] = sizes[name] + before + after
-            elif call.function == "pad":
-                filling = [of_number(each) for each in numbers]
-        value = self.convert(value, meeting(call.function, [value.element], filling)[0])
+            if name not in option_axes(call):
+                filling += [of_number(each) for each in numbers]
+            elif function.resized is not None:
+                amounts = (self.open(scalar_size(each, inside)) for each in numbers)
+                sizes[name] = function.resized(sizes[name], *amounts)
+        value = self.convert(value, function.meeting([value.element], filling)[0])
         right = replace(call, arguments=(value.ref,), options=tuple(options))
         return self.emit(value.layout, right, [value], sizes, value.element)
 
@@ -693,11 +700,6 @@ def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:
     return _Stored(name, entries, logical, dims, element)
 
 
-def _is_exact(value: Value) -> bool:
-    """Whether rounding the value to the working type may lose something."""
-    return Element.TRUTH < value.element < Element.NUMBER
-
-
 def _is_reciprocal(factor: Expression) -> bool:
     return isinstance(factor, Call) and factor.function == "reciprocal"
 
@@ -723,12 +725,12 @@ def _is_truth(operands: Sequence[_Operand]) -> bool:
     return truth and second.value is None and scalar_value(second.before[0]) == 0
 
 
-def _keeps_whole(call: Call) -> bool:
-    """Whether a power of integers is one that 64 bits hold for any positions: up to the third."""
-    if call.function != "power" or not is_scalar(call.arguments[1]):
-        return False
-    exponent = scalar_value(call.arguments[1])
-    return isinstance(exponent, int) and 0 <= exponent <= 3
+def _rule(call: Call) -> Function:
+    """The record by which the operands of a pointwise function meet."""
+    function = FUNCTIONS[call.function]
+    if function.keeps_whole is None:
+        return function
+    return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

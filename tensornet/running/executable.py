@@ -459,7 +459,7 @@ def _check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
     known = {**graph.bound, **sizes}
     for equation in graph.equations:
         for part in subexpressions(equation.right):
-            if not isinstance(part, Call) or part.function not in ("max", "min", "hardmax"):
+            if not isinstance(part, Call) or not FUNCTIONS[part.function].needs_position:
                 continue
             scope = scope_of(part.arguments[0], graph.dims, graph.agree, graph.bound)
             for axis in part.axes:

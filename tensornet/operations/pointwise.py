@@ -1,0 +1,257 @@
+"""Functions that map elements: arithmetic, curves, comparisons, choices, conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .moments import Known, Moments, average
+from .record import Element, Function
+
+if TYPE_CHECKING:
+    from ..language.expression import Call
+    from .services import Left, Writer
+
+__all__ = ["EQUAL", "ROWS"]
+
+MANY = (2, 10**6)
+
+LARGEST_HALF = 65504.0
+"""What a half-precision type holds at most."""
+
+
+def _real(name: str, formula: str, scalar: Callable[[float], Any], derivative: str, **more: Any) -> Function:
+    """A function of one number that gives a real one."""
+    return Function(name, formula, yields="real", scalar=scalar, derivative=(derivative,), **more)
+
+
+def _same(name: str, formula: str, scalar: Callable[..., Any], *derivative: str, **more: Any) -> Function:
+    """A function that keeps integers."""
+    return Function(name, formula, yields="same", scalar=scalar, derivative=derivative, **more)
+
+
+def _truth(name: str, formula: str, infix: str, scalar: Callable[..., Any], **more: Any) -> Function:
+    """A function that gives a truth value, which nothing gets a gradient through."""
+    more = {"arity": (2, 2), **more}
+    flat = ("0",) * more["arity"][0]
+    return Function(name, formula, infix=infix, yields="truth", scalar=scalar, derivative=flat, **more)
+
+
+# ---------------------------------------------------------------------------- on numbers
+
+
+def _sigmoid(a: float) -> float:
+    return 0.5 * (1.0 + math.tanh(0.5 * a))
+
+
+def _gelu(a: float) -> float:
+    return 0.5 * a * (1.0 + math.erf(a * math.sqrt(0.5)))
+
+
+def _gelu_tanh(a: float) -> float:
+    return 0.5 * a * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (a + 0.044715 * a**3)))
+
+
+def _power(a: float, b: float) -> float:
+    """Exact for integers, as long as 64 bits hold the result."""
+    real: float = float(a) ** float(b)
+    exact = isinstance(a, int) and isinstance(b, int) and b >= 0 and abs(real) < 2**63
+    return a**b if exact else real
+
+
+def _softplus(a: float) -> float:
+    return max(a, 0.0) + math.log1p(math.exp(-abs(a)))
+
+
+# ---------------------------------------------------------------------------- rules
+
+
+def _small_power(base: Any, exponent: Any) -> bool:
+    """Whether a power of integers is one that 64 bits hold for any positions: up to the third."""
+    return isinstance(exponent, int) and 0 <= exponent <= 3
+
+
+def _of_two(known: Known) -> Moments | None:
+    """Beside a number the value tells; of two tensors it is the one as often as the other."""
+    return average(known.operands) if len(known.tensors) > 1 else None
+
+
+def _of_choices(known: Known) -> Moments:
+    return average([known.operands[n] for n in known.tensors if n])
+
+
+def _spell_where(writer: Writer, call: Call, left: Left) -> str:
+    """Of two numbers the first makes the tensor; one that masks stays finite in any type beside it."""
+    condition, a, b = call.arguments
+    first, second = writer.render(a, left), writer.render(b, left)
+    if writer.is_number(a) and writer.is_number(b):
+        first = writer.number(a)
+    elif not writer.is_number(a) and _is_large(writer.value(b)):
+        second = writer.op("finite", second, first)
+    return writer.op(call.function, writer.render(condition, left), first, second)
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and abs(value) > LARGEST_HALF
+
+
+# ---------------------------------------------------------------------------- the rows
+
+_ARITHMETIC = (
+    _same("add", "a + b + …", lambda *a: sum(a), "g", arity=MANY, infix="+"),
+    _real("reciprocal", "1 / a", lambda a: 1 / a, "-g * y ** 2", number="(1 / {0})", positive=True),
+    Function(
+        "power",
+        "aᵇ",
+        arity=(2, 2),
+        infix="**",
+        yields="real",
+        keeps_whole=_small_power,
+        scalar=_power,
+        number="({0} ** {1})",
+        derivative=("g * b * a ** where(b == 0, 1, b - 1)", "g * y * log(where(a > 0, a, 1))"),
+        positive=True,
+    ),
+)
+
+_CURVES = (
+    _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})"),
+    _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})"),
+    _real("log", "natural logarithm", math.log, "g / a", number="math.log({0})", positive=True),
+    _real("log1p", "log(1 + a)", math.log1p, "g / (1 + a)", number="math.log1p({0})"),
+    _real("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True),
+    _real(
+        "rsqrt",
+        "1 / √a",
+        lambda a: 1 / math.sqrt(a),
+        "-g * y ** 3 / 2",
+        number="({0} ** -0.5)",
+        positive=True,
+    ),
+    _same("square", "a²", lambda a: a * a, "2 * g * a"),
+    _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
+    _same("sign", "−1, 0 or 1", lambda a: (a > 0) - (a < 0), "0", complex="refused"),
+    _same(
+        "floor",
+        "largest integer ≤ a",
+        math.floor,
+        "0",
+        in_sizes="floor",
+        rounds="//",
+        number="math.floor({0})",
+        complex="refused",
+    ),
+    _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})"),
+    _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})"),
+    _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})"),
+    _real(
+        "erf",
+        "error function",
+        math.erf,
+        "g * 2 / sqrt(pi) * exp(-a ** 2)",
+        number="math.erf({0})",
+        complex="refused",
+    ),
+    _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)"),
+    _same("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)", complex="refused"),
+    _real(
+        "gelu",
+        "a·Φ(a), exact",
+        _gelu,
+        "g * (0.5 + 0.5 * erf(a * sqrt(0.5)) + a * exp(-0.5 * a ** 2) / sqrt(2 * pi))",
+        complex="refused",
+    ),
+    _real(
+        "gelu_tanh",
+        "a·Φ(a), tanh approximation",
+        _gelu_tanh,
+        "g * (0.5 + 0.5 * tanh(sqrt(2 / pi) * (a + 0.044715 * a ** 3))"
+        " + 0.5 * a * (1 - tanh(sqrt(2 / pi) * (a + 0.044715 * a ** 3)) ** 2)"
+        " * sqrt(2 / pi) * (1 + 0.134145 * a ** 2))",
+        complex="refused",
+    ),
+    _real("silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))"),
+    _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused"),
+)
+
+_CHOICES = (
+    _same(
+        "maximum",
+        "the larger of a and b",
+        max,
+        "g * ((a > b) + 0.5 * (a == b))",
+        "g * ((b > a) + 0.5 * (a == b))",
+        arity=(2, 2),
+        in_sizes="Max",
+        complex="refused",
+        moments=_of_two,
+    ),
+    _same(
+        "minimum",
+        "the smaller of a and b",
+        min,
+        "g * ((a < b) + 0.5 * (a == b))",
+        "g * ((b < a) + 0.5 * (a == b))",
+        arity=(2, 2),
+        in_sizes="Min",
+        complex="refused",
+        moments=_of_two,
+    ),
+    _same(
+        "where",
+        "a if condition else b",
+        lambda c, a, b: a if c else b,
+        "0",
+        "where(a, g, 0)",
+        "where(a, 0, g)",
+        arity=(3, 3),
+        written="where(condition, a, b)",
+        takes="any",
+        conditions=1,
+        carries=True,
+        moments=_of_choices,
+        spelled=_spell_where,
+    ),
+)
+
+EQUAL = _truth("equal", "a = b", "==", lambda a, b: a == b)
+
+_TRUTHS = (
+    EQUAL,
+    _truth("not_equal", "a ≠ b", "!=", lambda a, b: a != b, converts=Element.TRUTH),
+    _truth("less", "a < b", "<", lambda a, b: a < b, complex="refused"),
+    _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex="refused"),
+    _truth("greater", "a > b", ">", lambda a, b: a > b, complex="refused"),
+    _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused"),
+    _truth("logical_and", "a and b", "&", lambda a, b: bool(a and b), takes="truths"),
+    _truth("logical_or", "a or b", "|", lambda a, b: bool(a or b), takes="truths"),
+    _truth("logical_not", "not a", "~", lambda a: not a, arity=(1, 1), takes="truths"),
+)
+
+_CONVERSIONS = (
+    _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE),
+    _real("cast", "a in the working type", float, "g", converts=Element.NUMBER, carries=True),
+    _real(
+        "widen",
+        "a in float32, or in the working type if that is longer",
+        float,
+        "g",
+        converts=Element.WIDE,
+        carries=True,
+    ),
+)
+
+_RANDOM = (
+    Function(
+        "dropout",
+        "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating",
+        arity=(2, 2),
+        written="dropout(a, rate)",
+        yields="real",
+        carries=True,
+        random=True,
+    ),
+)
+
+ROWS = (*_ARITHMETIC, *_CURVES, *_CHOICES, *_TRUTHS, *_CONVERSIONS, *_RANDOM)

@@ -1,0 +1,246 @@
+"""The record of a function: all that any room of the library knows of it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from .moments import Rule
+
+if TYPE_CHECKING:
+    from ..graph.shape import Scope
+    from ..language.expression import Call
+    from ..planning.lowering import Value
+    from .services import Device, Left, Lowering, Writer
+
+__all__ = ["Element", "Function"]
+
+Axes: TypeAlias = Literal["none", "kept", "removed", "made", "joined", "moved"]
+Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
+Yield: TypeAlias = Literal["truth", "same", "real", "number", "own"]
+
+
+class Element(IntEnum):
+    """What the elements of a tensor are. Where two meet, both become the greater of the two.
+
+    Positions, and what is made of them, stay exact until they meet numbers of the working type.
+    """
+
+    TRUTH = 0
+    """True and false."""
+    SHORT = 1
+    """Integers of any width, as they were given; computed with in int64."""
+    WHOLE = 2
+    """Integers, in int64: positions, counts."""
+    WIDE = 3
+    """Real numbers made of those and of constants, in float32, or in float64 beside it."""
+    NUMBER = 4
+    """Numbers of the working type: the one floating type of the arrays that are given."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether rounding to the working type may lose something."""
+        return Element.TRUTH < self < Element.NUMBER
+
+    @property
+    def is_position(self) -> bool:
+        """Whether these are integers."""
+        return self in (Element.SHORT, Element.WHOLE)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the equation language.
+
+    How a backend spells it is in that backend's table of templates under the same name; a template
+    speaks of the operands as `{0}`, `{1}`, …, of the dimensions of the axes as `{axis}` and `{axes}`,
+    of the options and amounts by their names, of the working type as `{dtype}`, and as `{positions}` of
+    0, 1, 2, … along the axis.
+
+    Attributes:
+        name: how an equation calls it.
+        formula: what it is, for the list of functions.
+
+        axes: what it does to the axes.
+            "none": nothing, it maps elements (operands align by axis name), as `gelu(a)` does;
+            "kept": runs over those in brackets and keeps them, as `softmax[j](a)`;
+            "removed": runs over them and leaves none, as `mean[j](a)`;
+            "made": adds the one it names, as long as its name says, as `onehot[j](a)`; where there is
+            no operand the axis stands in its place, as in `index(i)`;
+            "joined": makes the one in brackets anew, as long as those of all operands, as `concat[j](a, b)`;
+            "moved": moves elements along those that keywords name, as `roll(a, i=1)`.
+        arity: the fewest and the most operands.
+        options: keywords that take a number, and what they are if not given.
+        amounts: what the keyword of an axis takes, `("before", "after")` for `pad(a, i=(1, 2))`.
+        infix: the sign it is written with, `a + b` or `~a`.
+        written: how an equation writes it, where axes and arity do not tell.
+        twin: the pointwise function that does to its operands what this does along an axis.
+
+        resized: the size of an axis that a keyword names, of its size before and the amounts.
+        in_sizes: what sympy calls it, where the sizes of axes may be made with it.
+        needs_position: whether it takes one of the elements along its axes, so that there must be one.
+        one_by_one: whether it runs over several axes one after another.
+
+        yields: what comes out of exact operands: truth values (`less`), the same as went in (`maximum`:
+            integers stay integers), reals (`exp`, which takes nothing else), numbers of the working type
+            (`onehot`), or what only the user knows who registered the function.
+        takes: what becomes of operands that are truth values: they are counted as "numbers"; all
+            operands become "truths"; or "any" are taken as they are.
+        conditions: how many of the operands, the first, are truth values whatever the others are.
+        keeps_whole: whether it keeps integers where it else yields reals, of the values of the operands that
+            are numbers, None for the others.
+        converts: the elements that it turns all others into, where it is no more than that; the one to
+            truth values takes a second operand, 0.
+        rounds: the sign that divides integers and rounds as it does; it leaves integers alone.
+        complex: whether complex operands are "taken", "refused" since it asks which is the larger or is
+            defined for real numbers only, or "measured", with real numbers as the result.
+
+        scalar: its value on Python numbers.
+        number: that value as Python source of `{0}`, `{1}`, …, for numbers that speak of open sizes.
+        derivative: for each operand, the gradient that it gets, in the equation language, of the operands
+            `a`, `b`, `c`, …, the result `y` and the gradient `g` that comes in; the last text serves all further
+            operands. Nothing where there is none to be written. Of real numbers; where a function has a
+            kink, what lies between its slopes there.
+        moments: its rule for the mean and the mean square.
+        positive: whether it is asked of positive numbers.
+        carries: whether elements that go in come out on their scale, though nothing is moved.
+        random: whether it gives something else each time, and knows of training.
+
+        passes: how often the operands and the result are moved, as time goes, where its axes are the
+            innermost in memory, and where others are.
+        affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
+        lowered: how it becomes steps, where that takes more than one.
+        spelled: how a step of it becomes source, where no template says it all.
+        implementations: the user's own, by the name of the backend.
+    """
+
+    name: str
+    formula: str
+
+    axes: Axes = "none"
+    arity: tuple[int, int] = (1, 1)
+    options: tuple[tuple[str, float], ...] = ()
+    amounts: tuple[str, ...] = ()
+    infix: str = ""
+    written: str = ""
+    twin: str = ""
+
+    resized: Callable[..., Any] | None = field(default=None, compare=False)
+    in_sizes: str = ""
+    needs_position: bool = False
+    one_by_one: bool = False
+
+    yields: Yield = "own"
+    takes: Literal["numbers", "truths", "any"] = "numbers"
+    conditions: int = 0
+    keeps_whole: Callable[..., bool] | None = field(default=None, compare=False)
+    converts: Element | None = None
+    rounds: str = ""
+    complex: Literal["taken", "refused", "measured"] = "taken"
+
+    scalar: Callable[..., Any] | None = field(default=None, compare=False)
+    number: str = ""
+    derivative: tuple[str, ...] = ()
+    moments: Rule | None = field(default=None, compare=False)
+    positive: bool = False
+    carries: bool = False
+    random: bool = False
+
+    passes: tuple[float, float] = (1.0, 1.0)
+    affine: bool = False
+    lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)
+    spelled: Callable[[Writer, Call, Left], str] | None = field(default=None, compare=False)
+    implementations: tuple[tuple[str, Callable[..., Any]], ...] = field(default=(), compare=False)
+
+    @property
+    def kind(self) -> Kind:
+        """What it does to axes in one word: `structure` moves elements, or makes places for them."""
+        match self.axes:
+            case "none":
+                return "pointwise"
+            case "kept":
+                return "axis"
+            case "removed":
+                return "reduction"
+        return "structure"
+
+    @property
+    def takes_axes(self) -> bool:
+        """Whether the function is written with axes in brackets, as `softmax[j](s)`."""
+        return self.axes not in ("none", "moved") and not self.of_axis_alone
+
+    @property
+    def takes_one_axis(self) -> bool:
+        """Whether it is written with one axis and no more."""
+        return self.axes in ("made", "joined")
+
+    @property
+    def of_axis_alone(self) -> bool:
+        """Whether it has no operands: `index(i)`."""
+        return self.arity[1] == 0
+
+    @property
+    def tells_sizes(self) -> bool:
+        """Whether the sizes around it show in the value, so that the same words may say two things."""
+        return self.axes in ("made", "joined") or self.resized is not None
+
+    @property
+    def form(self) -> str:
+        """How an equation writes it: `softmax[j](a)`, `a + b`, `where(condition, a, b)`."""
+        operands = string.ascii_lowercase[: self.arity[0]]
+        if self.written:
+            return self.written
+        if self.infix:
+            return f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}a"
+        arguments = [*operands, *(f"{name}={value:g}" for name, value in self.options)]
+        return f"{self.name}{'[j]' if self.takes_axes else ''}({', '.join(arguments)})"
+
+    # ---- elements
+
+    def meeting(self, tensors: Sequence[Element], numbers: Sequence[Element] = ()) -> tuple[Element, Element]:
+        """What the operands become, and what the result is.
+
+        Args:
+            tensors: the elements of the operands that are tensors.
+            numbers: those of the ones that are numbers, which give way to tensors of the working type.
+        """
+        top = max((*tensors, *numbers), default=Element.TRUTH)
+        whole = max(top, Element.WHOLE)
+        match self.yields:
+            case "truth":
+                return (Element.TRUTH if self.takes == "truths" else _compared(tensors, whole)), Element.TRUTH
+            case "same" if self.takes == "any" and top is Element.TRUTH:
+                return top, top
+            case "same":
+                return whole, whole
+            case "real":
+                return max(top, Element.WIDE), max(top, Element.WIDE)
+            case "number":
+                return whole, Element.NUMBER
+        return top, Element.NUMBER if top is Element.NUMBER else Element.WIDE
+
+    def beside(self, values: Sequence[Any]) -> Function:
+        """The record where some operands are numbers, None for the others: a small power keeps integers."""
+        keeps = self.keeps_whole is not None and self.keeps_whole(*values)
+        return replace(self, yields="same") if keeps else self
+
+    # ---- cost
+
+    def seconds(self, device: Device, moved: float, written: float, inner: bool) -> float:
+        """The expected time of a step.
+
+        Args:
+            device: the constants of the device.
+            moved: bytes read and written.
+            written: bytes of the result.
+            inner: whether the axes it runs over are the innermost in memory.
+        """
+        return device.pointwise(moved * self.passes[0 if inner else 1], written)
+
+
+def _compared(tensors: Sequence[Element], whole: Element) -> Element:
+    """Positions are compared with numbers of the working type in a type that holds both."""
+    return Element.WIDE if whole is Element.NUMBER and any(each.is_exact for each in tensors) else whole

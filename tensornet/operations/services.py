@@ -1,0 +1,74 @@
+"""What the rules of a record may ask: of the device, of who makes the steps, of who writes the source.
+
+Records stand below the rooms that answer, so these are protocols, and the types in them are for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from ..graph.shape import Scope
+    from ..language.expression import Call, Expression, Ref
+    from ..planning.lowering import Value
+    from .record import Element
+
+__all__ = ["Device", "Left", "Lowering", "Writer"]
+
+Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
+"""The order in memory of the result of a step: axes, and composites of them."""
+
+
+class Device(Protocol):
+    """The constants of a device; `planning.device.DeviceProfile` is one."""
+
+    def pointwise(self, moved: float, written: float) -> float:
+        """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
+
+
+class Lowering(Protocol):
+    """Who turns calls into steps; `planning.lowering`."""
+
+    def lower(self, expression: Expression, scope: Scope, wanted: tuple[str, ...] | None) -> Value:
+        """The value of an expression: its steps are there then."""
+
+    def made(self, call: Call, values: Sequence[Value], scope: Scope) -> Value:
+        """The step of a call that makes an axis, of operands that are at hand."""
+
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        """The step of a pointwise function of operands that are at hand, brought together as it asks."""
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind."""
+
+
+class Writer(Protocol):
+    """Who writes a step as source; `emitting.source`."""
+
+    def op(self, template: str, *operands: str, **details: str) -> str:
+        """One operation as the backend's template of that name spells it."""
+
+    def render(self, expression: Expression, left: Left) -> str:
+        """An operand, or a pointwise expression of operands, aligned to the result."""
+
+    def atomic(self, ref: Ref) -> str:
+        """An operand with one dimension for each axis, in the order it lies in."""
+
+    def layout(self, ref: Ref) -> tuple[str, ...]:
+        """The axes of an operand in the order it lies in."""
+
+    def scalar(self, expression: Expression) -> str:
+        """A number."""
+
+    def number(self, expression: Expression) -> str:
+        """A number as a tensor."""
+
+    def integer(self, expression: Expression) -> int:
+        """The value of a whole number that is known; an error where it is not."""
+
+    def is_number(self, expression: Expression) -> bool:
+        """Whether an operand is a number."""
+
+    def value(self, expression: Expression) -> Any:
+        """The value of a number, or nothing for a tensor or while a size in it is open."""
