@@ -202,10 +202,6 @@ class Speller:
         names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
         return f"dtype = {self.op('floating', f'({names})', self.op('dtype', self.plan.dtype))}"
 
-    def working(self, text: str) -> str:
-        """A value in the working element type."""
-        return self.op("cast", text)
-
     def first(self) -> str:
         """An argument, for its device; nothing where there is none."""
         return self.names[self.leaves[0].name] if self.leaves else "None"

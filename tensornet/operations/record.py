@@ -222,6 +222,10 @@ class Function:
                 return whole, Element.NUMBER
         return top, Element.NUMBER if top is Element.NUMBER else Element.WIDE
 
+    def gradient(self, operand: int) -> str:
+        """What one of the operands gets, in the equation language; see `derivative`."""
+        return self.derivative[min(operand, len(self.derivative) - 1)]
+
     def beside(self, values: Sequence[Any]) -> Function:
         """The record where some operands are numbers, None for the others: a small power keeps integers."""
         keeps = self.keeps_whole is not None and self.keeps_whole(*values)

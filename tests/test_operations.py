@@ -1,0 +1,264 @@
+"""The records of functions: derivatives, costs, sizes, and that no other room knows a function by name."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+import tensornet as tn
+from tensornet.language.expression import Expression, Literal, Ref, scalar_value, transform
+from tensornet.language.reading import parse_block
+from tensornet.operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
+from tensornet.planning.device import default_profile
+from tensornet.protocol import load_backend
+
+from .test_backends import BACKENDS
+from .test_structure import ROOT
+
+POINTWISE = [row for row in FUNCTIONS.values() if row.kind == "pointwise" and not row.implementations]
+SMOOTH = [row for row in POINTWISE if row.derivative and row.scalar is not None]
+WITHOUT = {"dropout"}  # which keeps the mask of the way forward, and no text says that
+
+
+def names(row: Function) -> list[str]:
+    """Its operands, one more than the fewest where there may be any number."""
+    least, most = row.arity
+    return list(string.ascii_lowercase[: least if most == least else least + 1])
+
+
+def number(text: str, values: dict[str, float]) -> Any:
+    """The value of an expression of the language at some numbers."""
+    (line,) = parse_block(f"d = {text}")
+
+    def put(part: Expression) -> Expression:
+        return Literal(values[part.name]) if isinstance(part, Ref) else transform(part, put)
+
+    return scalar_value(put(line.right))  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------------- derivatives
+
+
+def test_every_pointwise_function_has_a_derivative() -> None:
+    assert {row.name for row in POINTWISE if not row.derivative} == WITHOUT
+    for row in POINTWISE:
+        assert len(row.derivative) in (0, 1, row.arity[0])
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=lambda row: row.name)
+def test_derivatives_agree_with_finite_differences(row: Function) -> None:
+    assert row.scalar is not None
+    points = (0.3, 0.9, 1.7, 2.6) if row.positive else (-2.3, -0.7, 0.3, 1.7)
+    operands, step, tried = names(row), 1e-6, 0
+    for values in itertools.product(points, repeat=len(operands)):
+        if len(set(values)) < len(values):  # where two are equal there may be a kink
+            continue
+        at = dict(zip(operands, values, strict=True))
+        try:
+            result = row.scalar(*values)
+        except ValueError:  # not defined there
+            continue
+        for n, name in enumerate(operands):
+            around = [{**at, name: at[name] + sign * step} for sign in (1, -1)]
+            high, low = (float(row.scalar(*each.values())) for each in around)
+            expected = 1.3 * (high - low) / (2 * step)
+            found = number(row.gradient(n), {**at, "y": float(result), "g": 1.3})
+            assert found == pytest.approx(expected, rel=1e-6, abs=1e-7), (row.name, name, values)
+            tried += 1
+    assert tried >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("maximum", (2.0, 2.0), (0.5, 0.5)),
+        ("minimum", (2.0, 2.0), (0.5, 0.5)),
+        ("relu", (0.0,), (0.0,)),
+        ("abs", (0.0,), (0.0,)),
+        ("power", (0.0, 0), (0.0, 0.0)),
+        ("power", (0.0, 2), (0.0, 0.0)),
+        ("power", (-3.0, 2), (-6.0, 0.0)),
+        ("where", (0, 3.0, 4.0), (0.0, 0.0, 1.0)),
+    ],
+)
+def test_derivatives_at_a_kink_are_those_of_torch(
+    name: str, values: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    row = FUNCTIONS[name]
+    assert row.scalar is not None
+    at = dict(zip(names(row), values, strict=True)) | {"y": row.scalar(*values), "g": 1.0}
+    assert tuple(number(row.gradient(n), at) for n in range(len(values))) == expected
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=lambda row: row.name)
+def test_derivatives_are_equations_and_agree_with_autograd(row: Function) -> None:
+    """The texts as lines of a layer, on arrays, beside what torch differentiates itself."""
+    operands = names(row)
+    texts = {name: row.gradient(n) for n, name in enumerate(operands)}
+    texts = {name: text for name, text in texts.items() if text != "0"}
+    if not texts:
+        return
+    inside = ", ".join(f"{name}[i]" for name in operands)
+    call = " + ".join(f"{name}[i]" for name in operands) if row.name == "add" else f"{row.name}({inside})"
+    lines = [f"y[i] = {call}", *(f"d_{name}[i] = {text}" for name, text in texts.items())]
+    inputs = " ".join(f"{name}[i]" for name in (*operands, "g"))
+    graph = tn.layer("\n".join(lines), inputs=inputs, outputs=["y", *(f"d_{name}" for name in texts)])
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.rand(50, generator=generator, dtype=torch.float64) + 0.1 for _ in (*operands, "g")]
+    if not row.positive and row.name not in ("log1p", "where"):
+        given = [each * 4 - 2 for each in given]
+    for each in given[:-1]:
+        each.requires_grad_()
+    y, *found = tn.compile(graph, backend="torch")({}, *given)
+    expected = torch.autograd.grad(y, [given[operands.index(name)] for name in texts], given[-1])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), other.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture
+def registering() -> Iterator[None]:
+    """What is registered meanwhile is forgotten."""
+    before = dict(FUNCTIONS)
+    yield
+    FUNCTIONS.clear()
+    FUNCTIONS.update(before)
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_function_of_ones_own_may_have_a_derivative() -> None:
+    tn.register("cubed", derivative="3 * g * a ** 2", numpy=lambda a: a**3)
+    tn.register("ratio", arity=2, derivative=("g / b", "-g * y / b"), numpy=lambda a, b: a / b)
+    assert FUNCTIONS["cubed"].derivative == ("3 * g * a ** 2",)
+    assert number(FUNCTIONS["ratio"].gradient(1), {"a": 3.0, "b": 2.0, "y": 1.5, "g": 2.0}) == -1.5
+    tn.register("unknown", numpy=lambda a: a)
+    assert FUNCTIONS["unknown"].derivative == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"derivative": "g *"},
+        {"derivative": ""},
+        {"derivative": ("g", "g")},
+        {"derivative": "g", "arity": 2},
+        {"derivative": (3,)},
+        {"derivative": "g", "over_axis": True},
+    ],
+    ids=str,
+)
+def test_a_derivative_is_an_expression_for_each_operand(options: dict[str, Any]) -> None:
+    with pytest.raises(tn.EquationError, match="the derivative of 'undone' is"):
+        tn.register("undone", numpy=np.cbrt, **options)
+    assert "undone" not in FUNCTIONS
+
+
+# ---------------------------------------------------------------------------- what rows say
+
+
+def test_rows_say_what_fits_their_axes() -> None:
+    for row in FUNCTIONS.values():
+        assert bool(row.amounts) == (row.axes == "moved")
+        assert row.resized is None or row.axes == "moved"
+        assert row.axes == "none" or row.scalar is None
+        assert bool(row.number) <= (row.scalar is not None)
+        assert row.twin == "" or FUNCTIONS[row.twin].kind == "pointwise"
+        assert min(row.passes) >= 1.0
+    assert set(CONVERSIONS) == set(Element) - {Element.SHORT}
+    assert len(SIGNS) == sum(bool(row.infix) for row in FUNCTIONS.values())
+
+
+@pytest.mark.parametrize("row", [row for row in POINTWISE if row.number], ids=lambda row: row.name)
+def test_numbers_as_source_are_those_of_the_function(row: Function) -> None:
+    values = (1.25, 0.75)[: row.arity[0]]
+    assert row.scalar is not None
+    spelled = eval(row.number.format(*values), {"math": math})
+    assert spelled == pytest.approx(row.scalar(*values))
+
+
+@pytest.mark.parametrize("row", [row for row in POINTWISE if row.in_sizes], ids=lambda row: row.name)
+def test_sizes_are_made_as_numbers_are(row: Function) -> None:
+    made = getattr(sympy, row.in_sizes)(*[sympy.Rational(7, 2), sympy.Integer(3)][: row.arity[0]])
+    assert row.scalar is not None
+    assert float(made) == row.scalar(*[3.5, 3][: row.arity[0]])
+
+
+# ---------------------------------------------------------------------------- costs
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "normalize", "prod"])
+def test_other_axes_than_the_innermost_cost_more(name: str) -> None:
+    seconds = {}
+    for axis, left in (("i", "b"), ("b", "i")):
+        left = "b,i" if FUNCTIONS[name].axes == "kept" else left
+        graph = tn.layer(f"y[{left}] = {name}[{axis}](x[b,i])", inputs="x", i=1000)
+        (step,) = tn.plan(graph, b=1000).steps
+        seconds[axis] = step.seconds
+    assert seconds["b"] > 1.2 * seconds["i"]
+
+
+def test_the_cost_of_a_step_is_that_of_its_passes() -> None:
+    device = default_profile("cpu")
+    row = FUNCTIONS["normalize"]
+    inner, outer = (row.seconds(device, 8e6, 4e6, inner) - device.launch for inner in (True, False))
+    assert inner == pytest.approx(row.passes[0] * 8e6 / device.bandwidth)
+    assert outer / inner == pytest.approx(row.passes[1] / row.passes[0])
+    assert FUNCTIONS["tanh"].seconds(device, 8e6, 4e6, True) == device.pointwise(8e6, 4e6)
+
+
+# ---------------------------------------------------------------------------- steps and source
+
+
+def test_the_condition_of_a_choice_is_computed_once() -> None:
+    graph = tn.layer("y[b,i] = where(exp(x[b,i]) > z[i], x[b,i], 0)", inputs="x z", i=4)
+    steps = [str(step.equation) for step in tn.plan(graph, b=8).steps]
+    assert steps == [
+        "t1[b,i] = exp(x[b,i])",
+        "t2[b,i] = t1[b,i] > z[i]",
+        "y[b,i] = where(t2[b,i], x[b,i], 0)",
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_may_be_called_as_the_helpers_of_a_backend_are(backend: str) -> None:
+    library = BACKENDS[backend]()
+    words = sorted(set(library.namespace()) - set(FUNCTIONS) - RESERVED | {"dtype", "training", "leading"})
+    x = np.linspace(-2.0, 2.0, 12).reshape(3, 4)
+    results = []
+    for name in ["plain", *words]:
+        graph = tn.layer(
+            f"{name}[b,i] = where(x[b,i] > 0, maximum(softplus(x[b,i]), 0.5), -1e30)\n"
+            f"y[b,i] = hardmax[i]({name}[b,i]) * index(i) + normalize[i](x[b,i]) + {name}[b,t[i]]",
+            inputs="x t",
+            outputs=["y", name],
+        )
+        arrays = library.asarray(x), library.asarray(np.array([3, 0, 1, 1]))
+        results.append([library.numpy(each) for each in tn.compile(graph, backend=library)({}, *arrays)])
+    for found in results[1:]:
+        np.testing.assert_array_equal(found, results[0])
+
+
+def test_no_room_knows_a_function_by_name() -> None:
+    """But the arithmetic that the language itself is made of; and words that are types, or read a size."""
+    arithmetic = {"add", "reciprocal", "power"}
+    words = {"int64", "floor"}
+    rooms = ("language", "graph", "planning", "emitting", "running")
+    for path in (path for room in rooms for path in sorted((ROOT / "tensornet" / room).glob("*.py"))):
+        tree = ast.parse(path.read_text("utf-8"))
+        found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        assert not found & (set(FUNCTIONS) - arithmetic - words), path
+
+
+def test_backends_spell_every_function() -> None:
+    for name in ("numpy", "torch", "cupy"):
+        templates = load_backend(name).templates
+        for row in FUNCTIONS.values():
+            assert row.implementations or row.infix or row.name in templates, (name, row.name)
