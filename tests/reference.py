@@ -18,7 +18,7 @@ from tensornet.language.expression import Call, Contraction, Expression, Literal
 
 Named = tuple[tuple[str, ...], np.ndarray]
 
-_UNARY = {
+UNARY = {
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "square": np.square,
     "abs": np.abs, "sign": np.sign, "floor": np.floor, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
     "erf": scipy.special.erf, "sigmoid": scipy.special.expit, "logical_not": np.logical_not,
@@ -33,10 +33,29 @@ _BINARY = {
     "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "dropout": lambda a, rate: a,
 }  # fmt: skip
-_OVER = {
+OVER = {
     "mean": np.mean, "var": np.var, "max": np.max, "min": np.min, "prod": np.prod,
     "logsumexp": scipy.special.logsumexp,
 }  # fmt: skip
+
+
+def _hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+    flat = np.moveaxis(array, axis[0], -1)
+    return np.moveaxis(np.eye(flat.shape[-1])[flat.argmax(-1)], -1, axis[0])
+
+
+def _normalize(array: np.ndarray, axis: tuple[int, ...], eps: float = 1e-5) -> np.ndarray:
+    return (array - array.mean(axis, keepdims=True)) / np.sqrt(array.var(axis, keepdims=True) + eps)
+
+
+ALONG = {
+    "softmax": scipy.special.softmax, "log_softmax": scipy.special.log_softmax, "hardmax": _hardmax,
+    "normalize": _normalize,
+}  # fmt: skip
+POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
+"""Functions that are tried on positive numbers."""
+OWN = ("reciprocal", "logical_not", "int64", "cast", "widen")
+"""Functions that are tried by themselves, since they are signs or conversions."""
 
 
 def run(
@@ -195,11 +214,11 @@ class _Evaluator:
         if name in ("roll", "pad"):
             return self.moved(node, scope)
         values = [self.value(argument, scope) for argument in node.arguments]
-        if name in _OVER:
+        if name in OVER:
             names, array = values[0]
             rest = tuple(a for a in names if a not in axes)
-            return rest, _OVER[name](_counted(array), axis=tuple(names.index(a) for a in axes))
-        if name in ("softmax", "log_softmax", "hardmax", "normalize"):
+            return rest, OVER[name](_counted(array), axis=tuple(names.index(a) for a in axes))
+        if name in ALONG:
             return self.along(node, (values[0][0], _counted(values[0][1])))
         union = list(dict.fromkeys(a for names, _ in values for a in names))
         arrays = [_spread(value, union) for value in values]
@@ -208,21 +227,14 @@ class _Evaluator:
         arrays = [_counted(array) for array in arrays]
         if name == "add":
             return tuple(union), sum(arrays[1:], arrays[0])
-        found = _UNARY[name](*arrays) if name in _UNARY else _BINARY[name](*arrays)
+        found = UNARY[name](*arrays) if name in UNARY else _BINARY[name](*arrays)
         return tuple(union), found
 
     def along(self, node: Call, value: Named) -> Named:
         names, array = value
         at = tuple(names.index(a) for a in node.axes)
-        if node.function == "softmax":
-            return names, scipy.special.softmax(array, axis=at)
-        if node.function == "log_softmax":
-            return names, scipy.special.log_softmax(array, axis=at)
-        if node.function == "hardmax":
-            flat = np.moveaxis(array, at[0], -1)
-            return names, np.moveaxis(np.eye(flat.shape[-1])[flat.argmax(-1)], -1, at[0])
-        eps = float(node.options[0][1][0].value) if node.options else 1e-5  # type: ignore[union-attr]
-        return names, (array - array.mean(at, keepdims=True)) / np.sqrt(array.var(at, keepdims=True) + eps)
+        options = {option: float(values[0].value) for option, values in node.options}  # type: ignore[union-attr]
+        return names, ALONG[node.function](array, axis=at, **options)
 
     def concat(self, node: Call, scope: Mapping[str, int]) -> Named:
         (axis,) = node.axes

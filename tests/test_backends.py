@@ -36,25 +36,6 @@ class Row:
 
 
 S = {"b": 3, "i": 4, "j": 5, "k": 2, "p": 3, "q": 2, "h": 2, "d": 3}
-_POINTWISE = [
-    "exp",
-    "expm1",
-    "sin",
-    "cos",
-    "tanh",
-    "erf",
-    "sigmoid",
-    "relu",
-    "gelu",
-    "gelu_tanh",
-    "silu",
-    "softplus",
-    "abs",
-    "sign",
-    "square",
-    "floor",
-]
-_REDUCTIONS = ["mean", "var", "max", "min", "prod", "logsumexp"]
 ROWS = [
     Row("matrix product", "y[b,p] = x[b,i] * W[p,i]", sizes=S),
     Row("three factors", "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", sizes=S),
@@ -106,10 +87,8 @@ ROWS = [
     Row("logic", "y[b,i] = where((x > 0) & ~(x > 1) | (x == 2), x, -1)", "x[b,i]", S),
     Row("causal mask", "a[b,i,j] = softmax[j](where(index(i) >= index(j), s[b,i,j], -inf))", "s", S),
     Row("positions", "y[i,d] = sin(index(i) / 10 ** (index(d) / d)) * g[d]", "g", S),
-    Row("softmax", "y[b,i,j] = softmax[i](x[b,i,j])", sizes=S),
     Row("softmax over two", "y[b,i,j] = softmax[b,j](x[b,i,j])", sizes=S),
     Row("log softmax", "y[b,i] = log_softmax[b](x[b,i])", sizes=S),
-    Row("hardmax", "y[b,i,j] = hardmax[i](x[b,i,j])", sizes=S),
     Row("layer norm", "y[b,i] = g[i] * normalize[i](x[b,i], eps=1e-6) + u[i]", sizes=S),
     Row("norm over the first", "y[b,i] = normalize[b](x[b,i])", sizes=S),
     Row("reduction inside", "y[b,i] = x[b,i] - mean[i](x[b,i]) * max[i](x[b,i])", sizes=S),
@@ -124,13 +103,15 @@ ROWS = [
     Row("shared", "y[b,i] = exp(x[b,i]) / sum[i](exp(x[b,i]))", sizes=S),
     Row("two results", "h[b,p] = x[b,i]*U[p,i]\ny[b] = h*h", sizes=S, outputs="y h"),
     Row("an input as a result", "y[b] = x[b,i]", sizes=S, outputs="y x"),
-    *[Row(name, f"y[b,i] = {name}(x[b,i])", sizes=S) for name in _POINTWISE],
     *[
-        Row(f"{n} of a positive", f"y[b,i] = {n}(x[b,i]*x[b,i] + 1)", sizes=S)
-        for n in ("log", "log1p", "sqrt", "rsqrt")
+        Row(name, f"y[b,i] = {name}(x[b,i])", sizes=S)
+        for name in reference.UNARY
+        if name not in reference.OWN + reference.POSITIVE
     ],
-    *[Row(f"{n} over one", f"y[b,j] = {n}[i](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
-    *[Row(f"{n} over two", f"y[i] = {n}[b,j](x[b,i,j])", sizes=S) for n in _REDUCTIONS],
+    *[Row(f"{n} of a positive", f"y[b,i] = {n}(x[b,i]*x[b,i] + 1)", sizes=S) for n in reference.POSITIVE],
+    *[Row(f"{n} over one", f"y[b,j] = {n}[i](x[b,i,j])", sizes=S) for n in reference.OVER],
+    *[Row(f"{n} over two", f"y[i] = {n}[b,j](x[b,i,j])", sizes=S) for n in reference.OVER],
+    *[Row(f"{n} along one", f"y[b,i,j] = {n}[i](x[b,i,j])", sizes=S) for n in reference.ALONG],
 ]
 
 

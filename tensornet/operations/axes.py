@@ -44,6 +44,7 @@ ROWS = (
         yields="number",
         complex="refused",
         moments=_of_one_chosen,
+        passes=(5.0, 8.0),
     ),
     Function(
         "normalize",
