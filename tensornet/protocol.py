@@ -20,7 +20,8 @@ class Backend(Protocol):
     """An array library: how its operations are spelled in generated code, and a few services.
 
     `templates` maps an operation to source text with the operands in braces, for instance
-    `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`.
+    `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`, and the record
+    of the operation says what else may stand in braces (`tensornet.operations.record`).
     """
 
     @property

@@ -194,15 +194,14 @@ def test_sizes_are_made_as_numbers_are(row: Function) -> None:
 # ---------------------------------------------------------------------------- costs
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax", "normalize", "prod"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "hardmax", "normalize"])
 def test_other_axes_than_the_innermost_cost_more(name: str) -> None:
     seconds = {}
-    for axis, left in (("i", "b"), ("b", "i")):
-        left = "b,i" if FUNCTIONS[name].axes == "kept" else left
-        graph = tn.layer(f"y[{left}] = {name}[{axis}](x[b,i])", inputs="x", i=1000)
+    for axis in ("i", "b"):
+        graph = tn.layer(f"y[b,i] = {name}[{axis}](x[b,i])", inputs="x", i=1000)
         (step,) = tn.plan(graph, b=1000).steps
         seconds[axis] = step.seconds
-    assert seconds["b"] > 1.2 * seconds["i"]
+    assert seconds["b"] > 1.05 * seconds["i"]
 
 
 def test_the_cost_of_a_step_is_that_of_its_passes() -> None:

@@ -109,7 +109,7 @@ class Function:
         carries: whether elements that go in come out on their scale, though nothing is moved.
         random: whether it gives something else each time, and knows of training.
 
-        passes: how often the operands and the result are moved, as time goes, where its axes are the
+        passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
         lowered: how it becomes steps, where that takes more than one.
