@@ -297,6 +297,7 @@ class _Writer(Speller):
         return self.over_axes(call, left)
 
     def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
+        """A function along dimensions of its operand."""
         ref, *affine = call.arguments
         assert isinstance(ref, Ref)
         own = [axis for axis in call.axes if axis in ref.index]
@@ -307,9 +308,7 @@ class _Writer(Speller):
         else:
             text, at = self.atomic(ref), _positions(ref, call.axes)
         axes = tuple_source([str(n) for n in at])
-        details = {name: self.scalar(values[0]) for name, values in call.options}
-        for name, default in FUNCTIONS[call.function].options:
-            details.setdefault(name, repr(default))
+        details = self.options(call)
         if affine:
             others = [self.atomic(each) for each in affine if isinstance(each, Ref)]
             return self.op(f"{call.function}_affine", text, *others, axis=str(at[0]), **details)
@@ -331,22 +330,24 @@ class _Writer(Speller):
         return self.op("reshape", places, shape=shape) if rank - at > 1 else places
 
     def made(self, call: Call) -> str:
+        """Positions along the axis that the call makes, or what is compared with them."""
         operands = [self.atomic(each) for each in call.arguments if isinstance(each, Ref)]
         return self.op(call.function, *operands, positions=self.positions(self.sizes[call.axes[0]]))
 
     def moved(self, call: Call) -> str:
+        """Elements moved along the axes that keywords name."""
         (ref,) = call.arguments
         assert isinstance(ref, Ref)
         named = [(name, values) for name, values in call.options if name in option_axes(call)]
-        details = {
-            amount: tuple_source([str(self.integer(values[n])) for _, values in named])
-            for n, amount in enumerate(FUNCTIONS[call.function].amounts)
-        }
+        details = self.options(call)
+        for n, amount in enumerate(FUNCTIONS[call.function].amounts):
+            details[amount] = tuple_source([str(self.integer(values[n])) for _, values in named])
         at = _positions(ref, [name for name, _ in named])
         axes = tuple_source([str(n) for n in at])
         return self.op(call.function, self.atomic(ref), axes=axes, **details)
 
     def joined(self, call: Call, left: tuple[Any, ...]) -> str:
+        """Operands as large as the result, but for the axis along which they follow one another."""
         axis, parts = call.axes[0], []
         at = left.index(axis)
         for ref in call.arguments:

@@ -250,6 +250,14 @@ class Speller:
                     text += f" * {spell(factor)}"
         return text
 
+    def options(self, call: Call) -> dict[str, str]:
+        """The options of a function as a call gives them, or else as its record does."""
+        given = dict(call.options)
+        return {
+            name: self.scalar(given[name][0]) if name in given else repr(default)
+            for name, default in FUNCTIONS[call.function].options
+        }
+
     def is_number(self, expression: Expression) -> bool:
         """Whether an operand is a number."""
         return is_scalar(expression)

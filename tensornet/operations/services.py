@@ -58,6 +58,9 @@ class Writer(Protocol):
     def layout(self, ref: Ref) -> tuple[str, ...]:
         """The axes of an operand in the order it lies in."""
 
+    def options(self, call: Call) -> dict[str, str]:
+        """The options of a function as a call gives them, or else as its record does."""
+
     def scalar(self, expression: Expression) -> str:
         """A number."""
 

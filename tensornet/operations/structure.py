@@ -34,14 +34,9 @@ def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     """What is cut off is a slice, what is put on an operation of the backend."""
     ref = cast("Ref", call.arguments[0])
-    text, fill = writer.atomic(ref), "0"
-    named: dict[str, tuple[int, int]] = {}
-    for name, values in call.options:
-        match values:
-            case (value,):
-                fill = writer.scalar(value)
-            case (before, after):
-                named[name] = writer.integer(before), writer.integer(after)
+    text, fill = writer.atomic(ref), writer.options(call)["value"]
+    pairs = {name: values for name, values in call.options if len(values) == 2}
+    named = {name: tuple(map(writer.integer, values)) for name, values in pairs.items()}
     amounts = [named.get(axis, (0, 0)) for axis in writer.layout(ref)]
     if any(amount < 0 for pair in amounts for amount in pair):
         cut = [f"{max(-before, 0) or ''}:{min(after, 0) or ''}" for before, after in amounts]
@@ -49,9 +44,9 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     grown = [(max(before, 0), max(after, 0)) for before, after in amounts]
     if not any(amount for pair in grown for amount in pair):
         return text
-    pairs = "".join(f"({before}, {after}), " for before, after in grown)
+    forwards = " ".join(f"({before}, {after})," for before, after in grown)
     backwards = ", ".join(str(amount) for pair in reversed(grown) for amount in pair)
-    return writer.op(call.function, text, pairs=f"({pairs[:-1]})", backwards=f"({backwards})", value=fill)
+    return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
 
 
 INDEX = Function(

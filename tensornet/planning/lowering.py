@@ -450,7 +450,7 @@ class _Lowering:
         return self.combine(FUNCTIONS["reciprocal"], _quotient, [above, below])
 
     def rounded(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
-        """An integer beside a number: of integers divided by one, without a fraction in between."""
+        """The integer that a number is rounded to: of integers divided, without a fraction in between."""
         match call.arguments[0]:
             case Contraction((_, *_, last) as factors, ()) if _is_reciprocal(last):
                 above, below = self._division(factors, scope, wanted)
