@@ -19,7 +19,7 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
-    ("errors", "terminal", "sizes", "dtypes", "token_orders", "protocol"),
+    ("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol"),
     ("operations",),
     ("language",),
     ("graph",),

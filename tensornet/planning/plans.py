@@ -6,14 +6,27 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..documents import Part
+from ..errors import EquationError, TensornetError
+from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
 from ..graph.graph import Graph
 from ..graph.shape import Axis
+from ..language.encoding import (
+    read_equation,
+    read_left,
+    read_ref,
+    read_size,
+    write_equation,
+    write_index,
+    write_ref,
+    write_size,
+)
 from ..language.equation import Equation
-from ..language.expression import Ref
+from ..language.expression import Ref, axes_of_index, references
 from ..operations.functions import Element
 from .arrangement import Arrangement
 
-__all__ = ["Alternative", "Plan", "Result", "Step", "human"]
+__all__ = ["Alternative", "Plan", "Result", "Step", "human", "read_plan", "write_plan"]
 
 
 @dataclass(frozen=True)
@@ -147,35 +160,167 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON: what it is for, the steps as equations with their costs, the code."""
-        document = {
-            "format": "tensornet.plan",
-            "version": 1,
-            "backend": self.backend,
-            "device": self.device,
-            "dtype": self.dtype,
-            "sizes": dict(self.sizes),
-            "assumed": list(self.assumed),
-            "graph": json.loads(self.graph.to_json()),
-            "steps": [
-                {
-                    "equation": str(step.equation),
-                    "axes": {axis.name: str(axis.size) for axis in step.axes},
-                    "flops": step.flops,
-                    "flop_formula": str(step.flop_formula),
-                    "bytes": step.bytes,
-                    "seconds": step.seconds,
-                    "frees": list(step.frees),
-                }
-                for step in self.steps
-            ],
-            "flops": self.flops,
-            "bytes": self.bytes,
-            "seconds": self.seconds,
-            "peak_memory": self.peak_memory,
-            "alternatives": [asdict(each) for each in self.alternatives],
-            "code": self.code,
-        }
-        return json.dumps(document, indent=1)
+        return json.dumps({"format": FORMAT, "version": VERSION, **write_plan(self)}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads what `to_json` wrote: an equal plan. Nothing in it is run.
+
+        Raises:
+            EquationError: the text is no such document, or the plan in it cannot be.
+            ShapeError: nor can its sizes.
+        """
+        document = Part.of(text, "plan")
+        if document["format"].value != FORMAT or document["version"].value != VERSION:
+            found = f"{document['format'].value} {document['version'].value}"
+            fix = "plan anew, or use the library that wrote it"
+            raise EquationError(f"not a plan of version {VERSION}: {found}", fix=fix)
+        return read_plan(document)
+
+
+# ---------------------------------------------------------------------------- as JSON
+
+FORMAT, VERSION = "tensornet.plan", 2
+
+
+def write_plan(plan: Plan) -> dict[str, Any]:
+    """A plan as a value of JSON; its sums stand there for whoever reads it, and are not read back."""
+    return {
+        "backend": plan.backend,
+        "device": plan.device,
+        "dtype": plan.dtype,
+        "sizes": dict(plan.sizes),
+        "assumed": list(plan.assumed),
+        "graph": write_graph(plan.graph),
+        "steps": [_write_step(step) for step in plan.steps],
+        "results": [_write_result(result) for result in plan.results],
+        "flops": plan.flops,
+        "bytes": plan.bytes,
+        "seconds": plan.seconds,
+        "peak_memory": plan.peak_memory,
+        "alternatives": [asdict(each) for each in plan.alternatives],
+        "code": plan.code,
+    }
+
+
+def read_plan(part: Part, graph: Graph | None = None) -> Plan:
+    """What `write_plan` gave, checked: every tensor is there before it is read.
+
+    Args:
+        part: the plan.
+        graph: what it computes, if that is known.
+
+    Raises:
+        EquationError: it is no plan.
+        ShapeError: its sizes cannot be.
+    """
+    try:
+        found = Plan(
+            read_graph(part["graph"]) if graph is None else graph,
+            part["backend"].text(),
+            part["device"].text(),
+            part["dtype"].text(),
+            tuple((name, size.whole()) for name, size in part["sizes"].items()),
+            tuple(_read_step(each) for each in part["steps"]),
+            tuple(_read_result(each) for each in part["results"]),
+            part["peak_memory"].whole(),
+            part["assumed"].names(),
+            tuple(_read_alternative(each) for each in part["alternatives"]),
+            part["code"].text(),
+        )
+    except TensornetError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise part.fail(f"is no plan: {error!r}") from None
+    _check_names(found, part)
+    return found
+
+
+def _check_names(plan: Plan, part: Part) -> None:
+    """Refuses a step or a result that reads what is not there."""
+    known = {leaf.name for leaf in plan.graph.leaves}
+    for number, step in enumerate(plan.steps):
+        axes = {axis.name for axis in step.axes}
+        read = {ref.name for ref in references(step.equation.right)}
+        lost = [*sorted(read - known), *sorted({*axes_of_index(step.equation.left)} - axes)]
+        if lost or step.equation.name in known:
+            message = f"reads '{lost[0]}', which is not there" if lost else "makes what is there already"
+            raise part.fail(f"cannot be: step {number + 1} {message}")
+        known.add(step.equation.name)
+    for result in plan.results:
+        if result.value.name not in known:
+            raise part.fail(
+                f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
+            )
+
+
+def _write_step(step: Step) -> dict[str, Any]:
+    return {
+        **write_equation(step.equation),
+        "axes": write_axes(step.axes),
+        "flops": step.flops,
+        "flop_formula": write_size(step.flop_formula),
+        "bytes": step.bytes,
+        "seconds": step.seconds,
+        "element": step.element.name,
+        "frees": list(step.frees),
+        "arrangement": step.arrangement and asdict(step.arrangement),
+    }
+
+
+def _read_step(part: Part) -> Step:
+    arrangement = part["arrangement"]
+    return Step(
+        read_equation(part),
+        read_axes(part["axes"]),
+        part["flops"].whole(),
+        read_size(part["flop_formula"]),
+        part["bytes"].whole(),
+        part["seconds"].real(),
+        read_element(part["element"]),
+        part["frees"].names(),
+        None if arrangement.is_none else _read_arrangement(arrangement),
+    )
+
+
+def _read_arrangement(part: Part) -> Arrangement:
+    return Arrangement(
+        part["kind"].one_of("matmul", "dot", "multiply"),
+        part["swapped"].truth(),
+        part["batch"].names(),
+        part["rows"].names(),
+        part["columns"].names(),
+        part["summed"].names(),
+        tuple(group.names() for group in part["result"]),
+        part["seconds"].real(),
+    )
+
+
+def _write_result(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "value": write_ref(result.value),
+        "left": write_index(result.left),
+        "axes": write_axes(result.axes),
+    }
+
+
+def _read_result(part: Part) -> Result:
+    left, axes = read_left(part["left"]), read_axes(part["axes"])
+    return Result(part["name"].name(), read_ref(part["value"]), left, axes)
+
+
+def _read_alternative(part: Part) -> Alternative:
+    return Alternative(
+        part["name"].text(),
+        part["flops"].whole(),
+        part["bytes"].whole(),
+        part["seconds"].real(),
+        part["peak_memory"].whole(),
+    )
+
+
+# ---------------------------------------------------------------------------- amounts
 
 
 def human(amount: float, unit: str) -> str:

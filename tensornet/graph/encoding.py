@@ -1,0 +1,107 @@
+"""Graphs as values of JSON, exactly and at once: nothing is inferred anew, as it is from `Graph.to_json`.
+
+What is inside a plan is written so; the text of every equation stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..documents import Part
+from ..language.encoding import read_equation, read_size, write_equation, write_size
+from ..operations.functions import Element
+from .graph import Graph
+from .leaves import Constant, Leaf
+from .shape import Axis
+
+__all__ = ["read_axes", "read_element", "read_graph", "write_axes", "write_graph"]
+
+
+def write_axes(axes: tuple[Axis, ...]) -> list[list[Any]]:
+    """Axes with their sizes."""
+    return [[axis.name, write_size(axis.size)] for axis in axes]
+
+
+def read_axes(part: Part) -> tuple[Axis, ...]:
+    """What `write_axes` gave."""
+    return tuple(Axis(name.name(), read_size(size)) for name, size in (each.pair() for each in part))
+
+
+def read_element(part: Part) -> Element:
+    """What the elements of a tensor are, by name."""
+    return Element[part.one_of(*Element.__members__)]
+
+
+def write_graph(graph: Graph, values: bool = True) -> dict[str, Any]:
+    """A graph as a value of JSON.
+
+    Args:
+        graph: the graph.
+        values: whether the values of constants and starts are written, and not only of what kind they are.
+    """
+    return {
+        "sizes": [[name, write_size(size)] for name, size in graph.sizes],
+        "leaves": [_write_leaf(leaf, values) for leaf in graph.leaves],
+        "equations": [write_equation(equation) for equation in graph.equations],
+        "outputs": list(graph.outputs),
+    }
+
+
+def read_graph(part: Part) -> Graph:
+    """What `write_graph` gave, checked as any graph is.
+
+    Raises:
+        EquationError: it is no graph.
+        ShapeError: its sizes cannot be.
+    """
+    return Graph(
+        tuple(_read_leaf(each) for each in part["leaves"]),
+        tuple(read_equation(each) for each in part["equations"]),
+        part["outputs"].names(),
+        tuple((name.name(), read_size(size)) for name, size in (each.pair() for each in part["sizes"])),
+    )
+
+
+def _write_leaf(leaf: Leaf, values: bool) -> dict[str, Any]:
+    start = leaf.start
+    return {
+        "name": leaf.name,
+        "kind": leaf.kind,
+        "dims": [write_axes(dim) for dim in leaf.dims],
+        "start": _write_array(start, values) if isinstance(start, Constant) else start and list(start),
+        "value": leaf.value and _write_array(leaf.value, values),
+        "holds": leaf.holds if leaf.holds is None else leaf.holds.name,
+    }
+
+
+def _read_leaf(part: Part) -> Leaf:
+    start, value, holds = part["start"], part["value"], part["holds"]
+    return Leaf(
+        part["name"].name(),
+        part["kind"].one_of("input", "parameter", "constant"),
+        tuple(read_axes(dim) for dim in part["dims"]),
+        None if start.is_none else _read_start(start),
+        None if value.is_none else _read_array(value),
+        None if holds.is_none else read_element(holds),
+    )
+
+
+def _write_array(array: Constant, values: bool) -> dict[str, Any]:
+    return array.plain() if values else {"dtype": array.dtype, "shape": list(array.shape)}
+
+
+def _read_array(part: Part) -> Constant:
+    """A value, which must be as long as its shape says."""
+    try:
+        found = Constant.of_plain(part.value)
+        found.array()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise part.fail(f"is no array: {error!r}") from None
+    return found
+
+
+def _read_start(part: Part) -> tuple[str, float] | Constant:
+    if isinstance(part.value, dict):
+        return _read_array(part)
+    kind, number = part.pair()
+    return kind.one_of("std", "value"), number.real()
