@@ -159,6 +159,7 @@ def show_size(size: Any) -> str:
     return str(size)
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def size_source(size: Any) -> str:
     """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact."""
     if isinstance(size, int):

@@ -6,14 +6,14 @@ import contextlib
 import importlib.util
 import os
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
-os.environ["TENSORNET_CACHE"] = tempfile.mkdtemp(prefix="tensornet-tests-")
+os.environ.pop("TENSORNET_CACHE", None)  # no test finds the plans of another
 
 import hypothesis
+import platformdirs
 import pytest
 
 hypothesis.settings.register_profile(
@@ -31,6 +31,15 @@ hypothesis.settings.register_profile(
     max_examples=1000,
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured in a test is not kept for the user."""
+    folder = str(tmp_path_factory.mktemp("cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platformdirs, "user_cache_dir", lambda name: folder)
+        yield
 
 
 def _why_no_gpu() -> str:

@@ -225,7 +225,7 @@ def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     document = json.loads(run("calibrate", "--backend", "numpy", "--json").stdout)
     assert Path(document["path"]).parent == tmp_path
-    assert json.loads(Path(document["path"]).read_text())["flops"] == document["flops"]
+    assert json.loads(Path(document["path"]).read_text())["content"]["flops"] == document["flops"]
     for wrong in (["--backend", "cupy"], ["--device", "gpu"], ["--backend", "torch", "--device", "cuda:99"]):
         assert main("calibrate", *wrong, "--json") == "2"
     assert len(list(tmp_path.iterdir())) == 1

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import random
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +22,28 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.documents import Part
+from tensornet.graph.elements import holding
 from tensornet.language.encoding import read_expression, read_size, write_expression, write_size
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
+from tensornet.operations.functions import FUNCTIONS, Element
+from tensornet.planning import kept
+from tensornet.planning.device import default_profile
+from tensornet.planning.kept import Occasion
 from tensornet.planning.plans import Plan
+from tensornet.planning.store import Store
 from tensornet.protocol import load_backend
+from tensornet.running import executable
 from tensornet.running.executable import Executable, function_of
-from tensornet.sizes import symbol
+from tensornet.sizes import evaluate, symbol
 
 from . import reference
+from .conftest import within
 from .damage import BYTES, DOCUMENTS
 from .strategies import Block, blocks, expression_texts
 from .test_settings import SMALL
 
 SEED = random.Random
+ROOT = Path(__file__).parent.parent
 
 
 def exactly(value: Any) -> Any:
@@ -55,17 +72,17 @@ def test_a_plan_of_open_sizes_reads_back_equal(case: Block) -> None:
 @given(blocks())
 def test_a_plan_read_back_runs(case: Block) -> None:
     graph, arrays, parameters = case.graph(), case.arrays(), case.parameters()
-    executable = Executable(graph, "numpy")
-    executable(parameters, *arrays)  # what it saw of the arrays is in the plan as well
-    found = executable.plan
+    compiled = Executable(graph, "numpy")
+    compiled(parameters, *arrays)  # what it saw of the arrays is in the plan as well
+    found = compiled.plan
     again = Plan.from_json(found.to_json())
     assert again == found
     assert [leaf.holds for leaf in again.graph.leaves] == [leaf.holds for leaf in found.graph.leaves]
     named = {**parameters, **dict(zip((leaf.name for leaf in graph.inputs), arrays, strict=True))}
     function = function_of(again, load_backend("numpy"))
-    results = function(*(named[leaf.name] for leaf in executable.leaves))
+    results = function(*(named[leaf.name] for leaf in compiled.leaves))
     results = results if isinstance(results, tuple) else (results,)
-    expected = reference.run(graph, named, executable.sizes([named[leaf.name] for leaf in executable.leaves]))
+    expected = reference.run(graph, named, compiled.sizes([named[leaf.name] for leaf in compiled.leaves]))
     for name, result in zip(graph.outputs, results, strict=True):
         np.testing.assert_allclose(result, expected[name], rtol=1e-6, atol=1e-6)
 
@@ -228,4 +245,274 @@ def test_the_names_of_registered_functions_must_be_known() -> None:
         ):
             Plan.from_json(text)
     finally:
-        del tn.operations.functions.FUNCTIONS["halved"]
+        del FUNCTIONS["halved"]
+
+
+# ---------------------------------------------------------------------------- plans on disk
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="files have no owner or mode there")
+
+
+def layer(**given: Any) -> tn.Graph:
+    """A layer with a constant, an index and enough to plan."""
+    text = "y[b,p,q] = E[t[b],i,j] * m[i] * U[p,i] * V[q,j]"
+    made = {"constants": {"m": np.arange(3.0)}, "i": 3, "j": 4, "p": 2, "q": 5, **given}
+    return tn.layer(text, inputs="t", **made)
+
+
+@pytest.fixture
+def planned_anew(monkeypatch: pytest.MonkeyPatch) -> list[tn.Graph]:
+    """The graphs that were planned, and not recalled."""
+    found: list[tn.Graph] = []
+    plan = executable.planned
+    monkeypatch.setattr(executable, "planned", lambda graph, *more: found.append(graph) or plan(graph, *more))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where plans are kept, which is not there yet; whoever edits the source meanwhile does no harm."""
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setattr(kept, "_library", lambda: "this")
+    return tmp_path / "kept"
+
+
+def in_a_new_process(graph: tn.Graph, **given: Any) -> tuple[Plan, Any]:
+    """The plan as a process that has made none yet gets it, and what it computes."""
+    executable._made.cache_clear()
+    function = tn.compile(graph, backend="numpy", **given)
+    random, t = np.random.default_rng(0), np.array([1, 0, 2])
+    shapes = {
+        leaf.name: [evaluate(size, {**graph.bound, "E0": 9}) for size in leaf.shape]
+        for leaf in graph.parameters
+    }
+    parameters = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+    m = graph.constants[0].value.array()
+    expected = np.einsum("bij,i,pi,qj->bpq", parameters["E"][t], m, parameters["U"], parameters["V"])
+    result = function({name: array.astype("float32") for name, array in parameters.items()}, t)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    return function.plan, result
+
+
+def test_a_plan_is_kept_and_recalled(folder: Path, planned_anew: list[tn.Graph]) -> None:
+    first, _ = in_a_new_process(layer())
+    second, _ = in_a_new_process(layer())
+    assert second == first
+    assert second.code == first.code
+    assert len(planned_anew) == 1
+    (path,) = folder.iterdir()
+    assert json.loads(path.read_text())["content"]["code"] == ""
+
+
+def test_nothing_is_kept_by_default(
+    monkeypatch: pytest.MonkeyPatch, planned_anew: list[tn.Graph], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TENSORNET_CACHE", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path))
+    for _ in range(2):
+        in_a_new_process(layer())
+    assert len(planned_anew) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_recalls_the_same(folder: Path) -> None:
+    """Hashes of texts differ from process to process; the plan does not."""
+    code = (
+        "import tensornet as tn\n"
+        f"f = tn.compile(tn.layer({LAYER!r}, inputs='x', i=3, j=4, p=2, q=5), backend='numpy')\n"
+        "from tensornet.running import executable\n"
+        "if {recalled}:\n    executable.planned = None\n"
+        "print(f.plan.code)\n"
+    )
+    said = [
+        subprocess.run([sys.executable, "-c", code.replace("{recalled}", str(recalled))],
+                       env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True).stdout
+        for recalled in (False, True)
+    ]  # fmt: skip
+    assert said[0] == said[1] != ""
+    assert len(list(folder.iterdir())) == 1
+
+
+LAYER = "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dtype": "float64"},
+        {"memory_limit": 10**9},
+        {"device": "cpu:0"},
+        {"lengths": (("b", 5),)},
+        {"backend": "torch"},
+        {"profile": replace(default_profile("cpu"), launch=1.0)},
+        {"graph": layer(q=6)},
+        {"graph": holding(layer(), {"t": Element.SHORT})},
+        {"graph": layer(constants={"m": np.arange(3)})},
+        {"graph": layer().select("y").bind(b=3)},
+    ],
+)  # fmt: skip
+def test_other_occasions_have_other_plans(other: dict[str, Any], folder: Path) -> None:
+    usual = Occasion(layer(), "numpy", "cpu", "float32", None, (("b", 6),), default_profile("cpu"))
+    plan = tn.plan(layer(), compare=False)
+    assert usual.recall() is None
+    assert usual.keep(plan) is not None
+    assert usual.recall() == replace(plan, code="")
+    assert replace(usual, **other).recall() is None
+
+
+def test_what_a_constant_holds_makes_no_other_plan(folder: Path, planned_anew: list[tn.Graph]) -> None:
+    in_a_new_process(layer())
+    in_a_new_process(layer(constants={"m": np.array([5.0, -1.0, 0.5])}))
+    assert len(planned_anew) == 1
+
+
+def test_a_function_of_the_users_own_counts_as_it_is_registered(folder: Path) -> None:
+    occasions = []
+    for over_axis, text in ((False, "y[i] = cubed(x[i])"), (True, "y[i] = cubed[i](x[i])")):
+        tn.register("cubed", numpy=lambda a, axis=0: a**3, over_axis=over_axis)
+        try:
+            graph = tn.layer(text, inputs="x")
+            occasion = Occasion(graph, "numpy", "cpu", "float32", None, (), default_profile("cpu"))
+            occasion.keep(tn.plan(graph))
+            occasions.append(occasion)
+        finally:
+            del FUNCTIONS["cubed"]
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_plan_of_another_planner_is_not_recalled(
+    folder: Path, planned_anew: list[tn.Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_new_process(layer())
+    monkeypatch.setattr(kept, "_library", lambda: "another")
+    in_a_new_process(layer())
+    assert len(planned_anew) == 2
+
+
+def test_source_that_was_changed_since_it_was_loaded_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    try:
+        for loaded, count in ((0.0, 0), (math.inf, 1)):
+            kept._library.cache_clear()
+            monkeypatch.setattr(kept, "_LOADED", loaded)
+            in_a_new_process(layer())
+            assert len(list(tmp_path.iterdir())) == count
+    finally:
+        kept._library.cache_clear()
+
+
+def test_of_a_damaged_entry_nothing_is_believed_and_it_is_written_anew(
+    folder: Path, planned_anew: list[tn.Graph]
+) -> None:
+    first, _ = in_a_new_process(layer())
+    (path,) = folder.iterdir()
+    whole, draw = path.read_bytes(), SEED(0)
+    found = [way(whole, draw) for way in BYTES.values() for _ in range(4)]
+    step = len(whole) // 60
+    for at in range(0, len(whole), step):
+        flipped = whole[at] ^ (1 << draw.randrange(7))
+        found += [whole[:at], whole[:at] + bytes([flipped]) + whole[at + 1 :]]
+    for way in DOCUMENTS.values():
+        found += [way(whole, draw) for _ in range(20)]
+    for number, damaged in enumerate(found):
+        path.write_bytes(damaged)
+        planned_anew.clear()
+        second, _ = in_a_new_process(layer())
+        assert second == first
+        assert planned_anew or json.loads(damaged) == json.loads(whole), number
+        assert json.loads(path.read_bytes()) == json.loads(whole)
+
+
+def test_an_entry_of_another_key_is_not_believed(folder: Path, planned_anew: list[tn.Graph]) -> None:
+    in_a_new_process(layer())
+    (first,) = folder.iterdir()
+    in_a_new_process(layer(q=6))
+    (second,) = set(folder.iterdir()) - {first}
+    first.write_bytes(second.read_bytes())
+    in_a_new_process(layer())
+    assert len(planned_anew) == 3
+
+
+def test_code_in_a_file_is_not_run(folder: Path, planned_anew: list[tn.Graph]) -> None:
+    """Even if the seal is as it should be."""
+    in_a_new_process(layer())
+    (path,) = folder.iterdir()
+    document = json.loads(path.read_text())
+    Store(folder, "plan").write(document["key"], {**document["content"], "code": "raise SystemExit('run')\n"})
+    assert path in folder.iterdir()
+    in_a_new_process(layer())
+    assert len(planned_anew) == 1
+
+
+@POSIX
+def test_only_files_of_the_users_own_are_believed(
+    folder: Path, planned_anew: list[tn.Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_new_process(layer())
+    (path,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o620)  # a group may write it
+    in_a_new_process(layer())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        in_a_new_process(layer())
+    path.unlink()
+    os.mkfifo(path)  # nothing to wait for
+    with within(20):
+        in_a_new_process(layer())
+    assert len(planned_anew) == 4
+    in_a_new_process(layer())
+    assert len(planned_anew) == 4
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "{}/file/folder", "{}/file", "x" * 5000])
+def test_a_folder_that_cannot_be_written_is_no_error(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned_anew: list[tn.Graph]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TENSORNET_CACHE", place.format(tmp_path))
+    for _ in range(2):
+        in_a_new_process(layer())
+    assert len(planned_anew) == 2
+
+
+def test_the_entries_used_longest_ago_go(tmp_path: Path) -> None:
+    few = Store(tmp_path, "plan", 3)
+    device = Store(tmp_path, "device").write("a", 0)
+    now = time.time()
+    for number, key in enumerate("abcd"):
+        path = few.write(key, {"it": key})
+        assert path is not None
+        if path.exists():
+            os.utime(path, (now - 100 + number,) * 2)
+        if key == "c":
+            assert few.read("a") == {"it": "a"}  # of use just now
+    assert [few.read(key) for key in "abcd"] == [{"it": "a"}, None, {"it": "c"}, {"it": "d"}]
+    left, new = tmp_path / "plan-0123.abandoned", tmp_path / "plan-0123.new"
+    left.touch()
+    new.touch()
+    os.utime(left, (now - 10**5,) * 2)
+    few.write("e", {})
+    assert (left.exists(), new.exists(), device is not None and device.exists()) == (False, True, True)
+
+
+def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
+    """Each finds nothing, or what one of them wrote whole; at the end all is there and nothing else."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tensornet.planning.store import Store\n"
+        f"store = Store(Path({str(tmp_path)!r}), 'plan', 5)\n"
+        "for n in range(150):\n"
+        "    assert store.write('same', [int(sys.argv[1])] * 5000) is not None\n"
+        "    assert store.write(f'own {sys.argv[1]} {n % 9}', n) is not None\n"
+        "    found = store.read('same')\n"
+        "    assert found is None or (len(found) == 5000 and len(set(found)) == 1), found[:5]\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = [subprocess.Popen([sys.executable, "-c", code, str(n)], env=environment) for n in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len(list(tmp_path.iterdir())) <= 5 + 3
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}

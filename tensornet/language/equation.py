@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,10 @@ class Equation:
     place: Place | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         target = f"{self.name}[{show_index(self.left)}]" if self.left else self.name
         bare = _without_sums(self.right)
         try:

@@ -8,13 +8,13 @@ import linecache
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from ..dtypes import element_type, real_type
 from ..emitting.program import planned
-from ..emitting.source import FUNCTION_NAME, has_dropout
+from ..emitting.source import FUNCTION_NAME, generate, has_dropout
 from ..errors import BackendError, DtypeError, Place, ShapeError, near
 from ..graph.elements import holding, of_dtype
 from ..graph.graph import Graph
@@ -24,7 +24,7 @@ from ..language.equation import locate
 from ..language.expression import Call, subexpressions
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.calibration import profile_of
-from ..planning.device import DeviceProfile
+from ..planning.kept import Occasion
 from ..planning.planner import whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
@@ -68,30 +68,34 @@ class _Wanted:
     It is planned at `hints`, the sizes that were seen first.
     """
 
-    graph: Graph
+    occasion: Occasion
     backend: Backend
-    device: str
-    dtype: str
-    memory_limit: int | None
-    lengths: tuple[tuple[str, int], ...]
-    profile: DeviceProfile
     functions: tuple[tuple[str, int], ...]
     hints: Mapping[str, int] = field(compare=False)
 
 
 @functools.lru_cache(maxsize=PLANS)
 def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
-    """The plan and its function, made once for all modules and compiled functions that ask for the same."""
-    found = planned(
-        wanted.graph,
-        wanted.hints,
-        wanted.backend,
-        wanted.device,
-        wanted.dtype,
-        wanted.profile,
-        wanted.memory_limit,
-    )
-    return found, function_of(found, wanted.backend)
+    """The plan and its function, made once for all modules and compiled functions that ask for the same.
+
+    A plan that another process kept is believed, and its code written anew.
+    """
+    occasion, backend = wanted.occasion, wanted.backend
+    found = occasion.recall()
+    if found is not None:
+        found = replace(found, code=generate(found, backend))
+    else:
+        found = planned(
+            occasion.graph,
+            wanted.hints,
+            backend,
+            occasion.device,
+            occasion.dtype,
+            occasion.profile,
+            occasion.memory_limit,
+        )
+        occasion.keep(found)
+    return found, function_of(found, backend)
 
 
 def _registered(backend: str) -> Iterator[tuple[str, int]]:
@@ -242,10 +246,10 @@ class Executable:
         about = device, dtype, tuple(seen.values()), lengths
         found = self._by_size.get(about)
         if found is None:
-            wanted = _Wanted(
-                holding(self.graph, seen), self.backend, device, dtype, self._memory_limit, lengths,
-                profile_of(self.backend, device), tuple(_registered(self.backend.name)), MappingProxyType(hints),
-            )  # fmt: skip
+            graph, profile = holding(self.graph, seen), profile_of(self.backend, device)
+            occasion = Occasion(graph, self.backend.name, device, dtype, self._memory_limit, lengths, profile)
+            functions = tuple(_registered(self.backend.name))
+            wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
             found = self._by_size[about] = _made(wanted)

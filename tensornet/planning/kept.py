@@ -1,0 +1,134 @@
+"""Plans kept on disk for other processes, where `TENSORNET_CACHE` names a folder.
+
+Kept are the steps, and not the code: that is written anew from them, so that nothing which comes
+from a file is run. A plan is found again under all that it depends on, the library's own source included.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..documents import Part
+from ..errors import TensornetError
+from ..graph.encoding import write_graph
+from ..graph.graph import Graph
+from ..language.expression import Call, subexpressions
+from ..operations.functions import FUNCTIONS
+from .device import DeviceProfile
+from .plans import Plan, read_plan, write_plan
+from .store import Store, chosen_folder
+
+__all__ = ["Occasion"]
+
+MOST = 400
+"""How many plans are kept; those used longest ago go."""
+
+_ROOMS = ("", "language", "operations", "graph", "planning")
+"""Where the source is that decides what a plan is, and what its steps mean."""
+
+_SEARCHES = ("opt_einsum", "cotengra")
+"""Whose searches are asked for orders."""
+
+_LOADED = time.time()
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """What a plan is made for; plans of equal ones serve each other's turn.
+
+    Attributes:
+        graph, backend, device, dtype, memory_limit, profile: as for `tensornet.plan`.
+        lengths: about how long the open sizes are, in powers of two.
+    """
+
+    graph: Graph
+    backend: str
+    device: str
+    dtype: str
+    memory_limit: int | None
+    lengths: tuple[tuple[str, int], ...]
+    profile: DeviceProfile
+
+    def recall(self) -> Plan | None:
+        """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
+        store = _store()
+        found = None if store is None else store.read(self._key)
+        if found is None:
+            return None
+        try:
+            return read_plan(Part(found, "plan"), self.graph)
+        except TensornetError:
+            return None
+
+    def keep(self, plan: Plan) -> Path | None:
+        """Keeps the plan for whoever asks for the same; returns where, or nothing if it is not kept."""
+        store = _store()
+        if store is None:
+            return None
+        content = write_plan(replace(plan, code=""))
+        del content["graph"]  # the key tells it, and whoever asks has it
+        return store.write(self._key, content)
+
+    @functools.cached_property
+    def _key(self) -> str:
+        """A digest of all that decides the plan; what constants hold does not, only of what kind it is."""
+        settings = [
+            self.backend,
+            self.device,
+            self.dtype,
+            self.memory_limit,
+            self.lengths,
+            asdict(self.profile),
+        ]
+        parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _store() -> Store | None:
+    """Where plans are kept, if they are."""
+    folder = chosen_folder()
+    return Store(folder, "plan", MOST) if folder is not None and _library() else None
+
+
+def _registered(graph: Graph) -> list[Any]:
+    """The functions of the user's own that a graph calls."""
+    called = {
+        part.function
+        for equation in graph.equations
+        for part in subexpressions(equation.right)
+        if isinstance(part, Call)
+    }
+    rows = [FUNCTIONS[name] for name in sorted(called)]
+    return [(row.name, row.kind, row.arity) for row in rows if row.implementations]
+
+
+@functools.cache
+def _library() -> str:
+    """A digest of what makes plans, the library's source foremost: a plan made by another is none of ours.
+
+    Nothing where the source is not at hand, or was changed since it was loaded.
+    """
+    digest, home = hashlib.sha256(), Path(__file__).parent.parent
+    files = [path for room in _ROOMS for path in sorted((home / room).glob("*.py")) if path.is_file()]
+    if not files or max(path.stat().st_mtime for path in files) > _LOADED:
+        return ""
+    for path in files:
+        digest.update(f"{path.relative_to(home)}\n".encode() + path.read_bytes())
+    for name in _SEARCHES:
+        digest.update(f"{name} {_version(name)}\n".encode())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    """The version of another library, as it is installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
