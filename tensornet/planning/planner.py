@@ -18,6 +18,7 @@ from .lowering import lower, peak_memory
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, Plan
 from .search import Choose
+from .watching import counted, watched
 
 __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
 
@@ -27,6 +28,7 @@ NOMINAL = 64
 # ---------------------------------------------------------------------------- planning
 
 
+@watched()
 def schedule(
     graph: Graph,
     backend: str,
@@ -42,7 +44,7 @@ def schedule(
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     size = itemsize(dtype)
     rewritten = rewrite(graph, values, profile, size)
-    steps, results = lower(rewritten, values, profile, size, fastest)
+    steps, results = lower(rewritten, values, profile, size, counted(rewritten, fastest))
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(rewritten).items() if holds is Element.NUMBER]
         check_complex((step.equation for step in steps), numbers)
@@ -94,7 +96,7 @@ def _alternatives(
         ("fewest FLOPs", simplify(graph), fewest_flops),
     ]
     for name, candidate, choose in options:
-        steps, _ = lower(candidate, values, profile, size, choose)
+        steps, _ = lower(candidate, values, profile, size, counted(candidate, choose))
         rows.append(
             Alternative(
                 name,

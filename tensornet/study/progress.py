@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..planning.watching import unwatched
 from .results import Epoch
 
 if TYPE_CHECKING:
@@ -81,5 +82,5 @@ def bars(console: Console, runs: int) -> Iterator[Bars]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as shown:
+    with unwatched(), Progress(*columns, console=console, transient=True) as shown:
         yield Bars(console, shown, runs)
