@@ -139,7 +139,8 @@ def sizes() -> st.SearchStrategy[Any]:
             pairs.map(lambda each: sympy.Min(*each)),
             st.tuples(inner, small).map(lambda each: sympy.floor(each[0] / sympy.Integer(each[1]))),
             st.tuples(inner, small).map(lambda each: sympy.ceiling(each[0] / sympy.Integer(each[1]))),
-            st.tuples(inner, st.integers(-2, 3)).map(lambda each: sympy.Integer(1) * each[0] ** each[1]),
+            st.tuples(inner, st.integers(0, 3)).map(lambda each: sympy.sympify(each[0]) ** each[1]),
+            st.tuples(inner, names).map(lambda each: each[0] / each[1]),
         )
 
     return st.recursive(st.one_of(names, names, small), larger, max_leaves=8)

@@ -28,10 +28,6 @@ from .reading import parse_size
 __all__ = ["read_equation", "read_index", "read_left", "read_ref", "read_size", "write_equation", "write_index",
            "write_ref", "write_size"]  # fmt: skip
 
-LONGEST = 2**512
-"""Beyond any number in a size or in a count of FLOPs."""
-
-
 # ---------------------------------------------------------------------------- sizes
 
 
@@ -79,29 +75,23 @@ def read_size(part: Part) -> Any:
 
 
 def _composed(part: Part) -> Any:
-    """A size put together of its parts; nothing grows beyond what a size holds."""
+    """A size put together of its parts as they are: sympy would write some of its own formulas anew."""
     import sympy
 
     known = {each.__name__: each for each in (sympy.Add, sympy.Mul, sympy.Max, sympy.Min)}
-    named = [(name, [read_size(each) for each in parts]) for name, parts in part.items()]
-    found: Any = None
+    named = [(name, [sympy.sympify(read_size(each)) for each in parts]) for name, parts in part.items()]
     match named:
         case [("floor" | "ceiling" as name, [inner])]:
-            found = getattr(sympy, name)(inner)
-        case [("Rational", [int(above), int(below)])] if below:
-            found = sympy.Rational(above, below)
-        case [("Pow", [base, int(power)])] if abs(power) <= LARGEST_POWER:
-            found = sympy.Pow(base, power)
+            return getattr(sympy, name)(inner, evaluate=False)
+        case [("Rational", [sympy.Integer() as above, sympy.Integer() as below])] if below > 0:
+            return sympy.Rational(above, below)
+        case [("Pow", [base, sympy.Integer() as power])] if (
+            abs(power) <= LARGEST_POWER and not base.is_number
+        ):
+            return sympy.Pow(base, power, evaluate=False)
         case [(name, [_, _, *_] as sizes)] if name in known:
-            found = known[name](*sizes)
-    if found is None or not _is_bounded(found):
-        raise part.fail("is no size")
-    return found
-
-
-def _is_bounded(size: Any) -> bool:
-    """Whether a number is one that could be meant."""
-    return not size.is_number or bool(size.is_Rational and abs(size.p) < LONGEST and abs(size.q) < LONGEST)
+            return known[name](*sizes, evaluate=False)
+    raise part.fail("is no size")
 
 
 # ---------------------------------------------------------------------------- expressions
