@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,12 @@ backend = load_backend("torch")
 
 
 class TensorModule(torch.nn.Module):
-    """Holds the parameters of a graph under its names and runs it; see `tensornet.module`."""
+    """Holds the parameters of a graph under its names and runs it; see `tensornet.module`.
+
+    A call of a block under a scope is a module of the block's own, at that path: it runs alone, and
+    the module that calls it runs the blocks that are called again, and any that has hooks or was
+    replaced, as modules. The others are planned together with what is around them.
+    """
 
     def __init__(
         self,
@@ -37,19 +42,14 @@ class TensorModule(torch.nn.Module):
         plan_at: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
-        self.graph = graph
-        self._options: dict[str, Any] = {
-            "memory_limit": memory_limit,
-            "plan_at": whole_sizes(graph, plan_at or {}),
-        }
-        self._parameter_names = [leaf.name for leaf in graph.parameters]
-        self._constant_names = [leaf.name for leaf in graph.constants]
+        self._assemble(graph, memory_limit, whole_sizes(graph, plan_at or {}))
         dtype = None if dtype is None else element_type(dtype)
         if device is not None:
             backend.check_device(str(device))
         if params is None:
             dtype = dtype or "float32"
-            self.reset_parameters(seed, device=device, dtype=dtype)
+            for path, array in self._drawn(seed, dtype).items():
+                self._fill(path, array.to(device))
         else:
             for path, array in fitting(graph, params, backend, dtype, device).items():
                 self._fill(path, _trainable(path, array))
@@ -59,85 +59,139 @@ class TensorModule(torch.nn.Module):
             value = constant_array(leaf, backend, dtype, device)
             owner, name = self._owner(leaf.name)
             owner.register_buffer(name, value, persistent=False)
-        self._build()
+
+    # ---- the modules of blocks
+
+    def _assemble(self, graph: Graph, memory_limit: int | None, plan_at: Mapping[str, int]) -> None:
+        """Makes the modules of the blocks that the graph calls, without parameters."""
+        self.graph = graph
+        self._options: dict[str, Any] = {"memory_limit": memory_limit, "plan_at": plan_at}
+        self._arranged: dict[frozenset[str], _Arranged] = {}
+        self._traced: _Arranged | None = None
+        self._places = _Places(graph)
+        scopes: dict[str, Graph] = {}
+        for call in graph.calls:
+            scopes.setdefault(call.scope, call.graph)
+        for scope, block in sorted(scopes.items(), key=lambda each: each[0].count(".")):
+            at = {name: size for name, size in plan_at.items() if name in block.open_sizes}
+            owner, name = self._owner(scope, _numbered(scopes))
+            if name not in owner._modules:
+                owner.add_module(name, _of_block(block, memory_limit, at))
+
+    def _standing(self) -> list[torch.nn.Module | None]:
+        """The modules that stand by now where those of the graph's names were made, the module itself first."""
+        found: list[torch.nn.Module | None] = [self]
+        for parent, name in self._places.below:
+            above = found[parent]
+            found.append(None if above is None else above._modules.get(name))
+        return found
+
+    def _asked(self, standing: Sequence[torch.nn.Module | None]) -> frozenset[str]:
+        """The scopes of the blocks that cannot be computed but by their modules."""
+        blocks = self._places.blocks
+        return frozenset([scope for at, scope, block in blocks if _runs_itself(standing[at], block)])
 
     def reset_parameters(
         self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
     ) -> None:
-        """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator."""
+        """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator.
+
+        What was put in the place of a block is left as it is.
+        """
+        standing = self._standing()
+        for path, array in self._drawn(seed, dtype or "float64").items():
+            scope, _, name = path.rpartition(".")
+            owner = standing[self._places.at[scope]]
+            known = None if owner is None else owner._parameters.get(name)
+            if known is not None:
+                with torch.no_grad():
+                    known.copy_(array.to(device))
+
+    def _drawn(self, seed: int | None, dtype: str) -> dict[str, torch.Tensor]:
+        """Values to start from, by the names of the parameters."""
         number = int(torch.randint(2**31, ()).item()) if seed is None else seed
-        for path, array in init(self.graph, seed=number, backend=backend, dtype=dtype or "float64").items():
-            self._fill(path, array.to(device))
+        return init(self.graph, seed=number, backend=backend, dtype=dtype)
 
     def _fill(self, path: str, array: torch.Tensor) -> None:
-        """Puts values into a parameter, made if need be."""
+        """Makes a parameter of values."""
         owner, name = self._owner(path)
-        known = owner._parameters.get(name)
-        if known is None and hasattr(owner, name):
+        if hasattr(owner, name):
             raise EquationError(
                 f"'{path}' cannot name a parameter of a torch module: '{name}' is taken there",
                 fix="give the parameter, or its scope, another name",
             )
-        if known is not None:
-            with torch.no_grad():
-                known.copy_(array)
-        else:
-            owner.register_parameter(name, torch.nn.Parameter(array))
+        owner.register_parameter(name, torch.nn.Parameter(array))
 
-    def _owner(self, path: str) -> tuple[torch.nn.Module, str]:
-        """The submodule that holds a scoped name, made if need be, and the last part of the name."""
+    def _owner(self, path: str, numbered: Container[str] = ()) -> tuple[torch.nn.Module, str]:
+        """The submodule that holds a scoped name, made if need be, and the last part of the name.
+
+        A submodule whose own are numbered is a list of them.
+        """
         *scopes, name = path.split(".")
         owner: torch.nn.Module = self
-        for scope in scopes:
+        for depth, scope in enumerate(scopes, 1):
             if scope not in owner._modules:
                 if hasattr(owner, scope):
                     raise EquationError(
                         f"'{path}' cannot be held by a torch module: '{scope}' is taken there",
                         fix="choose another scope",
                     )
-                owner.add_module(scope, torch.nn.Module())
+                listed = ".".join(scopes[:depth]) in numbered
+                owner.add_module(scope, torch.nn.ModuleList() if listed else torch.nn.Module())
             owner = owner._modules[scope]  # type: ignore[assignment]
         return owner, name
 
-    def _build(self) -> None:
-        self._executable = Executable(self.graph, backend, **self._options)
-        self._owners = [self._owner(path) for path in self._parameter_names]
-        self._buffer_owners = [self._owner(path) for path in self._constant_names]
-        first = next(self.parameters(), None)
-        device = "cpu" if first is None else str(first.device)
-        dtype = "float32" if first is None else str(first.dtype).removeprefix("torch.")
-        self._traced = self._executable.planned(self._options["plan_at"], device, dtype)
+    # ---- running
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
-        parameters = [owner._parameters[name] for owner, name in self._owners]
-        constants = [owner._buffers[name] for owner, name in self._buffer_owners]
-        options = {"training": self.training} if self._executable.takes_training else {}
+        standing = self._standing()
         if torch.compiler.is_compiling():
-            return self._traced(*inputs, *parameters, *constants, **options)
-        function = self._executable.function([*inputs, *parameters])
-        return function(*inputs, *parameters, *constants, **options)
+            self._get_ready()
+            assert self._traced is not None
+            return self._traced(self, standing, inputs, self._traced.function)
+        asked = self._asked(standing)
+        found = self._arranged.get(asked) or self._arrange(asked)
+        return found(self, standing, inputs, None)
+
+    def _arrange(self, asked: frozenset[str]) -> _Arranged:
+        self._arranged[asked] = found = _Arranged(self, asked)
+        return found
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _get_ready(self) -> int:
+        """Before a compiler traces: the plan last made, or one for any sizes, which it then keeps."""
+        asked = self._asked(self._standing())
+        found = self._arranged.get(asked) or self._arrange(asked)
+        first = next(self.parameters(), None)
+        device = None if first is None else str(first.device)
+        _, found.function = found.executable.last(device, None if first is None else backend.dtype(first))
+        self._traced = found
+        return 0
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves and converts all as any module; floating constants are rounded by the code, where they meet."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         first = next(self.parameters(), None)
+        standing = self._standing()
         for leaf in self.graph.constants:
-            owner, name = self._owner(leaf.name)
-            buffer = owner._buffers[name]
-            assert buffer is not None
-            dtype = backend.dtype(buffer if first is None else first)
-            owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
+            scope, _, name = leaf.name.rpartition(".")
+            owner = standing[self._places.at[scope]]
+            buffer = None if owner is None else owner._buffers.get(name)
+            if owner is not None and buffer is not None:
+                dtype = backend.dtype(buffer if first is None else first)
+                owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
         return self
 
     @property
     def plan(self) -> Any:
         """The plan last made."""
-        return self._executable.plan
+        asked = self._asked(self._standing())
+        return (self._arranged.get(asked) or self._arrange(asked)).executable.plan
 
     def extra_repr(self) -> str:
-        """The equations."""
-        lines = [str(equation) for equation in self.graph.equations]
+        """The equations, and the calls of blocks."""
+        lines = self.graph.lines()
         return "\n".join(lines if len(lines) <= 12 else [*lines[:11], f"… {len(lines) - 11} more"])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,11 +200,132 @@ class TensorModule(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._build()
+        self._arranged, self._traced, self._places = {}, None, _Places(self.graph)
 
 
-_REBUILT = ("_executable", "_traced", "_owners", "_buffer_owners")
+_REBUILT = ("_arranged", "_traced", "_places")
 """What is made from the graph and the parameters, and so neither copied nor stored."""
+
+
+class _Arranged:
+    """A way to run a module: what its function takes of the module, and the function for given inputs."""
+
+    function: Callable[..., Any]
+
+    def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
+        self.executable = Executable(module.graph, backend, around=asked, **module._options)
+        kinds: dict[str, list[tuple[int, str]]] = {"input": [], "parameter": [], "constant": []}
+        for leaf in self.executable.leaves:
+            if leaf.kind != "input":
+                scope, _, name = leaf.name.rpartition(".")
+                kinds[leaf.kind].append((module._places.at[scope], name))
+        self.parameters, self.constants = kinds["parameter"], kinds["constant"]
+        self.blocks = [module._places.at[scope] for scope in self.executable.scopes]
+        self.needed = sorted({*self.blocks, *(at for at, _ in self.parameters + self.constants if at)})
+
+    def __call__(
+        self,
+        module: TensorModule,
+        standing: Sequence[Any],
+        inputs: tuple[torch.Tensor, ...],
+        function: Callable[..., Any] | None,
+    ) -> Any:
+        """Runs the module, by a function that is known to fit or by that for inputs of this kind."""
+        if self.needed and any(standing[at] is None for at in self.needed):
+            raise self._gone(module, standing)
+        parameters = [_parameter(standing[at], name) for at, name in self.parameters]
+        constants = [standing[at]._buffers[name] for at, name in self.constants]
+        blocks = [standing[at] for at in self.blocks]
+        options = {"training": module.training} if self.executable.takes_training else {}
+        if function is None:
+            function = self.executable.function([*inputs, *parameters])
+        return function(*inputs, *parameters, *constants, *blocks, **options)
+
+    def _gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
+        gone = {at for at in self.needed if standing[at] is None}
+        names = ", ".join(f"'{path}'" for path, at in module._places.at.items() if at in gone)
+        return EquationError(
+            f"the graph needs {names}, and no module is there",
+            fix="put a module there, or build one of a graph without it",
+        )
+
+
+class _Places:
+    """Where the modules of a graph stand, each below one that comes before it.
+
+    Attributes:
+        at: the number of each path; the module itself is 0.
+        below: for each but that, the number of the one that holds it, and its name there.
+        blocks: number, scope and graph of those that stand for blocks.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        blocks = _by_scope(graph)
+        self.at = {"": 0}
+        self.below: list[tuple[int, str]] = []
+        for path in [*blocks, *(leaf.name.rpartition(".")[0] for leaf in graph.leaves)]:
+            self._number(path)
+        self.blocks = [(self.at[scope], scope, block) for scope, block in blocks.items()]
+
+    def _number(self, path: str) -> int:
+        if path not in self.at:
+            above, _, name = path.rpartition(".")
+            self.below.append((self._number(above), name))
+            self.at[path] = len(self.below)
+        return self.at[path]
+
+
+def _by_scope(graph: Graph) -> dict[str, Graph]:
+    """The block that the module under each scope is made of, those inside of others too."""
+    found: dict[str, Graph] = {}
+    for call in sorted(graph.calls, key=lambda call: call.scope.count(".")):
+        if call.scope not in found:
+            inside = {f"{call.scope}.{scope}": block for scope, block in _by_scope(call.graph).items()}
+            found = {call.scope: call.graph, **inside, **found}
+    return found
+
+
+def _parameter(owner: torch.nn.Module, name: str) -> Any:
+    """A parameter; one that was made a result of others, and one of a replica, is an attribute."""
+    own = owner._parameters
+    return own[name] if name in own else getattr(owner, name)
+
+
+def _runs_itself(module: torch.nn.Module | None, block: Graph) -> bool:
+    """Whether a module does more than its block says: it was wrapped or replaced, or has hooks."""
+    if module is None:
+        return False
+    held = module.__dict__
+    return bool(
+        type(module).__module__ != __name__
+        or held["graph"] is not block
+        or "forward" in held
+        or held["_forward_hooks"]
+        or held["_forward_pre_hooks"]
+        or held["_backward_hooks"]
+        or held["_backward_pre_hooks"]
+    )
+
+
+def _numbered(scopes: Iterable[str]) -> frozenset[str]:
+    """The paths below which all that is called are numbers, from 0 on."""
+    below: dict[str, dict[str, None]] = {}
+    for scope in scopes:
+        names = scope.split(".")
+        for depth in range(1, len(names)):
+            below.setdefault(".".join(names[:depth]), {})[names[depth]] = None
+    return frozenset(
+        path for path, names in below.items() if list(names) == [str(n) for n in range(len(names))]
+    )
+
+
+def _of_block(block: Graph, memory_limit: int | None, plan_at: Mapping[str, int]) -> TensorModule:
+    """The module of a block, to be given its parameters."""
+    made = _class_of(tuple(leaf.name for leaf in block.inputs))
+    module = made.__new__(made)
+    torch.nn.Module.__init__(module)
+    module._assemble(block, memory_limit, plan_at)
+    return module
 
 
 def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:

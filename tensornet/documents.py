@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from .errors import EquationError
 
 __all__ = ["Part"]
+
+T = TypeVar("T")
 
 FIX = "use what to_json wrote"
 
@@ -126,6 +128,17 @@ class Part:
         if text != "..." and not all(f"_{word}".isidentifier() for word in text.split(".")):
             raise self.fail(f"is {text!r} where a name must be")
         return text
+
+    def scope(self) -> str:
+        """The value, which must be a name, or empty."""
+        return self.name() if self.value != "" else ""
+
+    def among(self, known: Sequence[T]) -> T:
+        """What has the value, which must be one of the numbers of a list."""
+        number = self.whole()
+        if not 0 <= number < len(known):
+            raise self.fail(f"is {number} where a number below {len(known)} must be")
+        return known[number]
 
     def names(self) -> tuple[str, ...]:
         """The value, which must be a list of names."""

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.special
 
+from tensornet.graph.apply import Apply
 from tensornet.graph.graph import Graph
+from tensornet.language.equation import Equation
 from tensornet.language.expression import Call, Contraction, Expression, Literal, Ref, Size, references
 
 Named = tuple[tuple[str, ...], np.ndarray]
@@ -66,19 +68,41 @@ def run(
     tensors = {name: _wide(np.asarray(array)) for name, array in arrays.items()}
     leading = _join_leading(graph, tensors)
     known["lead"] = math.prod(leading)
+    _compute(graph, tensors, known)
+    return {name: _split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
+
+
+def _compute(graph: Graph, tensors: dict[str, np.ndarray], known: Mapping[str, Any]) -> None:
+    """Adds what the graph computes to the tensors; a block computes with tensors of its own."""
+    known = {**known, **{name: _number(size, known) for name, size in graph.bound.items()}}
     for leaf in graph.constants:
         assert leaf.value is not None
         tensors[leaf.name] = _wide(leaf.value.array())
-    for equation in graph.equations:
-        scope = _inner_sizes(equation.right, tensors)
-        scope |= {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
-        axes, array = _Evaluator(tensors, known).value(equation.right, scope)
-        flat = [a for entry in equation.left for a in ([entry] if isinstance(entry, str) else entry)]
-        array = np.einsum(array, [axes.index(a) for a in axes], [axes.index(a) for a in flat])
-        where = dict(zip(flat, array.shape, strict=True))
-        shape = [math.prod(where[a] for a in ([e] if isinstance(e, str) else e)) for e in equation.left]
-        tensors[equation.name] = array.reshape(shape)
-    return {name: _split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
+    for item in graph.body:
+        if isinstance(item, Apply):
+            block = item.graph
+            inner = dict(
+                zip((leaf.name for leaf in block.inputs), map(tensors.get, item.operands), strict=True)
+            )
+            own = [leaf.name for leaf in block.parameters]
+            inner |= {name: tensors[f"{item.scope}.{name}" if item.scope else name] for name in own}
+            _compute(block, inner, known)
+            tensors.update(zip(item.results, (inner[name] for name in block.outputs), strict=True))
+        else:
+            tensors[item.name] = _value_of(graph, item, tensors, known)
+
+
+def _value_of(
+    graph: Graph, equation: Equation, tensors: Mapping[str, np.ndarray], known: Mapping[str, Any]
+) -> np.ndarray:
+    scope = _inner_sizes(equation.right, tensors)
+    scope |= {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
+    axes, array = _Evaluator(tensors, known).value(equation.right, scope)
+    flat = [a for entry in equation.left for a in ([entry] if isinstance(entry, str) else entry)]
+    array = np.einsum(array, [axes.index(a) for a in axes], [axes.index(a) for a in flat])
+    where = dict(zip(flat, array.shape, strict=True))
+    shape = [math.prod(where[a] for a in ([e] if isinstance(e, str) else e)) for e in equation.left]
+    return array.reshape(shape)
 
 
 def _inner_sizes(expression: Expression, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:

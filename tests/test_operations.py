@@ -249,11 +249,12 @@ def test_no_room_knows_a_function_by_name() -> None:
     """But the arithmetic that the language itself is made of; and words that are types, or read a size."""
     arithmetic = {"add", "reciprocal", "power"}
     words = {"int64", "floor"}
+    own = {name for name, row in FUNCTIONS.items() if not row.implementations}
     rooms = ("language", "graph", "planning", "emitting", "running")
     for path in (path for room in rooms for path in sorted((ROOT / "tensornet" / room).glob("*.py"))):
         tree = ast.parse(path.read_text("utf-8"))
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        assert not found & (set(FUNCTIONS) - arithmetic - words), path
+        assert not found & (own - arithmetic - words), path
 
 
 def test_backends_spell_every_function() -> None:

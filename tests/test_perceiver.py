@@ -40,7 +40,7 @@ def test_costs_are_read_off_the_formula() -> None:
     layers = {}
     for depth in (1, 2, 5):
         graph = models.perceiver(
-            None, C, N, D, depth, 1, 10, repeats=1, cross_attends=1, positions=None, cross_width="queries"
+            None, C, N, D, depth, 4, 10, repeats=1, cross_attends=1, positions=None, cross_width="queries"
         )
         b = sympy.Symbol("b")
         cost = sympy.Poly(tn.flop_formula(graph) / b, M, N, D, C)

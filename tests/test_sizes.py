@@ -53,7 +53,7 @@ def test_one_tensor_cut_in_two_ways(side: int | None) -> None:
         return patches(4)(x, scope="a"), patches(8)(x, scope="b")
 
     graph = tn.model(both, inputs="x[b,H]", **({"H": side} if side else {}))
-    assert dict(graph.sizes)["p"] == sympy.Symbol("H") / 4
+    assert dict(graph.flat.sizes)["p"] == sympy.Symbol("H") / 4
     assert tn.layer(str(graph)) == graph
     assert tn.Graph.from_json(graph.to_json()) == graph
     x, parameters = np.random.default_rng(0).standard_normal((2, 16)), tn.init(graph, dtype="float64")
@@ -64,7 +64,7 @@ def test_one_tensor_cut_in_two_ways(side: int | None) -> None:
 
 def test_a_formula_that_is_no_whole_number() -> None:
     graph = tn.model(lambda x: patches("P")(x, scope="a"), inputs="x[b,H]")
-    assert graph.bind(H=12, P=4).bound["p"] == sympy.Symbol("H") / sympy.Symbol("P")
+    assert graph.bind(H=12, P=4).flat.bound["p"] == sympy.Symbol("H") / sympy.Symbol("P")
     with pytest.raises(tn.ShapeError, match=r"the size of 'p' is H/P = 13/4(?s:.*)whole number"):
         graph.bind(H=13, P=4)
 

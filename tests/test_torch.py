@@ -170,7 +170,7 @@ def test_names_state_and_copies() -> None:
     with torch.no_grad():
         twin.blocks.get_submodule("0").W.zero_()
     assert not torch.equal(twin(x), module(x))
-    assert "blocks.1.y[" in repr(module)
+    assert "blocks.1.y = " in repr(module)
 
 
 def test_reset_dtype_device_and_seed() -> None:

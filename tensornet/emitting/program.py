@@ -12,9 +12,9 @@ from ..planning.device import DeviceProfile
 from ..planning.planner import schedule
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
-from .source import generate
+from .source import arguments_around, generate, generate_around
 
-__all__ = ["plan", "planned"]
+__all__ = ["plan", "planned", "written"]
 
 
 def plan(
@@ -70,9 +70,21 @@ def planned(
     profile: DeviceProfile | None = None,
     memory_limit: int | None = None,
     compare: bool = False,
+    around: frozenset[str] | None = None,
 ) -> Plan:
-    """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`."""
+    """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
+
+    Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
+    are called again, run by themselves.
+    """
     backend.check_device(device)
     dtype, profile = element_type(dtype), profile or profile_of(backend, device)
-    found = schedule(graph, backend.name, device, dtype, profile, memory_limit, compare, sizes)
-    return replace(found, code=generate(found, backend))
+    found = schedule(graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around)
+    return written(found, backend, around)
+
+
+def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:
+    """The plan with its code."""
+    if around is None:
+        return replace(plan, code=generate(plan, backend))
+    return replace(plan, code=generate_around(plan, backend, *arguments_around(plan.graph, around)))

@@ -6,11 +6,13 @@ arguments, so one function serves every batch size.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import BackendError, ShapeError
 from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -21,64 +23,125 @@ from ..language.expression import (
     axes_of_index,
     is_scalar,
     option_axes,
+    references,
     show,
-    subexpressions,
 )
-from ..operations.functions import FUNCTIONS, Element
+from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.arrangement import Arrangement
-from ..planning.plans import Plan, Result, Step
+from ..planning.blocks import with_functions
+from ..planning.plans import CallStep, Plan, Result, Step
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol
-from .spelling import FUNCTION_NAME, OBSERVED, Speller, remark, tuple_source
+from .spelling import FUNCTION_NAME, OBSERVED, Speller, identifier, remark, reserved, tuple_source
 
-__all__ = ["FUNCTION_NAME", "generate", "has_dropout"]
+__all__ = ["FUNCTION_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
 
 
 def generate(plan: Plan, backend: Backend) -> str:
     """The source of a function of the inputs, parameters and constants of `plan.graph`, in order.
 
+    The blocks that it calls stand before it, each a function of its own.
+
     Raises:
         BackendError: the backend cannot do one of the steps.
     """
-    return _Writer(plan, backend).source()
+    taken = reserved(backend)
+    names = {block: identifier(name, taken) for block, name in plan.functions.items()}
+    blocks = [_Writer(block, backend, name, names).source() for block, name in names.items()]
+    return "\n\n".join([*blocks, _Writer(plan, backend, FUNCTION_NAME, names).source()])
+
+
+def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> str:
+    """The source of a function that is given the blocks as well, ready to be called.
+
+    Args:
+        plan: the plan.
+        backend: whose operations it spells.
+        leaves, scopes: what it takes, as `arguments_around` says.
+    """
+    return _Around(plan, backend, leaves, scopes).source()
+
+
+@functools.lru_cache(maxsize=256)
+def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the function of `generate_around` takes: the inputs and the leaves that no block has to itself,
+    by their names, and then the blocks, by their scopes."""
+    whole = with_functions(graph, around)
+    read = {ref.name for equation in whole.own for ref in references(equation.right)} | set(whole.outputs)
+    read |= {name for call in whole.calls for name in call.operands}
+    leaves = (leaf.name for leaf in _arguments(graph) if leaf.kind == "input" or leaf.name in read)
+    return tuple(leaves), tuple(dict.fromkeys(call.scope for call in whole.calls))
+
+
+def _arguments(graph: Graph) -> tuple[Leaf, ...]:
+    return (*graph.inputs, *graph.parameters, *graph.constants)
 
 
 def has_dropout(graph: Graph) -> bool:
     """Whether the function takes `training=`."""
-    return any(
-        isinstance(part, Call) and FUNCTIONS[part.function].random
-        for equation in graph.equations
-        for part in subexpressions(equation.right)
-    )
+    return any(isinstance(part, Call) and FUNCTIONS[part.function].random for part in graph.expressions())
 
 
 class _Writer(Speller):
+    """Writes the function of one plan.
+
+    Args:
+        plan: the plan.
+        backend: whose operations it spells.
+        name: of the function.
+        functions: those of the blocks that it calls.
+        leaves: what it takes, if not all of the graph's.
+    """
+
     element = Element.NUMBER  # of the step being written
+
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        name: str,
+        functions: Mapping[Plan, str],
+        leaves: Sequence[Leaf] | None = None,
+    ) -> None:
+        super().__init__(
+            plan, backend, _arguments(plan.graph) if leaves is None else leaves, functions.values()
+        )
+        self.name, self.functions = name, functions
 
     # ---- the whole function
 
     def source(self) -> str:
         body: list[str] = []
         for number, step in enumerate(self.plan.steps):
-            body.append(
-                f"{self.names[step.equation.name]} = {self.step(step)}  # {remark(str(step.equation))}"
-            )
+            made = ", ".join(self.names[name] for name in step.defines)
+            text = self.call_of(step) if isinstance(step, CallStep) else self.step(step)
+            if isinstance(step, CallStep):
+                self.shapes.update(zip(step.results, step.shapes, strict=True))
+            body.append(f"{made} = {text}  # {remark(step.shown(self.functions))}")
             if step.frees and number + 1 < len(self.plan.steps):
                 body.append("del " + ", ".join(self.names[name] for name in step.frees))
         results = ", ".join(self.result(each) for each in self.plan.results)
         body.append(f"return {results}")
-        arguments = ", ".join(self.names[leaf.name] for leaf in self.leaves)
+        arguments = self.arguments()
         if has_dropout(self.graph):
-            arguments += (", " if arguments else "") + "*, training=False"
-        head = [f"def {FUNCTION_NAME}({arguments}):"]
+            arguments += ["*", "training=False"]
+        head = [f"def {self.name}({', '.join(arguments)}):"]
         lines = self._docstring() + self._prologue() + body
         return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
 
+    def arguments(self) -> list[str]:
+        """The names of what the function takes."""
+        return [self.names[leaf.name] for leaf in self.leaves]
+
+    def call_of(self, step: CallStep) -> str:
+        """The call of a block, with what it reads."""
+        given = [self.names[name] for name in step.reads]
+        training = ["training=training"] if has_dropout(step.plan.graph) else []
+        return f"{self.functions[step.plan]}({', '.join(given + training)})"
+
     def _docstring(self) -> list[str]:
-        equations = [str(equation) for equation in self.graph.equations] or [
-            str(leaf) for leaf in self.leaves
-        ]
-        equations = [remark(each) for each in equations]
+        lines = self.graph.lines() or [str(leaf) for leaf in self.leaves]
+        equations = [remark(each) for each in lines]
         if len(equations) == 1:
             return [f'"""{equations[0]}"""']
         return ['"""', *equations, '"""']
@@ -424,6 +487,27 @@ class _Writer(Speller):
             ]
             text = self.op("reshape", text, shape=tuple_source(parts))
         return text
+
+
+class _Around(_Writer):
+    """Writes a function that is given its blocks: what each of them reads besides is its own affair."""
+
+    def __init__(self, plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> None:
+        known = {leaf.name: leaf for leaf in plan.graph.leaves}
+        super().__init__(plan, backend, FUNCTION_NAME, plan.functions, [known[each] for each in leaves])
+        self.blocks = {scope: identifier(scope, self.taken) for scope in scopes}
+
+    def arguments(self) -> list[str]:
+        """The leaves, then the blocks."""
+        return [*super().arguments(), *self.blocks.values()]
+
+    def call_of(self, step: CallStep) -> str:
+        """The call of a block, with numbers of the working type."""
+        given = []
+        for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
+            text = self.names[name]
+            given.append(self.op(CONVERSIONS[Element.NUMBER], text) if leaf.holds is Element.WIDE else text)
+        return f"{self.blocks[step.scope]}({', '.join(given)})"
 
 
 def _is_plain(ref: Ref) -> bool:

@@ -6,10 +6,11 @@ import keyword
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import BackendError, EquationError
+from ..graph.leaves import Leaf
 from ..language.expression import (
     Call,
     Contraction,
@@ -28,7 +29,7 @@ from ..planning.plans import Plan
 from ..protocol import Backend
 from ..sizes import evaluate, product, size_source
 
-__all__ = ["FUNCTION_NAME", "OBSERVED", "Speller", "identifier", "remark", "tuple_source"]
+__all__ = ["FUNCTION_NAME", "OBSERVED", "Speller", "identifier", "remark", "reserved", "tuple_source"]
 
 FUNCTION_NAME = "forward"
 
@@ -45,25 +46,24 @@ _WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
 class Speller:
     """Knows the names and shapes of everything that a generated function has at hand."""
 
-    def __init__(self, plan: Plan, backend: Backend) -> None:
-        self.plan, self.graph, self.backend = plan, plan.graph, backend
+    def __init__(self, plan: Plan, backend: Backend, leaves: Sequence[Leaf], taken: Iterable[str]) -> None:
+        self.plan, self.graph, self.backend, self.leaves = plan, plan.graph, backend, leaves
         self.names: dict[str, str] = {}
         self.size_names: dict[str, str] = {}
         self.used_sizes: set[str] = set()
         self.needs_dtype = False
         self.shapes: dict[str, tuple[Any, ...]] = {}
         self.sizes: dict[str, Any] = {}
+        self.taken = reserved(backend) | set(taken)
         self._name_everything()
 
     def _name_everything(self) -> None:
-        taken = _RESERVED | set(FUNCTIONS) | _words(self.backend.templates)
-        leaves = [*self.graph.inputs, *self.graph.parameters, *self.graph.constants]
-        self.leaves = leaves
-        for name in [leaf.name for leaf in leaves] + [step.equation.name for step in self.plan.steps]:
-            self.names[name] = identifier(name, taken)
+        made = (name for step in self.plan.steps for name in step.defines)
+        for name in (*(leaf.name for leaf in self.leaves), *made):
+            self.names[name] = identifier(name, self.taken)
         for name in self.graph.open_sizes:
-            self.size_names[name] = identifier(name, taken)
-        for leaf in leaves:
+            self.size_names[name] = identifier(name, self.taken)
+        for leaf in self.leaves:
             self.shapes[leaf.name] = tuple(evaluate(size, self.graph.bound) for size in leaf.shape)
 
     # ---- operations and sizes
@@ -198,7 +198,12 @@ class Speller:
 
     def dtype_line(self) -> str:
         """The line that finds it."""
-        ranked = [*self.graph.parameters, *self.graph.inputs]
+        ranked = [
+            leaf
+            for kind in ("parameter", "input")
+            for leaf in self.leaves
+            if leaf.kind == kind and leaf.holds is not Element.WIDE
+        ]
         names = "".join(f"{self.names[leaf.name]}, " for leaf in ranked)
         return f"dtype = {self.op('floating', f'({names})', self.op('dtype', self.plan.dtype))}"
 
@@ -275,6 +280,11 @@ class Speller:
                 "give the sizes it speaks of",
             )
         return int(value)
+
+
+def reserved(backend: Backend) -> set[str]:
+    """The names that generated code uses for something else than tensors, sizes and blocks."""
+    return _RESERVED | set(FUNCTIONS) | _words(backend.templates)
 
 
 def _words(templates: Mapping[str, str]) -> set[str]:

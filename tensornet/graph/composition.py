@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import EquationError, ShapeError
-from ..language.equation import Declaration, Equation
+from ..language.equation import Declaration
 from ..language.expression import (
     ELLIPSIS,
     Call,
     Ref,
     axes_of_index,
     fresh,
-    occurring,
-    references,
-    relabel,
-    rename_tensors,
-    sized_by_name,
     subexpressions,
 )
 from ..language.reading import parse_names, read_sizes
 from ..sizes import evaluate, is_name, product, put_in, size_names, symbol
-from .elaboration import expand_ellipsis, expand_index
+from .apply import Apply, called_last
 from .graph import Graph
+from .inlining import inlined
+from .instances import Sizes, instance, names_of_sizes
 from .leaves import Leaf
-from .shape import Axis, Dim, dim_size, result_dims, scope_of
+from .rewrite import prune
+from .shape import Axis, Dim, dim_size
 from .unify import Unifier
 
 __all__ = ["Tensor", "model"]
@@ -105,7 +104,7 @@ def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple
     trace = tensors[0].trace
     if any(each.trace is not trace for each in tensors):
         raise EquationError("these tensors belong to different models", fix="build them in one function")
-    results: tuple[Tensor, ...] = trace.inline(graph, tensors, scope)
+    results: tuple[Tensor, ...] = trace.call(graph, tensors, scope)
     return results[0] if len(results) == 1 else results
 
 
@@ -126,7 +125,7 @@ class _Trace:
         self.given = given
         self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
         self.leaves: dict[str, Leaf] = {}
-        self.equations: list[Equation] = []
+        self.calls: list[_Pending] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
         self.opened: set[str] = set()  # the names in sizes of dimensions
 
@@ -190,64 +189,61 @@ class _Trace:
         return self.opened - set(self.bound)
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
-        """The finished graph."""
+        """The finished graph; what was called without a scope is written out, the rest stays calls."""
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
-        equations = tuple(self.unifier.equation(equation) for equation in self._needed(outputs))
+        values = tuple(sorted(self.bound.items()))
+        calls = tuple(pending.applied(self.unifier, values) for pending in self._needed(outputs))
         names = {
-            name.name for leaf in leaves for dim in leaf.dims for axis in dim for name in _open(axis.size)
+            name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
         }
-        for equation in equations:
-            names.update(occurring(equation.right))
-        by_name = {name for equation in equations for name in sized_by_name(equation.right)}
-        return Graph(leaves, equations, outputs, self.unifier.sizes(names, by_name))
+        names.update(
+            name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
+        )
+        sizes = tuple((name, self.bound[name]) for name in names if name in self.bound)
+        whole = prune(inlined(Graph(leaves, calls, outputs, sizes), lambda call: not call.scope))
+        told = {leaf.name for call in whole.calls for leaf in call.leaves()}
+        ordered = called_last((leaf for leaf in leaves if leaf.name not in told), whole.calls)
+        known = {leaf.name: leaf for leaf in leaves}
+        return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))
 
-    def _needed(self, outputs: tuple[str, ...]) -> list[Equation]:
-        """The equations that the outputs depend on: what the function called and made no use of goes."""
-        wanted, kept = set(outputs), list[Equation]()
-        for equation in reversed(self.equations):
-            if equation.name in wanted:
-                wanted.update(ref.name for ref in references(equation.right))
-                kept.append(equation)
+    def _needed(self, outputs: tuple[str, ...]) -> list[_Pending]:
+        """The calls that the outputs depend on: what the function called and made no use of goes."""
+        wanted, kept = set(outputs), list[_Pending]()
+        for call in reversed(self.calls):
+            if wanted.intersection(call.results):
+                wanted.update(call.operands)
+                kept.append(call)
         return kept[::-1]
 
     # ---- calling a graph
 
-    def inline(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
-        """Copies the equations of `graph`, reading `tensors` where it reads its inputs."""
+    def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
+        """Notes a call of `graph`, and what its sizes are in the model."""
         private = _Private(graph)
-        lead = self._match_inputs(graph, tensors, private)
-        names = {leaf.name: tensor.name for leaf, tensor in zip(graph.inputs, tensors, strict=True)}
+        lead, waiting = self._match_inputs(graph, tensors, private)
         private.adopt(self.unifier, self.open_names())
-        self.spoken.update(name.name for size in private.solution.values() for name in _open(size))
-        prefix = f"{scope}." if scope else ""
+        for match in waiting:
+            match()
+        self.spoken.update(name for size in private.solution.values() for name in size_names(size))
+        call = _Pending(graph, private, lead, tuple(each.name for each in tensors), scope)
         for leaf in graph.leaves:
             if leaf.kind != "input":
-                moved = replace(leaf, name=prefix + leaf.name, dims=private.dims(leaf.dims))
-                names[leaf.name] = self.leaf(moved).name
-        for equation in graph.equations:
-            names[equation.name] = fresh(prefix + equation.name, set(self.dims))
-            self._append(private.equation(equation), names, lead)
-        return tuple(Tensor(names[name], self.dims[names[name]], self) for name in graph.outputs)
-
-    def _append(self, equation: Equation, names: dict[str, str], lead: tuple[Axis, ...] | None) -> None:
-        left, right = equation.left, rename_tensors(equation.right, names)
-        if lead is not None:
-            taken = occurring(right) | set(axes_of_index(left))
-            written: list[str] = []
-            for axis in lead:
-                written.append(fresh(axis.name, taken))
-                taken.add(written[-1])
-            left, right = expand_index(left, tuple(written)), expand_ellipsis(right, tuple(written))
-        moved = Equation(names[equation.name], left, right, equation.place)
-        scope = scope_of(right, self.dims, self.unifier.agree, self.bound)
-        self.equations.append(moved)
-        self._keep(moved.name, result_dims(moved, scope))
+                self.leaf(replace(leaf, name=call.scoped(leaf.name), dims=private.dims(leaf.dims)))
+        for output in graph.outputs:
+            call.results += (fresh(call.scoped(output), set(self.dims)),)
+            self._keep(call.results[-1], _written_out(private.dims(graph.named[output]), lead))
+        self.calls.append(call)
+        return tuple(Tensor(name, self.dims[name], self) for name in call.results)
 
     def _match_inputs(
         self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
-    ) -> tuple[Axis, ...] | None:
-        """Makes the sizes of inputs and tensors agree; returns what `...` stands for."""
+    ) -> tuple[tuple[Axis, ...] | None, list[Callable[[], bool]]]:
+        """Makes the sizes of inputs and tensors agree.
+
+        Returns what `...` stands for, and what is to be seen to when all sizes have names.
+        """
         lead: tuple[Axis, ...] | None = None
+        waiting: list[Callable[[], bool]] = []
         for leaf, tensor in zip(graph.inputs, tensors, strict=True):
             wanted, offered = private.dims(leaf.dims), tensor.dims
             at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
@@ -266,8 +262,9 @@ class _Trace:
             if len(wanted) != len(offered):
                 raise _wrong_rank(leaf, tensor)
             for ours, theirs in zip(wanted, offered, strict=True):
-                self._match(leaf, tensor, ours, theirs, private)
-        return lead
+                if not self._match(leaf, tensor, ours, theirs, private):
+                    waiting.append(functools.partial(self._match, leaf, tensor, ours, theirs, private))
+        return lead, waiting
 
     def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
@@ -280,8 +277,11 @@ class _Trace:
             ) from None
         return lead
 
-    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> None:
-        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open."""
+    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> bool:
+        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open.
+
+        Nothing is done yet where several sizes of the layer's own are.
+        """
         size = dim_size(theirs)
         own, other = private.value(dim_size(ours)), evaluate(self.unifier.resolve(size), self.bound)
         names = "_".join(axis.name for axis in ours)
@@ -293,23 +293,22 @@ class _Trace:
         if isinstance(own, int) and isinstance(other, int) and own != other:
             raise disagreement
         try:
-            if not isinstance(own, int) and private.solve(own, size):
-                return
+            if private.waits(own):
+                return private.solve(own, size)
             self.unifier.agree(size, own, names, None)
         except ShapeError:
             raise disagreement from None
         private.follow(dim_size(ours), size)
+        return True
 
 
 def _solutions(own: Any, size: Any, name: Any) -> list[Any]:
-    """All that `name` can be where `own = size`; a factor that divides the size is simply divided away."""
+    """All that `name` can be where `own = size`; a factor is simply divided away."""
     import sympy
 
     factor, rest = own.as_independent(name, as_Add=False)
     if rest == name:
-        quotient = _sympified(size) / factor
-        if sympy.fraction(quotient)[1] == 1:
-            return [quotient]
+        return [_sympified(size) / factor]
     return list(sympy.solve(own - size, name))
 
 
@@ -318,12 +317,7 @@ class _Private:
 
     def __init__(self, graph: Graph) -> None:
         self.axes = _axis_names(graph)
-        self.sized_by_name = {name for equation in graph.equations for name in sized_by_name(equation.right)}
-        names = self.axes | set(graph.bound)
-        for dims in graph.dims.values():
-            names.update(size.name for dim in dims for axis in dim for size in _open(axis.size))
-        for equation in graph.equations:
-            names.update(occurring(equation.right))
+        names = names_of_sizes(graph)
         self.private = {name: f"{name}@" for name in names}
         self.private_symbols = {name: symbol(private) for name, private in self.private.items()}
         self.bound = {
@@ -345,7 +339,10 @@ class _Private:
         return self._solved(put_in(size, self.private_symbols))
 
     def _solved(self, size: Any) -> Any:
-        return put_in(size, self.solution)
+        """The size with what is solved put in, until nothing of that is left."""
+        found = put_in(size, self.solution)
+        again = any(name in self.solution and name.endswith("@") for name in size_names(found))
+        return self._solved(found) if again else found
 
     def value(self, size: Any) -> Any:
         """A size in private names, as an integer where everything in it is known."""
@@ -354,6 +351,10 @@ class _Private:
     def leading(self, size: Any) -> None:
         """What all leading axes together come to."""
         self.solution[self.private.get("lead", "lead@")] = _sympified(size)
+
+    def waits(self, own: Any) -> bool:
+        """Whether a size holds names that are neither solved nor adopted."""
+        return any(name.endswith("@") for name in size_names(own))
 
     def solve(self, own: Any, size: Any) -> bool:
         """Solves `own = size` for the one private name in it, if there is just one."""
@@ -372,10 +373,7 @@ class _Private:
             self.solution[own.name] = _sympified(size)
 
     def adopt(self, outer: Unifier, opened: set[str]) -> None:
-        """Gives what is still private its own name in the model, or a fresh one where that is taken.
-
-        An axis that no tensor sizes goes by a name in any case.
-        """
+        """Gives what is still private its own name in the model, or a fresh one where that is taken."""
         for name, private in sorted(self.private.items()):
             if private not in self.solution:
                 value = self.bound.get(private)
@@ -383,17 +381,6 @@ class _Private:
                 if value is not None:
                     outer.bound[chosen] = value
                 self.solution[private] = symbol(chosen)
-        for name in sorted(self.sized_by_name):
-            size = self._solved(self.solution[self.private[name]])
-            value = evaluate(size, outer.bound)
-            if size == symbol(name):
-                continue
-            chosen = self._free_name(name, value, outer, opened)
-            if getattr(size, "is_number", True):
-                outer.bound[chosen] = value
-            elif size != symbol(chosen) and chosen not in outer.bound:
-                outer.solution[chosen] = size
-            self.solution[self.private[name]] = symbol(chosen)
 
     def _free_name(self, name: str, value: Any, outer: Unifier, opened: set[str]) -> str:
         """The name, or the first numbered one that the model does not use for another size."""
@@ -407,42 +394,48 @@ class _Private:
             return bool(evaluate(outer.resolve(symbol(chosen)), outer.bound) == value)
         return chosen not in opened
 
-    def equation(self, equation: Equation) -> Equation:
-        """The equation, speaking of sizes at large by their names in the model."""
-        moved = {name: str(self.moved(symbol(name))) for name in self.sized_by_name}
-        names = {name: new for name, new in moved.items() if new != name and new.isidentifier()}
-        if names:
-            left = tuple(
-                names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
-                for entry in equation.left
-            )
-            equation = replace(equation, left=left, right=relabel(equation.right, names))
-        outward = {name: self.moved(symbol(name)) for name in self.private}
-        changed = {name: size for name, size in outward.items() if size != symbol(name)}
-        if not changed:
-            return equation
-        return _Simultaneous(changed).equation(equation)
+
+@dataclass
+class _Pending:
+    """A call whose sizes may still be solved by later ones."""
+
+    graph: Graph
+    private: _Private
+    lead: tuple[Axis, ...] | None
+    operands: tuple[str, ...]
+    scope: str
+    results: tuple[str, ...] = ()
+
+    def scoped(self, name: str) -> str:
+        return f"{self.scope}.{name}" if self.scope else name
+
+    def applied(self, unifier: Unifier, values: Sizes) -> Apply:
+        """The call, its block in the sizes of the model."""
+        sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
+        lead = None if self.lead is None else unifier.dims((self.lead,))[0]
+        block = instance(self.graph, tuple(sorted(sizes.items())), values, lead)
+        return Apply(block, self.operands, self.results, self.scope)
+
+
+def _written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:
+    """The dimensions, those that `...` stands for one by one."""
+    found: list[Dim] = []
+    for dim in dims:
+        found.extend(
+            ((axis,) for axis in lead) if lead is not None and dim[:1] and dim[0].name == ELLIPSIS else (dim,)
+        )
+    return tuple(found)
 
 
 def _axis_names(graph: Graph) -> set[str]:
     """The names of axes in a graph. An open size of another name was given as a formula, and is
     the model's."""
-    names = {axis.name for dims in graph.dims.values() for dim in dims for axis in dim} | {"lead"}
-    for equation in graph.equations:
+    names = {axis.name for dims in graph.named.values() for dim in dims for axis in dim} | {"lead"}
+    for equation in graph.own:
         for part in subexpressions(equation.right):
             names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
             names.update(part.axes if isinstance(part, Call) else ())
     return names
-
-
-class _Simultaneous(Unifier):
-    """Puts sizes in once, not again into what was put in."""
-
-    def __init__(self, solution: dict[str, Any]) -> None:
-        super().__init__({}, solution)
-
-    def resolve(self, size: Any) -> Any:
-        return put_in(size, self.solution)
 
 
 def _sympified(size: Any) -> Any:

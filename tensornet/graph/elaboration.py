@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near
-from ..language.equation import Declaration, Equation, einstein, resolve
+from ..language.equation import Calling, Declaration, Definition, Equation, Statement, einstein, resolve
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -33,6 +34,7 @@ from ..language.expression import (
 from ..language.reading import parse_block, parse_names, read_sizes
 from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
+from .apply import Apply, called_last
 from .leaves import Constant, Leaf
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
 from .unify import Unifier
@@ -42,8 +44,11 @@ __all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild"]
 Names = str | Sequence[str]
 
 
-Parts = tuple[tuple[Leaf, ...], tuple[Equation, ...], tuple[str, ...], tuple[tuple[str, Any], ...]]
-"""What a graph is made of: leaves, equations, outputs, sizes."""
+Parts = tuple[tuple[Leaf, ...], tuple[Equation | Apply, ...], tuple[str, ...], tuple[tuple[str, Any], ...]]
+"""What a graph is made of: leaves, equations and calls, outputs, sizes."""
+
+Make = Callable[..., Any]
+"""Makes a graph of its parts."""
 
 
 def elaborated(
@@ -53,18 +58,34 @@ def elaborated(
     constants: Mapping[str, Any],
     init: Mapping[str, Any],
     sizes: Mapping[str, Any],
+    make: Make,
+    blocks: Mapping[str, Any] = MappingProxyType({}),
 ) -> Parts:
-    """The parts of the graph that a block of text says; see `tensornet.layer`."""
-    block = _Block(parse_block(equations), inputs, read_sizes(sizes), constants, init)
+    """The parts of the graph that a block of text says; see `tensornet.layer`.
+
+    Args:
+        equations, inputs, outputs, constants, init, sizes: those of `tensornet.layer`.
+        make: makes a graph of its parts, for the blocks in the text.
+        blocks: graphs that the text may call, by name.
+    """
+    statements = parse_block(equations, blocks)
+    block = _Block(statements, inputs, read_sizes(sizes), constants, init, make, blocks)
     try:
         return block.parts(outputs)
     except RecursionError:
         raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
 
-def rebuild(text: str, outputs: Names, constants: Mapping[str, Any], init: Mapping[str, Any]) -> Parts:
+def rebuild(
+    text: str,
+    outputs: Names,
+    constants: Mapping[str, Any],
+    init: Mapping[str, Any],
+    make: Make,
+    blocks: Mapping[str, Any],
+) -> Parts:
     """The parts of the graph that printed as `text`; it may hold lines that no output needs."""
-    return elaborated(text, (), outputs, constants, init, {})
+    return elaborated(text, (), outputs, constants, init, {}, make, blocks)
 
 
 @dataclass
@@ -84,14 +105,22 @@ class _Block:
 
     def __init__(
         self,
-        statements: Sequence[Equation | Declaration],
+        statements: Sequence[Statement],
         inputs: Names,
         given: Mapping[str, Any],
         constants: Mapping[str, Any],
         init: Mapping[str, Any],
+        make: Make,
+        blocks: Mapping[str, Any],
     ) -> None:
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
+        self.body = [s for s in statements if isinstance(s, Equation | Calling)]
+        self.make, self.blocks = make, dict(blocks)
+        self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
+        self.calls: dict[int, Apply] = {}
+        self.told: set[str] = set()
+        self.values = constants, init
         self.strict = set(
             given
         )  # sizes that hold wherever the axis is named; `i: 4` in the text only names one
@@ -115,11 +144,15 @@ class _Block:
         for each in [*parse_names(inputs, "input"), *declarations]:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
+        scopes = tuple(f"{s.scope}." for s in self.body if isinstance(s, Calling) and s.scope)
         for name, value in constants.items():
+            if name not in self.known and name.startswith(scopes):
+                continue  # of a block
             entry = self.known.setdefault(name, _Known("constant"))
             entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
+        self.scopes: list[Scope] = []
 
     # ---- names
 
@@ -153,6 +186,7 @@ class _Block:
     def parts(self, outputs: Names) -> Parts:
         """Reads every line, then puts together what was found."""
         definitions = {line.name: line for line in self.lines}
+        later = {name for line in self.body if isinstance(line, Calling) for name in line.results}
         for name in self.known:
             if name in definitions:
                 raise EquationError(
@@ -160,12 +194,58 @@ class _Block:
                     definitions[name].place,
                     f"take '{name}' out of the declarations, or define another name",
                 )
-        for line in self.lines:
-            self._read(line, definitions)
+        for number, line in enumerate(self.body):
+            if isinstance(line, Calling):
+                self.calls[number] = self._call(line)
+            else:
+                self._read(line, {*definitions, *later})
         return self._finish(outputs)
 
-    def _read(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
-        if line.name in {equation.name for equation in self.equations}:
+    # ---- blocks
+
+    def _call(self, line: Calling) -> Apply:
+        """A call of a block: its leaves and its results are known from here on."""
+        block = self.blocks.get(line.block) or self._defined(line)
+        if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
+            counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
+            raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
+        call = Apply(block, line.operands, line.results, line.scope)
+        for name in line.operands:
+            if self.known.get(name, _Known("")).dims is None:
+                raise EquationError(f"'{name}' is not defined", line.place, "define it above, with its axes")
+        for leaf in call.leaves():
+            if leaf.name not in self.known:
+                self.told.add(leaf.name)
+                self.known[leaf.name] = _Known(
+                    leaf.kind, _index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
+                )
+            self.init.pop(leaf.name, None)
+        for name, dims in call.returned(self.given):
+            if name in self.known:
+                raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
+            self.known[name] = _Known("result", _index_of(dims), dims)
+        return call
+
+    def _defined(self, line: Calling) -> Any:
+        """The block that the text defines, with the values that are given for its leaves under this scope."""
+        definition, prefix = self.definitions[line.block], f"{line.scope}." if line.scope else ""
+        declared = {name for name, entry in self.known.items() if name not in self.told}
+        constants, init = (
+            {
+                name.removeprefix(prefix): value
+                for name, value in part.items()
+                if name.startswith(prefix) and name not in declared
+            }
+            for part in self.values
+        )
+        inner = _Block(definition.statements, definition.inputs, {}, constants, init, self.make, {})
+        made = self.make(*inner.parts(()))
+        if not constants and not init:
+            self.blocks[line.block] = made
+        return made
+
+    def _read(self, line: Equation, definitions: set[str]) -> None:
+        if self.known.get(line.name, _Known("")).kind == "result":
             raise EquationError(
                 f"'{line.name}' is defined twice", line.place, "give each result its own name"
             )
@@ -180,10 +260,11 @@ class _Block:
         scope = self._scope(line.right)
         self._check_given(line)
         self.equations.append(line)
+        self.scopes.append(scope)
         dims = result_dims(line, scope)
         self.known[line.name] = _Known("result", tuple(line.left), dims)
 
-    def _check_order(self, line: Equation, definitions: Mapping[str, Equation]) -> None:
+    def _check_order(self, line: Equation, definitions: set[str]) -> None:
         for ref in references(line.right):
             if ref.name in definitions and ref.name not in self.known:
                 raise EquationError(
@@ -356,13 +437,21 @@ class _Block:
                 self._check_value(name, entry.kind, self.unifier.dims(entry.dims), value)
         leaves = [self._leaf(name, entry) for name, entry in self.known.items() if entry.kind != "result"]
         chosen = _named_once(parse_names(outputs, "output")) or tuple(self.declared_outputs)
-        if not chosen and self.equations:
-            chosen = (self.equations[-1].name,)
-        equations = tuple(self.unifier.equation(equation) for equation in self.equations)
+        if not chosen and self.body:
+            last = self.body[-1]
+            chosen = last.results if isinstance(last, Calling) else (last.name,)
+        equations = tuple(
+            self.unifier.equation(equation, scope.sizes)
+            for equation, scope in zip(self.equations, self.scopes, strict=True)
+        )
         self._check_unused(equations, leaves)
         by_name = {name for equation in equations for name in sized_by_name(equation.right)}
-        sizes = self.unifier.sizes(self._sizes_in(equations, leaves), by_name)
-        return tuple(leaves), equations, chosen, sizes
+        calls = tuple(self.calls.values())
+        names = self._sizes_in(equations, leaves) | {name for call in calls for name in call.graph.bound}
+        waiting = iter(equations)
+        body = tuple(self.calls[n] if n in self.calls else next(waiting) for n in range(len(self.body)))
+        own = [leaf for leaf in leaves if leaf.name not in self.told]
+        return called_last(own, calls), body, chosen, self.unifier.sizes(names, by_name)
 
     def _leaf(self, name: str, entry: _Known) -> Leaf:
         if entry.dims is None:
@@ -443,6 +532,10 @@ class _Block:
         for entry in self.known.values():
             for axis in (axis for dim in entry.dims or () for axis in dim):
                 found.update((axis.name,), size_names(axis.size))
+        for call in self.calls.values():
+            found.update(call.graph.bound, call.graph.open_sizes)
+        for size in self.given.values():
+            found.update(size_names(size))
         return found
 
 

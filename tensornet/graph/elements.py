@@ -6,6 +6,7 @@ all become numbers of the working type where they meet them
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from ..language.expression import (
     subexpressions,
 )
 from ..operations.functions import FUNCTIONS, Element
+from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
 
@@ -77,22 +79,33 @@ def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:
 
 def of_leaves(graph: Graph) -> dict[str, Element]:
     """What each leaf holds; one that indexes a tensor, or goes into what does, holds positions."""
-    found = {
-        entry.name
-        for equation in graph.equations
-        for ref in references(equation.right)
-        for entry in ref.index
-        if isinstance(entry, Ref)
-    }
-    for equation in reversed(graph.equations):
-        if equation.name in found:
-            found.update(ref.name for ref in references(equation.right))
+    found = _positions(graph, frozenset())
     return {leaf.name: of_leaf(leaf, leaf.name in found) for leaf in graph.leaves}
+
+
+def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
+    """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
+    indices = (entry for equation in graph.own for ref in references(equation.right) for entry in ref.index)
+    found = {entry.name for entry in indices if isinstance(entry, Ref)} | outputs
+    for item in reversed(graph.body):
+        if isinstance(item, Apply):
+            pairs = zip(item.graph.outputs, item.results, strict=True)
+            inside = _positions(item.graph, frozenset(output for output, name in pairs if name in found))
+            found.update(name for leaf, name in item.names().items() if leaf in inside)
+        elif item.name in found:
+            found.update(ref.name for ref in references(item.right))
+    return found
 
 
 def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
     """The graph with what its leaves were seen to hold."""
-    leaves = tuple(replace(leaf, holds=seen.get(leaf.name, leaf.holds)) for leaf in graph.leaves)
+    return _holding(graph, tuple(seen.get(leaf.name, leaf.holds) for leaf in graph.leaves))
+
+
+@functools.lru_cache(maxsize=1024)
+def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
+    """The graph, each of whose leaves holds what is said: a block is called many times on the like."""
+    leaves = tuple(replace(leaf, holds=each) for leaf, each in zip(graph.leaves, held, strict=True))
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
 
 

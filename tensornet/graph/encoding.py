@@ -5,11 +5,14 @@ What is inside a plan is written so; the text of every equation stands beside it
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..documents import Part
 from ..language.encoding import read_equation, read_size, write_equation, write_size
+from ..language.equation import Equation
 from ..operations.functions import Element
+from .apply import Apply
 from .graph import Graph
 from .leaves import Constant, Leaf
 from .shape import Axis
@@ -39,11 +42,25 @@ def write_graph(graph: Graph, values: bool = True) -> dict[str, Any]:
         graph: the graph.
         values: whether the values of constants and starts are written, and not only of what kind they are.
     """
+    blocks = {block: number for number, block in enumerate(dict.fromkeys(call.graph for call in graph.calls))}
     return {
         "sizes": [[name, write_size(size)] for name, size in graph.sizes],
         "leaves": [_write_leaf(leaf, values) for leaf in graph.leaves],
-        "equations": [write_equation(equation) for equation in graph.equations],
+        "blocks": [write_graph(block, values) for block in blocks],
+        "body": [
+            _write_call(item, blocks) if isinstance(item, Apply) else write_equation(item)
+            for item in graph.body
+        ],
         "outputs": list(graph.outputs),
+    }
+
+
+def _write_call(call: Apply, blocks: Mapping[Graph, int]) -> dict[str, Any]:
+    return {
+        "block": blocks[call.graph],
+        "scope": call.scope,
+        "operands": list(call.operands),
+        "results": list(call.results),
     }
 
 
@@ -54,12 +71,20 @@ def read_graph(part: Part) -> Graph:
         EquationError: it is no graph.
         ShapeError: its sizes cannot be.
     """
+    blocks = [read_graph(each) for each in part["blocks"]]
     return Graph(
         tuple(_read_leaf(each) for each in part["leaves"]),
-        tuple(read_equation(each) for each in part["equations"]),
+        tuple(_read_item(each, blocks) for each in part["body"]),
         part["outputs"].names(),
         tuple((name.name(), read_size(size)) for name, size in (each.pair() for each in part["sizes"])),
     )
+
+
+def _read_item(part: Part, blocks: Sequence[Graph]) -> Equation | Apply:
+    if part.get("block") is None:
+        return read_equation(part)
+    operands, results = part["operands"].names(), part["results"].names()
+    return Apply(part["block"].among(blocks), operands, results, part["scope"].scope())
 
 
 def _write_leaf(leaf: Leaf, values: bool) -> dict[str, Any]:

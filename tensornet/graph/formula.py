@@ -69,7 +69,7 @@ def naive_flop_formula(graph: Graph) -> Any:
     """2 × the product of all axes of each contraction as it is written, all factors at once."""
     import sympy
 
-    total = sympy.Integer(0)
+    graph, total = graph.flat, sympy.Integer(0)
     for equation in graph.equations:
         for part in subexpressions(equation.right):
             if isinstance(part, Contraction):

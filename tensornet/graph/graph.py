@@ -1,10 +1,11 @@
 """A layer or a model as a value: named tensors, the equations between them, what comes out.
 
-    Graph = sizes · leaves (inputs, parameters, constants) · equations, in order · outputs
+    Graph = sizes · leaves (inputs, parameters, constants) · equations and calls, in order · outputs
 
 A graph is frozen, compares and hashes by value, prints as the equations it was made of (and
 `layer(str(graph)) == graph`), and has been checked: every name is defined before it is read and
-every axis has one size in an equation. It knows nothing of arrays or backends.
+every axis has one size in an equation. A call applies another graph, a block, which is written
+once however often it is called. A graph knows nothing of arrays or backends.
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..errors import EquationError, ShapeError, TensornetError, near
+from ..errors import EquationError, Place, ShapeError, TensornetError, near
 from ..language.equation import Equation
-from ..language.expression import Call, Ref, Size, axes_of_index, references, subexpressions
+from ..language.expression import (
+    Call,
+    Expression,
+    Ref,
+    Size,
+    axes_of_index,
+    references,
+    subexpressions,
+)
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.registering import pack, unpack
 from ..sizes import LARGEST, as_size, evaluate, show_size, size_names
+from .apply import Apply, called_last, names_of_blocks
 from .elaboration import rebuild
+from .inlining import inlined
 from .leaves import Constant, Leaf
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
@@ -35,14 +47,14 @@ class Graph:
 
     Attributes:
         leaves: inputs, parameters and constants, in the order of their first use.
-        equations: the definitions, each reading only what stands before it.
+        body: equations and calls of other graphs, each reading only what stands before it.
         outputs: the names of the results.
         sizes: the sizes that have a value, as (name, integer), or a formula, as (name, expression);
             all others are open.
     """
 
     leaves: tuple[Leaf, ...]
-    equations: tuple[Equation, ...]
+    body: tuple[Equation | Apply, ...]
     outputs: tuple[str, ...]
     sizes: tuple[tuple[str, Any], ...] = ()
 
@@ -57,7 +69,7 @@ class Graph:
 
     @functools.cached_property
     def _hash(self) -> int:
-        return hash((self.leaves, self.equations, self.outputs, self.sizes))
+        return hash((self.leaves, self.body, self.outputs, self.sizes))
 
     def _check_names(self) -> None:
         known: set[str] = set()
@@ -65,17 +77,17 @@ class Graph:
             if name in known:
                 raise EquationError(f"'{name}' is declared twice", fix="give each tensor one name")
             known.add(name)
-        for equation in self.equations:
-            for ref in references(equation.right):
-                if ref.name not in known:
-                    raise EquationError(f"'{ref.name}' is used before it is defined", ref.place)
-            if equation.name in known:
-                raise EquationError(
-                    f"'{equation.name}' is defined twice",
-                    equation.place,
-                    "give each result a name of its own",
-                )
-            known.add(equation.name)
+        for item in self.body:
+            place = item.place if isinstance(item, Equation) else None
+            for name, at in _reads(item):
+                if name not in known:
+                    raise EquationError(f"'{name}' is used before it is defined", at)
+            for name in item.defines:
+                if name in known:
+                    raise EquationError(
+                        f"'{name}' is defined twice", place, "give each result a name of its own"
+                    )
+                known.add(name)
         for name in self.outputs:
             if name not in known:
                 raise EquationError(
@@ -86,8 +98,8 @@ class Graph:
 
     def _check_spoken(self) -> None:
         """A size that equations speak of by a name reads back as nothing else."""
-        tensors = {leaf.name for leaf in self.leaves} | {equation.name for equation in self.equations}
-        for equation in self.equations:
+        tensors = set(self.named)
+        for equation in self.own:
             for part in subexpressions(equation.right):
                 if isinstance(part, Size) and part.axis in tensors | set(FUNCTIONS) | RESERVED:
                     owner = "a tensor" if part.axis in tensors else "the language"
@@ -97,12 +109,31 @@ class Graph:
                         "give the axis, or the symbol of its size, another name",
                     )
 
+    def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
+        """A block is given what it takes: tensors of the sizes that it reads."""
+        block, inner = call.graph, call.names()
+        if len(call.results) != len(block.outputs):
+            raise ShapeError(f"a call has {len(block.outputs)} result(s), and {len(call.results)} are named")
+        for leaf in block.leaves:
+            name = inner[leaf.name]
+            given = known[name]
+            if given == leaf.dims:
+                continue
+            if len(given) != len(leaf.dims):
+                raise ShapeError(
+                    f"the block's '{leaf}' has {len(leaf.dims)} dimension(s), and '{name}' has {len(given)}"
+                )
+            for ours, theirs in zip(leaf.dims, given, strict=True):
+                self.agree(dim_size(ours), dim_size(theirs), "_".join(a.name for a in ours), Ref(name, ()))
+
     def _check_sizes(self) -> None:
         for name, size in self.sizes:
             self._check_size(f"'{name}'", size, 1)
-        for tensor, dims in self.dims.items():
-            for dim in dims:
-                self._check_size(f"'{dim[0].name}' in '{tensor}'" if dim else "", dim_size(dim), 0)
+        seen: set[Dim] = set()  # there are few, however many tensors have them
+        for tensor, dims in self.named.items():
+            for dim in (dim for dim in dims if dim and dim not in seen):
+                seen.add(dim)
+                self._check_size(f"'{dim[0].name}' in '{tensor}'", dim_size(dim), 0)
                 for axis in dim:
                     self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
 
@@ -115,14 +146,17 @@ class Graph:
         Raises:
             ShapeError: a dimension would be negative or no whole number, or a position is not there.
         """
-        known = {**self.bound, **sizes}
-        for equation in self.equations:
-            for dim in self.dims[equation.name]:
+        for part in self.parts():
+            part._check_own_at({**self.bound, **part.bound, **sizes})
+
+    def _check_own_at(self, known: Mapping[str, Any]) -> None:
+        for equation in self.own:
+            for dim in self.named[equation.name]:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
                         self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
             if any(isinstance(entry, int) for ref in references(equation.right) for entry in ref.index):
-                scope_of(equation.right, self.dims, self.agree, known)
+                scope_of(equation.right, self.named, self.agree, known)
 
     def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:
         value = evaluate(size, self.bound if known is None else known)
@@ -155,17 +189,58 @@ class Graph:
         """Name to value, an integer or a formula, for the sizes that have one."""
         return dict(self.sizes)
 
+    @property
+    def own(self) -> tuple[Equation, ...]:
+        """The equations of the graph itself, without those of the blocks that it calls."""
+        return tuple(item for item in self.body if isinstance(item, Equation))
+
+    @property
+    def calls(self) -> tuple[Apply, ...]:
+        """The calls of blocks."""
+        return tuple(item for item in self.body if isinstance(item, Apply))
+
+    def parts(self) -> Iterator[Graph]:
+        """The graph and every block called in it, at any depth, each once."""
+        yield from self._parts
+
     @functools.cached_property
-    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
-        """The dimensions of every tensor, by name."""
+    def _parts(self) -> tuple[Graph, ...]:
+        found: dict[Graph, None] = {self: None}
+        for call in self.calls:
+            if call.graph not in found:
+                found.update(dict.fromkeys(call.graph.parts()))
+        return tuple(found)
+
+    @functools.cached_property
+    def flat(self) -> Graph:
+        """The same graph with every call written out."""
+        return inlined(self, lambda call: True) if self.calls else self
+
+    @property
+    def equations(self) -> tuple[Equation, ...]:
+        """All definitions, those of the blocks under the scopes of their calls."""
+        return self.flat.own
+
+    @functools.cached_property
+    def named(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dimensions of the tensors of the graph itself, and of what its calls return."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
-        for equation in self.equations:
-            known[equation.name] = result_dims(equation, self.scope(equation, known))
+        for item in self.body:
+            if isinstance(item, Apply):
+                self._check_call(item, known)
+                known.update(item.returned(self.bound))
+            else:
+                known[item.name] = result_dims(item, self.scope(item, known))
         return known
+
+    @property
+    def dims(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dimensions of every tensor, by name, those inside of blocks under their scopes."""
+        return self.flat.named
 
     def scope(self, equation: Equation, dims: Mapping[str, tuple[Dim, ...]] | None = None) -> Scope:
         """The sizes of the axes in one equation."""
-        return scope_of(equation.right, self.dims if dims is None else dims, self.agree, self.bound)
+        return scope_of(equation.right, self.named if dims is None else dims, self.agree, self.bound)
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """`a` if the two sizes are equal as far as can be told; an error if they are not."""
@@ -180,11 +255,11 @@ class Graph:
     def open_sizes(self) -> tuple[str, ...]:
         """The names of the sizes that are still open, sorted."""
         names: set[str] = set()
-        for dims in self.dims.values():
+        for dims in self.named.values():
             for dim in dims:
                 for axis in dim:
                     names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
-        for equation in self.equations:
+        for equation in self.own:
             local = set(axes_of_index(equation.left)) | {
                 axis for ref in references(equation.right) for axis in axes_of_index(ref.index)
             }
@@ -196,15 +271,23 @@ class Graph:
                         names |= set(over) - local
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))
+        for call in self.calls:
+            names.update(call.graph.open_sizes)
         return tuple(sorted(names - set(self.bound)))
+
+    def expressions(self) -> Iterator[Expression]:
+        """Every expression in the graph and in the blocks that it calls, each block looked at once."""
+        for part in self.parts():
+            for equation in part.own:
+                yield from subexpressions(equation.right)
 
     # ---- in another process
 
     def __getstate__(self) -> dict[str, Any]:
         """What it was made of, with the functions in it that the user registered."""
         made = {each.name: getattr(self, each.name) for each in fields(self)}
-        calls = (part for equation in self.equations for part in subexpressions(equation.right))
-        return made | {"registered": pack(part.function for part in calls if isinstance(part, Call))}
+        named = (part.function for part in self.expressions() if isinstance(part, Call))
+        return made | {"registered": pack(named)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         unpack(state["registered"])
@@ -216,8 +299,8 @@ class Graph:
         """The sizes that have a value; and those that equations speak of and no axis is called after,
         which would read back as parameters."""
         spoken = set[str]()
-        axes = {axis.name for leaf in self.leaves for dim in leaf.dims for axis in dim}
-        for equation in self.equations:
+        axes = {axis.name for leaf in self._declared() for dim in leaf.dims for axis in dim}
+        for equation in self.own:
             axes.update(axes_of_index(equation.left))
             for part in subexpressions(equation.right):
                 match part:
@@ -229,37 +312,63 @@ class Graph:
                         axes.update(over)
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
+    def _declared(self) -> tuple[Leaf, ...]:
+        """The leaves that the calls do not tell, and all of them where those of the calls come otherwise."""
+        told = {leaf.name: leaf for call in reversed(self.calls) for leaf in call.leaves()}
+        own = tuple(leaf for leaf in self.leaves if told.get(leaf.name) != leaf)
+        return own if called_last(own, self.calls) == self.leaves else self.leaves
+
+    def _names_of_blocks(self) -> dict[Graph, str]:
+        """What a text calls the blocks."""
+        taken = set(self.named) | set(FUNCTIONS) | RESERVED
+        return names_of_blocks(((call.graph, call.scope) for call in self.calls), taken)
+
+    def lines(self) -> list[str]:
+        """The equations and the calls, in order, as a text has them."""
+        names = self._names_of_blocks()
+        return [
+            str(item) if isinstance(item, Equation) else item.shown(names[item.graph]) for item in self.body
+        ]
+
+    def _output_lines(self) -> list[str]:
+        last = self.body[-1].defines if self.body else ()
+        return [] if self.outputs == last else [f"{name}: output" for name in self.outputs]
+
     def __str__(self) -> str:
-        lines = [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
-        lines += [str(leaf) for leaf in self.leaves]
-        lines += [str(equation) for equation in self.equations]
-        if not self.equations or self.outputs != (self.equations[-1].name,):
-            lines += [f"{name}: output" for name in self.outputs]
-        return "\n".join(lines)
+        lines: list[str] = []
+        for block, name in self._names_of_blocks().items():
+            takes = ", ".join(leaf.name for leaf in block.inputs)
+            lines += [f"def {name}({takes}):", textwrap.indent(str(block), "    "), ""]
+        lines += [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
+        lines += [str(leaf) for leaf in self._declared()]
+        return "\n".join(lines + self.lines() + self._output_lines())
 
     def __repr__(self) -> str:
         return f"<Graph {', '.join(self.outputs)}: {len(self.parameters)} parameters, {len(self.equations)} equations>"
 
     def to_json(self) -> str:
         """The graph as JSON: its lines in the equation language, and the values of constants and starts."""
-        constants = {leaf.name: leaf.value.plain() for leaf in self.constants if leaf.value is not None}
-        starts = {
-            leaf.name: leaf.start.plain() for leaf in self.parameters if isinstance(leaf.start, Constant)
-        }
+        return json.dumps({"format": "tensornet.graph", "version": 1, **self._document()}, indent=1)
+
+    def _document(self) -> dict[str, Any]:
+        declared = self._declared()
         document = {
-            "format": "tensornet.graph",
-            "version": 1,
             "sizes": {
                 name: size if isinstance(size, int) else show_size(size)
                 for name, size in self._size_lines().items()
             },
-            "leaves": [str(leaf) for leaf in self.leaves],
-            "equations": [str(equation) for equation in self.equations],
+            "leaves": [str(leaf) for leaf in declared],
+            "equations": self.lines(),
             "outputs": list(self.outputs),
-            "constants": constants,
-            "init": starts,
+            "constants": {
+                leaf.name: leaf.value.plain()
+                for leaf in declared
+                if leaf.kind == "constant" and leaf.value is not None
+            },
+            "init": {leaf.name: leaf.start.plain() for leaf in declared if isinstance(leaf.start, Constant)},
         }
-        return json.dumps(document, indent=1)
+        blocks = {name: block._document() for block, name in self._names_of_blocks().items()}
+        return {**document, "blocks": blocks} if blocks else document
 
     @staticmethod
     def from_json(text: str) -> Graph:
@@ -272,19 +381,24 @@ class Graph:
             document = json.loads(text)
             if document["format"] != "tensornet.graph" or document["version"] != 1:
                 raise EquationError(f"not a graph of version 1: {document['format']} {document['version']}")
-            lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
-            lines += document["leaves"] + document["equations"]
-            constants, starts = (
-                {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
-                for part in ("constants", "init")
-            )
-            return Graph(*rebuild("\n".join(lines), document["outputs"], constants, starts))
+            return Graph._of_document(document)
         except TensornetError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EquationError(
                 f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote"
             ) from None
+
+    @staticmethod
+    def _of_document(document: Mapping[str, Any]) -> Graph:
+        lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
+        lines += document["leaves"] + document["equations"]
+        constants, starts = (
+            {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
+            for part in ("constants", "init")
+        )
+        blocks = {name: Graph._of_document(each) for name, each in document.get("blocks", {}).items()}
+        return Graph(*rebuild("\n".join(lines), document["outputs"], constants, starts, Graph, blocks))
 
     # ---- composition and change
 
@@ -328,11 +442,12 @@ class Graph:
                 )
             if name not in self.bound and name not in self.open_sizes:
                 raise ShapeError(f"'{name}' is not an open size of this graph", fix=self._open_told(name))
-        return Graph(self.leaves, self.equations, self.outputs, tuple({**self.bound, **sizes}.items()))
+        body = tuple(item if isinstance(item, Equation) else item.bound(sizes) for item in self.body)
+        return Graph(self.leaves, body, self.outputs, tuple({**self.bound, **sizes}.items()))
 
     def _open_told(self, wrong: str) -> str:
         """Which sizes to bind instead: that of the axis, if one is called so."""
-        for dims in self.dims.values():
+        for dims in self.named.values():
             for size in (axis.size for dim in dims for axis in dim if axis.name == wrong):
                 if size_names(size) or not isinstance(size, int):
                     names = ", ".join(f"{name}=" for name in size_names(size))
@@ -374,12 +489,22 @@ class Graph:
                 fix = f"{near(pattern, names)}there are {few}"
                 raise EquationError(f"'{pattern}' is no result of this graph", fix=fix)
             found.update(dict.fromkeys(matches))
-        return replace(self, outputs=tuple(found))
+        inside = [name for name in found if name not in self.named]
+        opened = inlined(self, lambda call: any(name.startswith(f"{call.scope}.") for name in inside))
+        return replace(opened, outputs=tuple(found))
 
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
         wanted = set(self.outputs)
-        for equation in reversed(self.equations):
-            if equation.name in wanted:
-                wanted.update(ref.name for ref in references(equation.right))
+        for item in reversed(self.body):
+            if wanted.intersection(item.defines):
+                wanted.update(name for name, _ in _reads(item))
         return frozenset(wanted)
+
+
+def _reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
+    """The tensors that an equation or a call reads, and where."""
+    if isinstance(item, Apply):
+        yield from ((name, None) for name in item.names().values())
+    else:
+        yield from ((ref.name, ref.place) for ref in references(item.right))

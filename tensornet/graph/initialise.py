@@ -134,6 +134,7 @@ def _draw(generator: Any, shape: tuple[int, ...], kind: str, number: float) -> A
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
+    graph = graph.flat
     deriver = _Deriver(graph)
     try:
         for equation in graph.equations:

@@ -9,6 +9,7 @@ from ..errors import EquationError, nearest
 from ..language.expression import references
 from .elaboration import elaborated
 from .graph import Graph
+from .inlining import inlined
 
 __all__ = ["layer"]
 
@@ -55,15 +56,21 @@ def layer(
         u[o]: parameter
         y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
     """
-    graph = Graph(*elaborated(equations, inputs, outputs, constants or {}, init or {}, sizes))
+    graph = _made(*elaborated(equations, inputs, outputs, constants or {}, init or {}, sizes, _made))
     _check_every_line_is_read(graph)
     return graph
 
 
+def _made(*parts: Any) -> Graph:
+    """The graph of its parts; what is called without a scope is written out, as in a model."""
+    return inlined(Graph(*parts), lambda call: not call.scope)
+
+
 def _check_every_line_is_read(graph: Graph) -> None:
     """Refuses a line that does nothing: most often the next one reads another name."""
-    read = {ref.name for equation in graph.equations for ref in references(equation.right)}
-    for equation in graph.equations:
+    read = {ref.name for equation in graph.own for ref in references(equation.right)}
+    read.update(name for call in graph.calls for name in call.operands)
+    for equation in graph.own:
         if equation.name not in read and equation.name not in graph.outputs:
             other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
             meant = (

@@ -6,7 +6,7 @@ Each rewrite is a pure function. The result is a new Graph, so it has been valid
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ..language.equation import Equation
@@ -31,11 +31,12 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS
 from ..sizes import evaluate, size_names, symbol
+from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
 from .shape import Scope, scope_of, size_expression
 
-__all__ = ["distribute", "fuse", "prune", "share", "simplify"]
+__all__ = ["between_calls", "distribute", "fuse", "prune", "share", "simplify"]
 
 
 def simplify(graph: Graph) -> Graph:
@@ -46,8 +47,33 @@ def simplify(graph: Graph) -> Graph:
 def prune(graph: Graph) -> Graph:
     """Drops the equations that no output needs; leaves stay, so that signatures do."""
     needed = graph.needed()
-    kept = tuple(equation for equation in graph.equations if equation.name in needed)
-    return graph if len(kept) == len(graph.equations) else replace(graph, equations=kept)
+    kept = tuple(item for item in graph.body if needed.intersection(item.defines))
+    return graph if len(kept) == len(graph.body) else replace(graph, body=kept)
+
+
+def between_calls(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
+    """A rewrite of the equations of the graph itself; its calls stay as they are."""
+    if not graph.calls:
+        return change(graph)
+    asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.operands)))
+    made = {equation.name for equation in graph.own}
+    outputs = tuple(name for name in asked if name in made)
+    if not outputs:
+        return replace(graph, body=graph.calls)
+    given = tuple(Leaf(name, "input", graph.named[name]) for call in graph.calls for name in call.results)
+    changed = change(Graph((*graph.leaves, *given), graph.own, outputs, graph.sizes))
+    return replace(graph, body=tuple(_in_order(changed.own, graph.calls)))
+
+
+def _in_order(equations: Iterable[Equation], calls: Iterable[Apply]) -> Iterator[Equation | Apply]:
+    """Equations and calls, both in their order, each call before what reads its results."""
+    waiting = list(calls)
+    for equation in equations:
+        read = {ref.name for ref in references(equation.right)}
+        while any(read.intersection(call.results) for call in waiting):
+            yield waiting.pop(0)
+        yield equation
+    yield from waiting
 
 
 class Draft:
@@ -93,7 +119,7 @@ class Draft:
     def finished(self) -> Graph:
         """The graph of what stands now, checked again as a whole."""
         equations = tuple(self._equations.values())
-        return self.graph if equations == self.graph.equations else replace(self.graph, equations=equations)
+        return self.graph if equations == self.graph.equations else replace(self.graph, body=equations)
 
     def _add(self, equation: Equation) -> None:
         self._equations[equation.name] = equation
@@ -171,7 +197,7 @@ def _hoist(graph: Graph, repeated: set[Expression]) -> Graph:
     for equation in graph.equations:
         right = transform(equation.right, visit)
         equations.append(replace(equation, right=right))
-    return replace(graph, equations=tuple(equations))
+    return replace(graph, body=tuple(equations))
 
 
 def _merge(graph: Graph) -> Graph:
@@ -198,7 +224,7 @@ def _merge(graph: Graph) -> Graph:
         else:
             seen.setdefault(key, equation.name)
             kept.append(equation)
-    return replace(graph, equations=tuple(kept)) if renamed else graph
+    return replace(graph, body=tuple(kept)) if renamed else graph
 
 
 # ---------------------------------------------------------------------------- fusion

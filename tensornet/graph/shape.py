@@ -54,7 +54,7 @@ Dim: TypeAlias = "tuple[Axis, ...]"
 
 def dim_size(dim: Dim) -> Any:
     """The number of positions along a dimension."""
-    return product(axis.size for axis in dim)
+    return dim[0].size if len(dim) == 1 else product(axis.size for axis in dim)
 
 
 Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"

@@ -90,8 +90,14 @@ class Unifier:
         """The dimensions with everything solved put in."""
         return tuple(tuple(Axis(axis.name, self.resolve(axis.size)) for axis in dim) for dim in dims)
 
-    def equation(self, equation: Equation) -> Equation:
-        """The equation with the sizes it speaks of at large put in, its own axes giving way."""
+    def equation(self, equation: Equation, sizes: Mapping[str, Any] | None = None) -> Equation:
+        """The equation with the sizes it speaks of at large put in, its own axes giving way.
+
+        Args:
+            equation: the equation.
+            sizes: those of its axes, where they are known: an axis that is just as long as the size of its
+                name that comes in need not give way.
+        """
         local = set(axes_of_index(equation.left)) | {
             axis for part in references(equation.right) for axis in axes_of_index(part.index)
         }
@@ -106,8 +112,9 @@ class Unifier:
             free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
         }
         taken = local | arriving | spoken
+        same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)}
         names: dict[str, str] = {}
-        for axis in sorted(local & arriving):
+        for axis in sorted((local & arriving) - same):
             names[axis] = fresh(axis, taken)
             taken.add(names[axis])
         left = tuple(

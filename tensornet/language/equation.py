@@ -32,7 +32,7 @@ from .expression import (
     transform,
 )
 
-__all__ = ["Declaration", "Equation", "Statement", "einstein", "locate", "resolve"]
+__all__ = ["Calling", "Declaration", "Definition", "Equation", "Statement", "einstein", "locate", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Equation:
     left: tuple[str | tuple[str, ...], ...]
     right: Expression
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensor that it defines."""
+        return (self.name,)
 
     def __str__(self) -> str:
         return self._text
@@ -70,7 +75,28 @@ class Declaration:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
-Statement: TypeAlias = "Equation | Declaration"
+@dataclass(frozen=True)
+class Definition:
+    """`def attention(x):`, and lines of its own: a block, to be called."""
+
+    name: str
+    inputs: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Calling:
+    """`y = attention(x, scope='blocks.0')`: a block applied to tensors."""
+
+    results: tuple[str, ...]
+    block: str
+    operands: tuple[str, ...]
+    scope: str
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+Statement: TypeAlias = "Equation | Declaration | Definition | Calling"
 
 
 def locate(place: Place | None, axis: str) -> Place | None:

@@ -1,12 +1,14 @@
 """Reading text: Python's own grammar, by `ast`, into equations and declarations. Nothing is run.
 
-block       := { equation | declaration }                      one a line
+block       := { equation | declaration | definition | call }  one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
              | parameter(std=0.02) | parameter(value=0)         how it starts
              | parameter(value=...)                             at an array, given beside the text
              | name: output
              | axis: size                                       i: 4
+definition  := def name(x, …): block                           the block's own lines, indented
+call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
 expression  := see `expression`
 """
 
@@ -16,13 +18,13 @@ import ast
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, Place, near
 from ..operations.functions import FUNCTIONS, RESERVED, SIGNS, Function
 from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
-from .equation import Declaration, Equation, Statement, locate
+from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import (
     ELLIPSIS,
     Call,
@@ -50,8 +52,12 @@ _ESCAPE = re.compile(r"\\(?!\s*$)")
 language, and warnings are everybody's: silencing them here would silence those of other threads."""
 
 
-def parse_block(text: str) -> tuple[Statement, ...]:
+def parse_block(text: str, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
     """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
+
+    Args:
+        text: the lines.
+        blocks: the names of blocks that may be called besides those that the text defines.
 
     Raises:
         EquationError: the text is not in the language.
@@ -60,7 +66,7 @@ def parse_block(text: str) -> tuple[Statement, ...]:
         fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
         raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
     reader = _Reader(textwrap.dedent(text))
-    return reader.statements()
+    return reader.statements(blocks)
 
 
 def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
@@ -137,9 +143,9 @@ class _Reader:
         except (ValueError, RecursionError, MemoryError, OverflowError) as error:
             raise EquationError(f"the equations cannot be read: {error}") from None
 
-    def statements(self) -> tuple[Statement, ...]:
+    def statements(self, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
         try:
-            return tuple(self.statement(node) for node in self.tree.body)
+            return self.read(self.tree.body, blocks)
         except RecursionError:
             raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
@@ -158,8 +164,32 @@ class _Reader:
 
     # statements
 
-    def statement(self, node: ast.stmt) -> Statement:
+    def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
+        """The statements of one block; those that define others come first in it."""
+        known, found = set(blocks), list[Statement]()
+        for node in nodes:
+            found.append(self.statement(node, known))
+            if isinstance(found[-1], Definition):
+                if found[-1].name in known:
+                    raise self.fail(
+                        node, f"the block '{found[-1].name}' is defined twice", "choose another name"
+                    )
+                known.add(found[-1].name)
+        return tuple(found)
+
+    def statement(self, node: ast.stmt, blocks: set[str]) -> Statement:
         match node:
+            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
+                return Definition(
+                    self.name(node, name),
+                    self.inputs(node, arguments),
+                    self.read(body, ()),
+                    self.place(node),
+                )
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
+                name in blocks
+            ):
+                return self.calling(target, name, call)
             case ast.Assign(targets=[target], value=value):
                 return self.equation(target, value)
             case ast.AnnAssign(target=target, annotation=annotation, value=None):
@@ -167,6 +197,44 @@ class _Reader:
             case ast.Expr(value=ast.Compare()):
                 raise self.fail(node, "a comparison is not an equation", "use one '=': `y[b] = …`")
         raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
+
+    def inputs(self, node: ast.AST, arguments: ast.arguments) -> tuple[str, ...]:
+        """What a block takes: plain names."""
+        plain = all(each.annotation is None for each in arguments.args)
+        others = (
+            arguments.posonlyargs,
+            arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+            arguments.defaults,
+        )
+        if any(others) or not plain:
+            raise self.fail(node, "a block takes names of tensors", "write `def name(x, y):`")
+        return tuple(self.name(node, each.arg) for each in arguments.args)
+
+    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling:
+        """`y, z = block(x, scope="name")`."""
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        results = [self.tensor(each) for each in targets]
+        scope = ""
+        match call.keywords:
+            case []:
+                pass
+            case [ast.keyword(arg="scope", value=ast.Constant(value=str(text)))]:
+                scope = text.replace(DOT, ".")
+            case _:
+                raise self.fail(
+                    call, "a call takes tensors and a scope", 'write `y = block(x, scope="name")`'
+                )
+        operands = tuple(self.tensor(each) for each in call.args)
+        return Calling(tuple(results), block, operands, scope, self.place(target))
+
+    def tensor(self, node: ast.expr) -> str:
+        if not isinstance(node, ast.Name):
+            raise self.fail(
+                node, "a block is called on tensors, by their names", "give it an equation of its own"
+            )
+        return self.name(node, node.id)
 
     def equation(self, target: ast.expr, value: ast.expr) -> Equation:
         name, index = self.target(target)

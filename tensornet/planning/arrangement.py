@@ -8,10 +8,11 @@ only) and summed (in both, not in the result). A matrix product wants each group
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import DeviceProfile
@@ -51,6 +52,13 @@ class Arrangement:
         """Batch, rows, columns and summed axes."""
         return (self.batch, self.rows, self.columns, self.summed)
 
+    def renamed(self, names: Mapping[str, str]) -> Arrangement:
+        """The same of axes under other names."""
+        batch, rows, columns, summed, *result = (
+            tuple(names.get(axis, axis) for axis in group) for group in (*self.groups, *self.result)
+        )
+        return replace(self, batch=batch, rows=rows, columns=columns, summed=summed, result=tuple(result))
+
 
 def flatten(groups: Groups) -> Layout:
     """The groups as one order."""
@@ -64,6 +72,7 @@ def ordered(axes: Sequence[str] | frozenset[str] | set[str], *orders: Sequence[s
     return (*found, *sorted(wanted - set(found)))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     """The order in which the groups lie in the layout, or nothing if only a copy brings them there."""
     present = [index for index, group in enumerate(groups) if group]
@@ -115,8 +124,7 @@ def arrangements(
         return [_dot(a, b, both & kept, summed, wanted, sizes, profile, size, free)]
     best: dict[Layout, Arrangement] = {}
     for groups in _candidates(a, b, both & kept, summed, wanted):
-        for swapped in (False, True):
-            way = _price(a, b, groups, swapped, wanted, sizes, profile, size, free)
+        for way in _priced(a, b, groups, wanted, sizes, profile, size, free):
             layout = flatten(way.result)
             if layout not in best or way.seconds < best[layout].seconds:
                 best[layout] = way
@@ -188,32 +196,31 @@ def _candidates(
     return found
 
 
-def _price(
+def _priced(
     a: Layout,
     b: Layout,
     groups: tuple[Layout, Layout, Layout, Layout],
-    swapped: bool,
     wanted: Layout | None,
     sizes: Mapping[str, int],
     profile: DeviceProfile,
     size: int,
     free: tuple[bool, bool],
-) -> Arrangement:
+) -> Iterator[Arrangement]:
+    """The product with the tensors as they stand, and with the second before the first."""
     batch, rows, columns, summed = groups
-    batch_a, batch_b = (tuple(axis for axis in batch if axis in each) for each in (a, b))
-    m, n = extent(rows, sizes), extent(columns, sizes)
-    if swapped:
-        m, n = n, m
-    seconds = profile.matmul(extent(batch, sizes), m, n, extent(summed, sizes), size)
-    seconds *= (
-        1.05 if swapped and not batch else 1.0
-    )  # nearly a tie: what comes after likes the order as it stands
-    if not free[0] and not _in_place(a, batch_a, rows, summed):
-        seconds += profile.permute(extent(a, sizes), size)
-    if not free[1] and not _in_place(b, batch_b, summed, columns):
-        seconds += profile.permute(extent(b, sizes), size)
-    result = (batch, columns, rows) if swapped else (batch, rows, columns)
-    if wanted is not None and flatten(result) != wanted:
-        seconds += profile.permute(extent(flatten(result), sizes), size)
-    kept = tuple(group for group in result if group)
-    return Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)
+    copies = 0.0
+    if not free[0] and not _in_place(a, tuple(axis for axis in batch if axis in a), rows, summed):
+        copies += profile.permute(extent(a, sizes), size)
+    if not free[1] and not _in_place(b, tuple(axis for axis in batch if axis in b), summed, columns):
+        copies += profile.permute(extent(b, sizes), size)
+    many, m, n, k = (extent(group, sizes) for group in groups)
+    for swapped in (False, True):
+        seconds = profile.matmul(many, *((n, m) if swapped else (m, n)), k, size)
+        if swapped and not batch:
+            seconds *= 1.05  # nearly a tie: what comes after likes the order as it stands
+        seconds += copies
+        result = (batch, columns, rows) if swapped else (batch, rows, columns)
+        if wanted is not None and flatten(result) != wanted:
+            seconds += profile.permute(extent(flatten(result), sizes), size)
+        kept = tuple(group for group in result if group)
+        yield Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)

@@ -19,7 +19,7 @@ from ..documents import Part
 from ..errors import TensornetError
 from ..graph.encoding import write_graph
 from ..graph.graph import Graph
-from ..language.expression import Call, subexpressions
+from ..language.expression import Call
 from ..operations.functions import FUNCTIONS
 from .device import DeviceProfile
 from .plans import Plan, read_plan, write_plan
@@ -45,6 +45,7 @@ class Occasion:
 
     Attributes:
         graph, backend, device, dtype, memory_limit, profile: as for `tensornet.plan`.
+        around: scopes of blocks that run by themselves; nothing where none do.
         lengths: about how long the open sizes are, in powers of two.
     """
 
@@ -55,6 +56,7 @@ class Occasion:
     memory_limit: int | None
     lengths: tuple[tuple[str, int], ...]
     profile: DeviceProfile
+    around: frozenset[str] | None = None
 
     def recall(self) -> Plan | None:
         """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
@@ -86,6 +88,7 @@ class Occasion:
             self.memory_limit,
             self.lengths,
             asdict(self.profile),
+            self.around if self.around is None else sorted(self.around),
         ]
         parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -99,12 +102,7 @@ def _store() -> Store | None:
 
 def _registered(graph: Graph) -> list[Any]:
     """The functions of the user's own that a graph calls."""
-    called = {
-        part.function
-        for equation in graph.equations
-        for part in subexpressions(equation.right)
-        if isinstance(part, Call)
-    }
+    called = {part.function for part in graph.expressions() if isinstance(part, Call)}
     rows = [FUNCTIONS[name] for name in sorted(called)]
     return [(row.name, row.kind, row.arity) for row in rows if row.implementations]
 

@@ -7,14 +7,17 @@ each n-ary contraction to `choose`, which returns which pairs to contract, and h
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..errors import ShapeError
-from ..graph.elements import of_leaves, of_number
+from ..graph.apply import Apply
+from ..graph.elements import holding, of_leaves, of_number
 from ..graph.graph import Graph
+from ..graph.inlining import renamed_axes
 from ..graph.shape import Axis, Dim, Scope, componentwise, dim_size, scalar_size, scope_of, size_expression
 from ..language.equation import Equation
 from ..language.expression import (
@@ -27,9 +30,9 @@ from ..language.expression import (
     Size,
     axes_of_index,
     is_scalar,
+    occurring,
     option_axes,
     product_of,
-    references,
     scalar_value,
     transform,
 )
@@ -37,12 +40,15 @@ from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered
 from .device import DeviceProfile
-from .plans import Result, Step
+from .memory import with_frees
+from .plans import CallStep, Plan, Result, Step
 from .search import Choose, Order, Problem
 
-__all__ = ["lower", "peak_memory"]
+__all__ = ["lower"]
 
 Entry: TypeAlias = "str | tuple[str, ...]"
+
+_NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,9 @@ def lower(
     profile: DeviceProfile,
     itemsize: int,
     choose: Choose,
-) -> tuple[tuple[Step, ...], tuple[Result, ...]]:
+    planned: Callable[[Graph], Plan] | None = None,
+    inside: bool = False,
+) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.
 
     Args:
@@ -103,12 +111,48 @@ def lower(
         profile: the device.
         itemsize: bytes of one element.
         choose: orders an n-ary contraction.
+        planned: plans a block that is called.
+        inside: whether the graph is such a block, whose results go on being computed with.
     """
     lowering = _Lowering(graph, values, profile, itemsize, choose)
-    for equation in graph.equations:
-        lowering.equation(equation)
-    results = tuple(lowering.result(name) for name in graph.outputs)
-    return _with_frees(lowering.steps, results), results
+    for item in graph.body:
+        if isinstance(item, Apply):
+            assert planned is not None
+            lowering.apply(item, planned)
+        else:
+            lowering.equation(item)
+    results = tuple(lowering.result(name, inside) for name in graph.outputs)
+    sizes = {*graph.bound, *graph.open_sizes}
+    return with_frees([_plainly(step, sizes) for step in lowering.steps], results), results
+
+
+def _plainly(step: Step | CallStep, sizes: set[str]) -> Step | CallStep:
+    """The step with axes by their plain names, where a number tells none of its own apart.
+
+    Axes are local to an equation; numbers keep those with sizes of their own apart in different ones, where
+    blocks are written out.
+
+    Args:
+        step: the step.
+        sizes: the names of the graph's sizes.
+    """
+    if isinstance(step, CallStep):
+        return step
+    present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
+    stems = {
+        axis.name: found[1] for axis in step.axes if (found := _NUMBERED.fullmatch(axis.name)) is not None
+    }
+    alone = Counter(stems.values())
+    names = {
+        name: stem
+        for name, stem in stems.items()
+        if name in sizes and stem in sizes - present and alone[stem] == 1
+    }
+    if not names:
+        return step
+    axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)
+    way = None if step.arrangement is None else step.arrangement.renamed(names)
+    return replace(step, equation=renamed_axes(step.equation, names), axes=axes, arrangement=way)
 
 
 @dataclass(frozen=True)
@@ -137,8 +181,9 @@ class _Lowering:
     ) -> None:
         self.graph, self.profile, self.itemsize, self.choose = graph, profile, itemsize, choose
         self.values = {**values, **graph.bound}
-        self.steps: list[Step] = []
-        self.taken = set(graph.dims)
+        self.steps: list[Step | CallStep] = []
+        self.taken = set(graph.named)
+        self.asked_for = {*graph.outputs, *(name for call in graph.calls for name in call.operands)}
         self.numbered = (f"t{number}" for number in itertools.count(1))
         elements = of_leaves(graph)
         self.stored = {
@@ -149,28 +194,49 @@ class _Lowering:
 
     def equation(self, equation: Equation) -> None:
         scope = self.graph.scope(equation)
-        wanted = axes_of_index(equation.left) if equation.name in self.graph.outputs else None
+        wanted = axes_of_index(equation.left) if equation.name in self.asked_for else None
         start = len(self.steps)
         value = self.lower(equation.right, scope, wanted)
         variable = value.ref.name
         if (
             len(self.steps) > start
-            and variable == self.steps[-1].equation.name
-            and variable not in self.graph.dims
+            and (variable,) == self.steps[-1].defines
+            and variable not in self.graph.named
         ):
             self._rename_last(equation.name)
             variable = equation.name
         logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
         missing = set(axes_of_index(equation.left)) - set(value.layout)
         assert not missing, f"{equation} lost {missing}"
-        dims = self.graph.dims[equation.name]
+        dims = self.graph.named[equation.name]
         self.stored[equation.name] = _Stored(variable, value.left, logical, dims, value.element)
 
     def _rename_last(self, name: str) -> None:
         last = self.steps[-1]
+        assert isinstance(last, Step)
         self.steps[-1] = replace(last, equation=replace(last.equation, name=name))
 
-    def result(self, name: str) -> Result:
+    def apply(self, call: Apply, planned: Callable[[Graph], Plan]) -> None:
+        """A call of a block; what it is given, and what it gives, lies in memory as it is declared."""
+        names = call.names()
+        seen = {leaf.name: self.stored[names[leaf.name]].element for leaf in call.graph.leaves}
+        plan = planned(holding(call.graph, seen))
+        operands = tuple(self._given(name) for name in call.operands)
+        dims = [self.graph.named[name] for name in call.results]
+        shapes = tuple(tuple(self.open(dim_size(dim)) for dim in each) for each in dims)
+        self.steps.append(CallStep(plan, call.scope, operands, call.results, shapes))
+        for name, each, result in zip(call.results, dims, plan.results, strict=True):
+            self.stored[name] = _as_declared(name, each, result.element)
+
+    def _given(self, name: str) -> str:
+        """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
+        stored = self.stored[name]
+        variable = self._in_logical_order(stored)
+        entries = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
+        self.stored[name] = replace(stored, variable=variable, entries=entries)
+        return variable
+
+    def result(self, name: str, inside: bool) -> Result:
         stored = self.stored[name]
         left = tuple(part[0] if len(part) == 1 else part for part in stored.logical)
         axes = tuple(
@@ -179,9 +245,9 @@ class _Lowering:
             for label, axis in zip(part, dim, strict=True)
         )
         value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
-        if stored.element is Element.WIDE:  # what leaves is of the working type
+        if stored.element is Element.WIDE and not inside:  # what leaves is of the working type
             value = self.convert(value, Element.NUMBER)
-        return Result(name, value.ref, left, axes)
+        return Result(name, value.ref, left, axes, value.element)
 
     def open(self, size: Any) -> Any:
         """The size with what is bound put in: an integer, or an expression in open sizes."""
@@ -359,7 +425,7 @@ class _Lowering:
 
     def inner(self, expression: Expression, scope: Scope) -> Scope:
         """The scope inside a binder."""
-        found = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+        found = scope_of(expression, self.graph.named, self.graph.agree, self.graph.bound)
         return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
 
     # ---- contractions
@@ -638,7 +704,7 @@ class _Lowering:
             {name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size)
         )
         sizes = {name: size for each in values for name, size in each.sizes.items()}
-        sizes[axis] = scope_of(call, self.graph.dims, self.graph.agree, self.graph.bound)[axis]
+        sizes[axis] = scope_of(call, self.graph.named, self.graph.agree, self.graph.bound)[axis]
         right = replace(call, arguments=tuple(each.ref for each in values))
         return self.emit(left, right, values, sizes, result)
 
@@ -740,31 +806,3 @@ def _names(entry: Entry) -> tuple[str, ...]:
 def _distinct(index: tuple[Index, ...]) -> bool:
     flat = [name for entry in index for name in (_names(entry) if isinstance(entry, str | tuple) else ())]
     return len(flat) == len(set(flat))
-
-
-def _with_frees(steps: list[Step], results: tuple[Result, ...]) -> tuple[Step, ...]:
-    """Notes after which step each intermediate is needed no more."""
-    last: dict[str, int] = {}
-    for number, step in enumerate(steps):
-        for ref in references(step.equation.right):
-            last[ref.name] = number
-    frees: list[list[str]] = [[] for _ in steps]
-    for name in {step.equation.name for step in steps} - {each.value.name for each in results}:
-        if name in last:
-            frees[last[name]].append(name)
-    return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
-
-
-def peak_memory(graph: Graph, steps: Sequence[Step], values: Mapping[str, int], itemsize: int) -> int:
-    """Bytes of all tensors alive at the worst step, leaves included."""
-    known = {**values, **graph.bound}
-    alive = sum(int(product(evaluate(size, known) for size in leaf.shape)) for leaf in graph.leaves)
-    peak, held = alive, dict[str, int]()
-    for step in steps:
-        axes = {axis.name: axis.size for axis in step.axes}
-        name = step.equation.name
-        held[name] = int(product(evaluate(axes[axis], known) for axis in axes_of_index(step.equation.left)))
-        alive += held[name]
-        peak = max(peak, alive)
-        alive -= sum(held[each] for each in step.frees)
-    return peak * itemsize

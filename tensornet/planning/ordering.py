@@ -68,7 +68,7 @@ def fastest(problem: Problem) -> Order:
     """The order expected to be fastest."""
     search = Search(problem)
     if len(problem.layouts) <= EXHAUSTIVE:
-        return search.exhaustive()[1]
+        return search.exhaustive([left_to_right(len(problem.layouts)), _Network(problem).swept()])[1]
     seconds, order, tree = min(
         ((*search.along(tree), tree) for tree in _proposals(problem)), key=lambda each: each[0]
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dtypes import itemsize
@@ -10,13 +12,15 @@ from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
-from ..graph.rewrite import distribute, simplify
+from ..graph.rewrite import between_calls, distribute, prune, simplify
 from ..operations.functions import Element
 from ..sizes import as_size, evaluate
+from .blocks import bare, in_numbers, with_functions
 from .device import DeviceProfile, default_profile
-from .lowering import lower, peak_memory
+from .lowering import lower
+from .memory import peak_memory
 from .ordering import as_written, fastest, fewest_flops
-from .plans import Alternative, Plan
+from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
 from .watching import counted, watched
 
@@ -38,23 +42,31 @@ def schedule(
     memory_limit: int | None,
     compare: bool,
     sizes: Mapping[str, int],
+    around: frozenset[str] | None = None,
 ) -> Plan:
-    """The plan, its code not yet written."""
+    """The plan, its code not yet written.
+
+    Args:
+        around: scopes whose calls stay calls in any case, for blocks that run by themselves.
+    """
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    size = itemsize(dtype)
-    rewritten = rewrite(graph, values, profile, size)
-    steps, results = lower(rewritten, values, profile, size, counted(rewritten, fastest))
+    target = Target(backend, device, dtype, profile)
+    whole = (
+        graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
+    )
+    steps, results = _lowered(whole, values, target, "fastest")
+    steps = tuple(_in_sizes_of(graph, whole, steps))
     if "complex" in dtype:
-        numbers = [name for name, holds in of_leaves(rewritten).items() if holds is Element.NUMBER]
-        check_complex((step.equation for step in steps), numbers)
-    peak = peak_memory(rewritten, steps, values, size)
+        numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
+        check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
+    peak = peak_memory(whole, steps, values, target.itemsize)
     if memory_limit is not None and peak > memory_limit:
         raise BackendError(
             f"the plan needs {peak:,} bytes at once, and memory_limit is {memory_limit:,}",
             fix=f"allow {peak:,} bytes, or plan for smaller sizes ({', '.join(values) or 'all are fixed'})",
         )
-    alternatives = _alternatives(graph, values, profile, size) if compare else ()
+    alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
     return Plan(graph, backend, device, dtype, at, steps, results, peak, assumed, alternatives)
@@ -77,36 +89,84 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def rewrite(graph: Graph, values: Mapping[str, int], profile: DeviceProfile, size: int) -> Graph:
+@dataclass(frozen=True)
+class Target:
+    """What is planned for."""
+
+    backend: str
+    device: str
+    dtype: str
+    profile: DeviceProfile
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return itemsize(self.dtype)
+
+
+def _lowered(
+    graph: Graph, values: Mapping[str, int], target: Target, way: str, inside: bool = False
+) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
+    """The steps of a graph and of each block that it calls, in one of the ways of `_WAYS`."""
+    rewritten, choose = _WAYS[way]
+    alike: dict[Graph, Graph] = {}
+
+    def planned(block: Graph) -> Plan:
+        block = alike.setdefault(in_numbers(block), block)
+        at = tuple((name, values[name]) for name in block.open_sizes)
+        return _function(bare(block), at, target, way)
+
+    graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
+    counting = counted(graph, choose)
+    return lower(graph, values, target.profile, target.itemsize, counting, planned, inside)
+
+
+def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
+    """The steps of a graph, some of whose calls were written out, with costs in the sizes of the graph itself."""
+    local = {name: size for name, size in whole.sizes if graph.bound.get(name) != size}
+    for step in steps:
+        known = isinstance(step, CallStep) or not local or isinstance(step.flop_formula, int)
+        yield step if known else replace(step, flop_formula=evaluate(step.flop_formula, local))
+
+
+@functools.lru_cache(maxsize=512)
+def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str) -> Plan:
+    """The plan of a block, made once for all calls of it."""
+    values, whole = dict(at), with_functions(block)
+    steps, results = _lowered(whole, values, target, way, inside=True)
+    steps = tuple(_in_sizes_of(block, whole, steps))
+    peak = peak_memory(whole, steps, values, target.itemsize)
+    return Plan(block, target.backend, target.device, target.dtype, at, steps, results, peak)
+
+
+def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
     """Every rewrite that pays at these sizes."""
 
     def cost(part: Graph) -> float:
-        steps, _ = lower(part, values, profile, size, fastest)
+        steps, _ = lower(part, values, target.profile, target.itemsize, fastest)
         return sum(step.seconds for step in steps)
 
     return simplify(distribute(simplify(graph), cost))
 
 
-def _alternatives(
-    graph: Graph, values: Mapping[str, int], profile: DeviceProfile, size: int
-) -> tuple[Alternative, ...]:
-    rows: list[Alternative] = []
-    options: list[tuple[str, Graph, Choose]] = [
-        ("as written", graph, as_written),
-        ("fewest FLOPs", simplify(graph), fewest_flops),
-    ]
-    for name, candidate, choose in options:
-        steps, _ = lower(candidate, values, profile, size, counted(candidate, choose))
-        rows.append(
-            Alternative(
-                name,
-                sum(step.flops for step in steps),
-                sum(step.bytes for step in steps),
-                sum(step.seconds for step in steps),
-                peak_memory(candidate, steps, values, size),
-            )
+_WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
+    "fastest": (_rewritten, fastest),
+    "as written": (lambda graph, *_: graph, as_written),
+    "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
+}
+"""How a graph is rewritten, and how the pairs of a contraction are chosen."""
+
+
+def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> Iterator[Alternative]:
+    for way in ("as written", "fewest FLOPs"):
+        steps, _ = _lowered(graph, values, target, way)
+        yield Alternative(
+            way,
+            sum(step.flops for step in steps),
+            sum(step.bytes for step in steps),
+            sum(step.seconds for step in steps),
+            peak_memory(graph, steps, values, target.itemsize),
         )
-    return tuple(rows)
 
 
 # ---------------------------------------------------------------------------- FLOPs
@@ -151,5 +211,6 @@ def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
         >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
         160
     """
+    graph = graph.flat
     given = whole_sizes(graph, sizes)
     return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **given})

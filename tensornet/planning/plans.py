@@ -1,13 +1,17 @@
-"""What a plan is: steps, each an equation over at most a pair of tensors, with their costs."""
+"""What a plan is: steps, each an equation over at most a pair of tensors or a call, with their costs."""
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..documents import Part
 from ..errors import EquationError, TensornetError
+from ..graph.apply import names_of_blocks
 from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
 from ..graph.graph import Graph
 from ..graph.shape import Axis
@@ -26,7 +30,7 @@ from ..language.expression import Ref, axes_of_index, references
 from ..operations.functions import Element
 from .arrangement import Arrangement
 
-__all__ = ["Alternative", "Plan", "Result", "Step", "human", "read_plan", "write_plan"]
+__all__ = ["Alternative", "CallStep", "Plan", "Result", "Step", "human", "read_plan", "write_plan"]
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,88 @@ class Step:
     frees: tuple[str, ...] = ()
     arrangement: Arrangement | None = None
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads."""
+        return tuple(ref.name for ref in references(self.equation.right))
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensor that it computes."""
+        return (self.equation.name,)
+
+    def shown(self, names: Mapping[Plan, str]) -> str:
+        """The step as a line of mathematics."""
+        return str(self.equation)
+
+
+@dataclass(frozen=True)
+class CallStep:
+    """A call of a block, which is planned once and called as often as the graph does.
+
+    Attributes:
+        plan: the plan of the block.
+        scope: stands before the names of its parameters and constants.
+        operands: the tensors given, each with a dimension for each that the block declares.
+        results: the tensors that come back.
+        shapes: their sizes, integers or in open sizes.
+        frees: tensors that are not needed after it.
+    """
+
+    plan: Plan
+    scope: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    shapes: tuple[tuple[Any, ...], ...]
+    frees: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The tensors that it reads, the parameters and then the constants of the block after the operands."""
+        block = self.plan.graph
+        held = (leaf.name for leaf in (*block.parameters, *block.constants))
+        return (*self.operands, *(f"{self.scope}.{name}" if self.scope else name for name in held))
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it computes."""
+        return self.results
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the contractions in the block."""
+        return self.plan.flops
+
+    @property
+    def flop_formula(self) -> Any:
+        """The same in the names of the axes."""
+        return self.plan.flop_formula
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written in the block."""
+        return self.plan.bytes
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of the block."""
+        return self.plan.seconds
+
+    def shown(self, names: Mapping[Plan, str]) -> str:
+        """The call as a line, the block by its name."""
+        scope = [f"scope='{self.scope}'"] if self.scope else []
+        return f"{', '.join(self.results)} = {names[self.plan]}({', '.join([*self.operands, *scope])})"
+
 
 @dataclass(frozen=True)
 class Result:
-    """Where an output of the graph is found when the steps are done."""
+    """Where an output of the graph is found when the steps are done, and what its elements are."""
 
     name: str
     value: Ref
     left: tuple[str | tuple[str, ...], ...]
     axes: tuple[Axis, ...]
+    element: Element = Element.NUMBER
 
 
 @dataclass(frozen=True)
@@ -86,7 +163,7 @@ class Plan:
         backend, device, dtype: what it was planned for.
         sizes: the sizes it was planned at, name and value.
         assumed: the names among them that nobody gave a value.
-        steps: the operations, in order.
+        steps: the operations and calls of blocks, in order.
         results: where the outputs are.
         peak_memory: bytes of the tensors alive at the worst step, inputs and parameters included.
         alternatives: other orders ("as written", "fewest FLOPs"), for comparison.
@@ -98,12 +175,32 @@ class Plan:
     device: str
     dtype: str
     sizes: tuple[tuple[str, int], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step | CallStep, ...]
     results: tuple[Result, ...]
     peak_memory: int
     assumed: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     code: str = field(default="", repr=False)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.graph, self.backend, self.device, self.dtype, self.sizes, self.code))
+
+    @functools.cached_property
+    def functions(self) -> Mapping[Plan, str]:
+        """The plans of the blocks that are called, each with a name; those inside of others come first."""
+        return names_of_blocks(self._called(), ())
+
+    def _called(self) -> Iterator[tuple[Plan, str]]:
+        seen = set[Plan]()
+        for step in self.steps:
+            if isinstance(step, CallStep) and step.plan not in seen:
+                seen.add(step.plan)
+                yield from step.plan._called()
+                yield step.plan, step.scope
 
     @property
     def flops(self) -> int:
@@ -129,13 +226,13 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
-        shown = [str(step.equation) for step in self.steps]
-        width = min(76, max((len(text) for text in shown), default=0))
-        for number, (text, step) in enumerate(zip(shown, self.steps, strict=True), 1):
-            cost = (
-                f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
-            )
-            lines.append(f"{number:3}  {text:<{width}}  {cost}")
+        lines += self._shown_steps(self.functions)
+        calls = Counter(
+            step.plan for each in (self, *self.functions) for step in each.steps if isinstance(step, CallStep)
+        )
+        for block, name in self.functions.items():
+            times = "once" if calls[block] == 1 else f"{calls[block]} times"
+            lines += [f"{name}, called {times}:", *block._shown_steps(self.functions)]
         rows = [
             Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
             *self.alternatives,
@@ -151,6 +248,15 @@ class Plan:
                 f" peak {human(row.peak_memory, 'B')}, expected {human(row.seconds, 's')}{ratio}"
             )
         return "\n".join(lines)
+
+    def _shown_steps(self, names: Mapping[Plan, str]) -> Iterator[str]:
+        shown = [step.shown(names) for step in self.steps]
+        width = min(76, max((len(text) for text in shown), default=0))
+        for number, (text, step) in enumerate(zip(shown, self.steps, strict=True), 1):
+            cost = (
+                f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
+            )
+            yield f"{number:3}  {text:<{width}}  {cost}"
 
     def _shown_sizes(self) -> str:
         given = [f"{name}={value:,}" for name, value in self.sizes if name not in self.assumed]
@@ -185,6 +291,11 @@ FORMAT, VERSION = "tensornet.plan", 2
 
 def write_plan(plan: Plan) -> dict[str, Any]:
     """A plan as a value of JSON; its sums stand there for whoever reads it, and are not read back."""
+    numbers = {block: number for number, block in enumerate(plan.functions)}
+    return {"functions": [_write_plan(block, numbers) for block in numbers], **_write_plan(plan, numbers)}
+
+
+def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
     return {
         "backend": plan.backend,
         "device": plan.device,
@@ -192,7 +303,10 @@ def write_plan(plan: Plan) -> dict[str, Any]:
         "sizes": dict(plan.sizes),
         "assumed": list(plan.assumed),
         "graph": write_graph(plan.graph),
-        "steps": [_write_step(step) for step in plan.steps],
+        "steps": [
+            _write_call(step, numbers) if isinstance(step, CallStep) else _write_step(step)
+            for step in plan.steps
+        ],
         "results": [_write_result(result) for result in plan.results],
         "flops": plan.flops,
         "bytes": plan.bytes,
@@ -214,6 +328,13 @@ def read_plan(part: Part, graph: Graph | None = None) -> Plan:
         EquationError: it is no plan.
         ShapeError: its sizes cannot be.
     """
+    blocks: list[Plan] = []
+    for each in part["functions"]:
+        blocks.append(_read_plan(each, blocks))
+    return _read_plan(part, blocks, graph)
+
+
+def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -> Plan:
     try:
         found = Plan(
             read_graph(part["graph"]) if graph is None else graph,
@@ -221,7 +342,7 @@ def read_plan(part: Part, graph: Graph | None = None) -> Plan:
             part["device"].text(),
             part["dtype"].text(),
             tuple((name, size.whole()) for name, size in part["sizes"].items()),
-            tuple(_read_step(each) for each in part["steps"]),
+            tuple(_read_step(each, blocks) for each in part["steps"]),
             tuple(_read_result(each) for each in part["results"]),
             part["peak_memory"].whole(),
             part["assumed"].names(),
@@ -240,13 +361,13 @@ def _check_names(plan: Plan, part: Part) -> None:
     """Refuses a step or a result that reads what is not there."""
     known = {leaf.name for leaf in plan.graph.leaves}
     for number, step in enumerate(plan.steps):
-        axes = {axis.name for axis in step.axes}
-        read = {ref.name for ref in references(step.equation.right)}
-        lost = [*sorted(read - known), *sorted({*axes_of_index(step.equation.left)} - axes)]
-        if lost or step.equation.name in known:
+        lost = sorted({*step.reads} - known)
+        if isinstance(step, Step):
+            lost += sorted({*axes_of_index(step.equation.left)} - {axis.name for axis in step.axes})
+        if lost or known.intersection(step.defines):
             message = f"reads '{lost[0]}', which is not there" if lost else "makes what is there already"
             raise part.fail(f"cannot be: step {number + 1} {message}")
-        known.add(step.equation.name)
+        known.update(step.defines)
     for result in plan.results:
         if result.value.name not in known:
             raise part.fail(
@@ -268,7 +389,39 @@ def _write_step(step: Step) -> dict[str, Any]:
     }
 
 
-def _read_step(part: Part) -> Step:
+def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
+    return {
+        "function": numbers[step.plan],
+        "scope": step.scope,
+        "operands": list(step.operands),
+        "results": list(step.results),
+        "shapes": [[write_size(size) for size in shape] for shape in step.shapes],
+        "frees": list(step.frees),
+    }
+
+
+def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
+    call = CallStep(
+        part["function"].among(blocks),
+        part["scope"].scope(),
+        part["operands"].names(),
+        part["results"].names(),
+        tuple(tuple(read_size(size) for size in shape) for shape in part["shapes"]),
+        part["frees"].names(),
+    )
+    block = call.plan
+    if len(call.operands) != len(block.graph.inputs) or len(call.results) != len(block.results):
+        raise part.fail(
+            "gives a block another number of tensors than it takes, or takes another than it gives"
+        )
+    if len(call.shapes) != len(call.results):
+        raise part.fail("has not a shape for each result")
+    return call
+
+
+def _read_step(part: Part, blocks: Sequence[Plan]) -> Step | CallStep:
+    if part.get("function") is not None:
+        return _read_call(part, blocks)
     arrangement = part["arrangement"]
     return Step(
         read_equation(part),
@@ -302,12 +455,13 @@ def _write_result(result: Result) -> dict[str, Any]:
         "value": write_ref(result.value),
         "left": write_index(result.left),
         "axes": write_axes(result.axes),
+        "element": result.element.name,
     }
 
 
 def _read_result(part: Part) -> Result:
     left, axes = read_left(part["left"]), read_axes(part["axes"])
-    return Result(part["name"].name(), read_ref(part["value"]), left, axes)
+    return Result(part["name"].name(), read_ref(part["value"]), left, axes, read_element(part["element"]))
 
 
 def _read_alternative(part: Part) -> Alternative:

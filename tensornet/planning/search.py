@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -134,10 +135,15 @@ class Search:
             known |= self._among(self._cut(made[one], made[other], known, breadth), known)
         return self._fastest(known[self.everything])
 
-    def exhaustive(self) -> tuple[float, Order]:
-        """The fastest of all trees."""
+    def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
+        """The fastest of all trees.
+
+        Args:
+            trees: good ones; an intermediate that takes longer than the fastest of them is not looked at.
+        """
         known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
-        return self._fastest(self._among(list(known), known)[self.everything])
+        least = min((self.along(tree)[0] for tree in trees), default=math.inf)
+        return self._fastest(self._among(list(known), known, least * (1 + 1e-9))[self.everything])
 
     def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
         """The two parts of an intermediate cut finer, the slowest first, as they were made."""
@@ -154,17 +160,22 @@ class Search:
         """The seconds an intermediate takes at least, and how it is made then."""
         return min(forms.values(), key=lambda each: each[0])
 
-    def _among(self, parts: Sequence[int], known: Mapping[int, _Forms]) -> dict[int, _Forms]:
-        """The best forms of every union of some tensors, by any tree."""
+    def _among(
+        self, parts: Sequence[int], known: Mapping[int, _Forms], bound: float = math.inf
+    ) -> dict[int, _Forms]:
+        """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
         found = {subset: known[subset] for subset in parts}
+        least = {subset: self._least(forms)[0] for subset, forms in found.items()}
         for number in range(2, len(parts) + 1):
             for members in itertools.combinations(parts, number):
                 best: _Forms = {}
                 for chosen in _halves(number):
                     half = sum(part for place, part in enumerate(members) if chosen >> place & 1)
                     rest = sum(members) ^ half
-                    self.join((half, found[half]), (rest, found[rest]), best)
-                found[sum(members)] = self.worthwhile(best)
+                    if least.get(half, math.inf) + least.get(rest, math.inf) <= bound:
+                        self.join((half, found[half]), (rest, found[rest]), best)
+                if best and (quickest := self._least(best)[0]) <= bound:
+                    found[sum(members)], least[sum(members)] = self.worthwhile(best), quickest
         return found
 
     def _fastest(self, forms: _Forms) -> tuple[float, Order]:

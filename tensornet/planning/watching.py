@@ -108,7 +108,7 @@ def counted(graph: Graph, choose: Choose) -> Choose:
     watch = _watch.get()
     if watch is None:
         return choose
-    parts = (part for equation in graph.equations for part in subexpressions(equation.right))
+    parts = (part for equation in graph.own for part in subexpressions(equation.right))
     watch.expect(sum(map(_is_contraction, parts)))
 
     def choice(problem: Problem) -> Order:

@@ -8,27 +8,24 @@ import linecache
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from ..dtypes import element_type, real_type
-from ..emitting.program import planned
-from ..emitting.source import FUNCTION_NAME, generate, has_dropout
-from ..errors import BackendError, DtypeError, Place, ShapeError, near
+from ..emitting.program import planned, written
+from ..emitting.source import FUNCTION_NAME, arguments_around, has_dropout
+from ..errors import BackendError, DtypeError, ShapeError
 from ..graph.elements import holding, of_dtype
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape import dim_size, scope_of
-from ..language.equation import locate
-from ..language.expression import Call, subexpressions
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.calibration import profile_of
 from ..planning.kept import Occasion
 from ..planning.planner import whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
-from ..sizes import evaluate, solve_size
+from .arguments import check_choices, check_dtypes, sizes_from_shapes, wrong_names
 
 __all__ = ["Executable", "compile", "module", "to_backend"]
 
@@ -83,7 +80,7 @@ def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
     occasion, backend = wanted.occasion, wanted.backend
     found = occasion.recall()
     if found is not None:
-        found = replace(found, code=generate(found, backend))
+        found = written(found, backend, occasion.around)
     else:
         found = planned(
             occasion.graph,
@@ -93,6 +90,7 @@ def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
             occasion.dtype,
             occasion.profile,
             occasion.memory_limit,
+            around=occasion.around,
         )
         occasion.keep(found)
     return found, function_of(found, backend)
@@ -129,9 +127,13 @@ class Executable:
         memory_limit: int | None = None,
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
+        around: frozenset[str] | None = None,
     ) -> None:
-        self.graph, self.backend = graph, load_backend(backend)
+        self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
+        if around is not None:
+            taken, self.scopes = arguments_around(graph, around)
+            self.leaves = [leaf for leaf in self.leaves if leaf.name in taken]
         self._device, self._dtype, self._memory_limit = device, dtype, memory_limit
         self._plan_at = whole_sizes(graph, plan_at or {})
         self._inputs = [leaf.name for leaf in graph.inputs]
@@ -142,7 +144,7 @@ class Executable:
         self._by_kind: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
         self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
         self._constants: dict[tuple[str, str], list[Any]] = {}
-        self._last: Plan | None = None
+        self._last: tuple[Plan, Callable[..., Any]] | None = None
         self.takes_training = has_dropout(graph)
 
     def __repr__(self) -> str:
@@ -158,6 +160,7 @@ class Executable:
             "memory_limit": self._memory_limit,
             "params": self._params,
             "plan_at": self._plan_at,
+            "around": self._around,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -166,8 +169,13 @@ class Executable:
     @property
     def plan(self) -> Plan:
         """The plan last made, or one for any sizes where none is made yet."""
+        return self.last()[0]
+
+    def last(self, device: str | None = None, dtype: str | None = None) -> tuple[Plan, Callable[..., Any]]:
+        """The plan last made, and its function; where none is made yet, one for any sizes, there and so."""
         if self._last is None:
-            self.planned(self._plan_at, self._device or self.backend.device(), self._dtype or "float32")
+            device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
+            self.planned(self._plan_at, device, dtype)
         assert self._last is not None
         return self._last
 
@@ -206,7 +214,7 @@ class Executable:
                 return [parameters[name] for name in self._parameters]
             except KeyError:
                 pass
-        raise _wrong_names(self.graph, parameters)
+        raise wrong_names(self.graph, parameters)
 
     def run(self, arrays: list[Any], training: bool = False) -> Any:
         """Runs the graph on inputs and parameters, in order."""
@@ -247,14 +255,15 @@ class Executable:
         found = self._by_size.get(about)
         if found is None:
             graph, profile = holding(self.graph, seen), profile_of(self.backend, device)
-            occasion = Occasion(graph, self.backend.name, device, dtype, self._memory_limit, lengths, profile)
+            limit, around = self._memory_limit, self._around
+            occasion = Occasion(graph, self.backend.name, device, dtype, limit, lengths, profile, around)
             functions = tuple(_registered(self.backend.name))
             wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
             found = self._by_size[about] = _made(wanted)
-        self._last, function = found
-        return function
+        self._last = found
+        return found[1]
 
     def _prepare(self, arrays: Sequence[Any]) -> Callable[..., Any]:
         """Checks arrays of a new kind and finds the function for them."""
@@ -263,10 +272,10 @@ class Executable:
         sizes = self.sizes(arrays)
         self.graph.check_at(sizes)
         if 0 in sizes.values():
-            _check_choices(self.graph, sizes)
+            check_choices(self.graph, sizes)
         dtypes = self._dtypes(arrays)
         if not self._autocasts(arrays):
-            _check_dtypes(dtypes, self.backend)
+            check_dtypes(dtypes, self.backend)
         working = self._working_dtype(arrays)
         device = self._device or (self.backend.device(arrays[0]) if arrays else self.backend.device())
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
@@ -344,32 +353,6 @@ class Executable:
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
 
 
-def _wrong_names(graph: Graph, given: Any) -> ShapeError:
-    """The error for parameters that are not those of the graph."""
-    known = [leaf.name for leaf in graph.parameters]
-    if not hasattr(given, "keys"):
-        inputs = "".join(f", {leaf.name}" for leaf in graph.inputs)
-        fix = f"call f(parameters{inputs}), or hold them: tensornet.compile(graph, params=…)"
-        return ShapeError(f"the parameters are a {type(given).__name__}, not arrays by their names", fix=fix)
-    missing = [name for name in known if name not in given]
-    unknown = [str(name) for name in given if name not in known]
-    parts = [(missing, "missing"), (unknown, "unknown")]
-    message = "; ".join(f"{_listed(names)} {what}" for names, what in parts if names)
-    return ShapeError(
-        message, fix=f"{near(unknown[0], missing or known) if unknown else ''}the graph has {_few(known)}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = _few([f"'{name}'" for name in names])
-    return f"the parameter {quoted} is" if len(names) == 1 else f"the parameters {quoted} are"
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:6]) or "no parameters"
-    return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
-
-
 def fitting(
     graph: Graph, params: Mapping[str, Any], backend: Backend, dtype: str | None, device: str | None
 ) -> dict[str, Any]:
@@ -380,113 +363,10 @@ def fitting(
     """
     names = [leaf.name for leaf in graph.parameters]
     if not hasattr(params, "keys") or set(params.keys()) != set(names):
-        raise _wrong_names(graph, params)
+        raise wrong_names(graph, params)
     arrays = to_backend({name: params[name] for name in names}, backend, dtype=dtype, device=device)
     sizes_from_shapes(graph, graph.parameters, [tuple(array.shape) for array in arrays.values()])
     return arrays
-
-
-def sizes_from_shapes(
-    graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]
-) -> dict[str, int]:
-    """The open sizes implied by the shapes of the leaves.
-
-    Raises:
-        ShapeError: a shape does not fit the equations, or two of them disagree.
-    """
-    known: dict[str, int] = {}
-    origin: dict[str, str] = {}
-    dims: list[tuple[Leaf, int, Any, int]] = []
-    lead: dict[str, tuple[tuple[int, ...], str]] = {}
-    for leaf, shape in zip(leaves, shapes, strict=False):
-        shape = _without_lead(leaf, shape, lead)
-        for position, (dim, size) in enumerate(zip(leaf.dims, shape, strict=True)):
-            dims.append((leaf, position, dim_size(dim), size))
-    for _ in range(len(dims) + 1):
-        before = len(known)
-        for leaf, _position, formula, size in dims:
-            solved = solve_size(evaluate(formula, {**graph.bound, **known}), size)
-            if solved is not None and solved[0] not in known:
-                known[solved[0]] = solved[1]
-                origin[solved[0]] = leaf.name
-        if len(known) == before:
-            break
-    for leaf, position, formula, size in dims:
-        expected = evaluate(formula, {**graph.bound, **known})
-        if expected != size:
-            raise _wrong_size(leaf, position, expected, size, origin)
-    return {name: known[name] for name in graph.open_sizes if name in known}
-
-
-def _without_lead(
-    leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]
-) -> tuple[int, ...]:
-    """The shape with the axes that `...` stands for made one."""
-    at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == "..."), None)
-    if at is None:
-        if len(shape) != len(leaf.dims):
-            raise _wrong_rank(leaf, shape)
-        return shape
-    after = len(leaf.dims) - at - 1
-    if len(shape) < len(leaf.dims) - 1:
-        raise _wrong_rank(leaf, shape)
-    leading = shape[at : len(shape) - after]
-    known = lead.setdefault("...", (leading, leaf.name))
-    if known[0] != leading:
-        raise ShapeError(f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'")
-    return (*shape[:at], math.prod(leading), *shape[len(shape) - after :])
-
-
-def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
-    text = str(leaf)
-    return ShapeError(
-        f"'{leaf.name}' has shape {shape}: {len(shape)} dimension(s), where the equations read {len(leaf.dims)}",
-        Place(text, 1, 0, len(text.split(":")[0])),
-        "pass an array with a dimension for each axis",
-    )
-
-
-def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
-    names = ",".join(axis.name for axis in leaf.dims[position])
-    text = f"{leaf.name}[{', '.join(','.join(axis.name for axis in dim) for dim in leaf.dims)}]"
-    column = len(leaf.name) + 1 + sum(len(",".join(a.name for a in dim)) + 2 for dim in leaf.dims[:position])
-    why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
-    return ShapeError(
-        f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
-        Place(text, 1, column, len(names)),
-        f"pass '{leaf.name}' with {expected} positions along dimension {position}",
-    )
-
-
-def _check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
-    """Refuses the largest or the smallest of nothing."""
-    known = {**graph.bound, **sizes}
-    for equation in graph.equations:
-        for part in subexpressions(equation.right):
-            if not isinstance(part, Call) or not FUNCTIONS[part.function].needs_position:
-                continue
-            scope = scope_of(part.arguments[0], graph.dims, graph.agree, graph.bound)
-            for axis in part.axes:
-                if evaluate(scope[axis], known) == 0:
-                    raise ShapeError(
-                        f"axis '{axis}' has no positions, and {part.function} takes one of them",
-                        locate(part.place, axis),
-                        f"pass arrays with at least one position along '{axis}'",
-                    )
-
-
-def _check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
-    """All numbers are of one precision; integers and truth values may stand beside them."""
-    for name, dtype in dtypes.items():
-        if not any(kind in dtype for kind in ("float", "int", "bool", "complex")):
-            raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")
-    floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
-    for (one, first), (other, second) in itertools.pairwise(floating.items()):
-        if real_type(first) != real_type(second):
-            raise DtypeError(
-                f"'{one}' is {first} and '{other}' is {second}: numbers are all of one floating type",
-                fix=f"tensornet.to_backend(params, '{backend.name}', dtype='{first}'), or convert '{one}'",
-            )
 
 
 def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:

@@ -1,0 +1,107 @@
+"""A call: a graph applied to tensors of another, under a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..language.expression import fresh
+from ..sizes import is_name, put_in
+from .leaves import Leaf
+from .shape import Axis, Dim
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+__all__ = ["Apply", "called_last", "names_of_blocks"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Apply:
+    """`z = encoder(x, scope='blocks.0')`: the results of a block, computed from tensors at hand.
+
+    The block's axes are its own, its sizes those of the caller: two calls at equal sizes hold equal
+    blocks, so that one is checked, planned and written once however often it is called.
+
+    Attributes:
+        graph: the block.
+        operands: the tensors that it reads as its inputs, in order.
+        results: what the caller calls its outputs, in order.
+        scope: stands before the names of its parameters and constants in the caller.
+    """
+
+    graph: Graph
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    scope: str
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it defines."""
+        return self.results
+
+    def scoped(self, name: str) -> str:
+        """What the caller calls a tensor of the block that is none of its inputs or outputs."""
+        return f"{self.scope}.{name}" if self.scope else name
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The parameters and constants of the block, as the caller has them."""
+        for leaf in self.graph.leaves:
+            if leaf.kind != "input":
+                yield replace(leaf, name=self.scoped(leaf.name))
+
+    def names(self) -> dict[str, str]:
+        """What the caller calls each leaf of the block."""
+        inputs = (leaf.name for leaf in self.graph.inputs)
+        own = {leaf.name: self.scoped(leaf.name) for leaf in self.graph.leaves}
+        return {**own, **dict(zip(inputs, self.operands, strict=True))}
+
+    def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """The dimensions of the results, in the caller's sizes: those of the block's own are put in.
+
+        Args:
+            bound: the sizes that have a value in the caller.
+        """
+        local = {name: size for name, size in self.graph.sizes if bound.get(name) != size}
+        for result, output in zip(self.results, self.graph.outputs, strict=True):
+            dims = self.graph.named[output]
+            yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
+
+    def bound(self, sizes: Mapping[str, int]) -> Apply:
+        """The call of the block with values for sizes that are open in it."""
+        known = {name: value for name, value in sizes.items() if name in self.graph.open_sizes}
+        return replace(self, graph=self.graph.bind(**known)) if known else self
+
+    def shown(self, function: str) -> str:
+        """The call as a line of text."""
+        given = [*self.operands, *([f"scope='{self.scope}'"] if self.scope else [])]
+        return f"{', '.join(self.results)} = {function}({', '.join(given)})"
+
+
+def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> dict[T, str]:
+    """What blocks are called in a text: by the last word of the scope that each is called under first.
+
+    Args:
+        scopes: blocks, or what stands for them, each with the scope of a call.
+        taken: names that mean something else.
+    """
+    names: dict[T, str] = {}
+    others = set(taken)
+    for block, scope in scopes:
+        if block not in names:
+            words = [word for word in scope.split(".") if is_name(word)]
+            names[block] = fresh(words[-1] if words else "block", others)
+            others.add(names[block])
+    return names
+
+
+def called_last(own: Iterable[Leaf], calls: Iterable[Apply]) -> tuple[Leaf, ...]:
+    """The leaves of a graph in the order that its text tells: its own ones, then those of its calls."""
+    found = {leaf.name: leaf for leaf in own}
+    for call in calls:
+        for leaf in call.leaves():
+            found.setdefault(leaf.name, leaf)
+    return tuple(found.values())

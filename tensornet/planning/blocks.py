@@ -1,0 +1,93 @@
+"""Which blocks of a graph become functions of their own: those that are called again, and are worth it."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..graph.apply import Apply
+from ..graph.elements import of_leaf
+from ..graph.graph import Graph
+from ..graph.inlining import inlined
+from ..graph.instances import instance, names_of_sizes
+from ..graph.leaves import Leaf
+from ..language.equation import Equation
+from ..language.expression import ELLIPSIS
+from ..sizes import evaluate, size_names, symbol
+
+__all__ = ["bare", "in_numbers", "with_functions"]
+
+LEAST = 5
+"""With so many equations a block is called rather than written out again; a smaller one gains more by being
+planned together with what is around it."""
+
+
+@functools.lru_cache(maxsize=256)
+def with_functions(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
+    """The graph, of whose calls those are left that are to be functions, all of whose results are needed.
+
+    Args:
+        graph: the graph.
+        always: scopes whose calls are left in any case.
+    """
+    sites = Counter(in_numbers(call.graph) for part in graph.parts() for call in part.calls)
+    held = defaultdict[str, set[Graph]](set)
+    for scope, block in _held(graph):
+        held[scope].add(in_numbers(block))
+
+    def written_out(call: Apply) -> bool:
+        again = sites[in_numbers(call.graph)] > 1 and _is_function(call.graph)
+        return not (call.scope in always or again) or len(held[call.scope]) > 1
+
+    found = inlined(graph, written_out)
+    needed = found.needed()
+    return inlined(found, lambda call: not needed.issuperset(call.results))
+
+
+def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:
+    """The scopes in a graph, those inside of blocks too, each with the blocks that are called under it."""
+    for call in graph.calls:
+        scope = f"{prefix}{call.scope}"
+        yield scope, call.graph
+        yield from _held(call.graph, f"{scope}.")
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_function(block: Graph) -> bool:
+    """Whether a block is worth a call, and its sizes can be told from what it is given."""
+    dims = [dim for leaf in block.leaves for dim in leaf.dims]
+    told = {
+        name for dim in dims if len(dim) == 1 for name in size_names(dim[0].size) if dim[0].size.is_Symbol
+    }
+    leading = any(axis.name == ELLIPSIS for dim in dims for axis in dim)
+    return not leading and set(block.open_sizes) <= told and _length(block) >= LEAST
+
+
+def _length(block: Graph) -> int:
+    """The equations of a block, those of the calls in it included."""
+    return len(block.own) + sum(_length(call.graph) for call in block.calls)
+
+
+@functools.lru_cache(maxsize=1024)
+def in_numbers(block: Graph) -> Graph:
+    """What blocks that are computed alike have in common: the sizes that have a value, by whatever names, and
+    none of the values that do not bear on it."""
+    block = bare(block)
+    sizes = {name: evaluate(symbol(name), block.bound) for name in names_of_sizes(block)}
+    return instance(block, tuple(sorted(sizes.items())), (), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def bare(graph: Graph) -> Graph:
+    """The graph without the values in it, which do not bear on how it is computed."""
+    body = tuple(
+        item if isinstance(item, Equation) else replace(item, graph=bare(item.graph)) for item in graph.body
+    )
+    return replace(graph, leaves=tuple(map(_bare, graph.leaves)), body=body)
+
+
+def _bare(leaf: Leaf) -> Leaf:
+    holds = of_leaf(leaf) if leaf.value is not None else leaf.holds
+    return replace(leaf, start=None, value=None, holds=holds)

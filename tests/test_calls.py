@@ -1,0 +1,334 @@
+"""Blocks stay blocks: a graph that calls others means what it would with every call written out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.errors import EquationError, ShapeError
+from tensornet.graph.inlining import inlined
+
+from . import reference
+
+ATTENTION = """
+    q[b,i,h,d] = x[b,i,c] * Q[(h,d),c]
+    k[b,j,h,d] = x[b,j,c] * K[(h,d),c]
+    s[b,h,i,j] = q * k / sqrt(d)
+    a[b,h,i,j] = softmax[j](s)
+    y[b,i,c]   = a * x[b,j,c]
+"""
+LAYERS: dict[str, Callable[[], tn.Graph]] = {
+    "attention": lambda: tn.layer(ATTENTION, inputs="x", h=2, d=5),
+    "narrow": lambda: tn.layer(ATTENTION, inputs="x", h=1, d=3),
+    "dense": lambda: tn.layer("y[...,o] = tanh(x[...,c] * W[o,c] + u[o])", inputs="x", o=6),
+    "wide": lambda: tn.layer("h[b,i,f] = gelu(x[b,i,c] * W1[f,c])\ny[b,i,c] = h * W2[c,f]", inputs="x", f="2*c"),
+    "placed": lambda: tn.layer("at[i] = index(i)\ny[b,i,c] = x[b,i,c] + P[at[i],c]", inputs="x[b,i,c]", P0=9),
+    "windows": lambda: tn.layer("m[b,p,c] = mean[u](x[b,(p,u),c])\ny[b,(p,u),c] = x[b,(p,u),c] - m[b,p,c]", inputs="x", u=2),
+    "same": lambda: tn.layer("y[b,i,c] = x[b,i,c]", inputs="x"),
+}  # fmt: skip
+
+
+def tower(names: tuple[str, ...], **sizes: int) -> tn.Graph:
+    """A block of some layers, one after another, with a residual around each."""
+    add = tn.layer("z[...] = x[...] + y[...]", inputs="x y")
+
+    def forward(x: Any) -> Any:
+        for number, name in enumerate(names):
+            x = add(x, LAYERS[name]()(x, scope=f"{name}{number}"))
+        return x
+
+    return tn.model(forward, inputs="x[b,i,c]", **sizes)
+
+
+@st.composite
+def models(draw: Callable[[Any], Any]) -> tn.Graph:
+    """Towers called one after another, some again under the same scope, some within a block of their own."""
+    kinds = draw(
+        st.lists(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3), min_size=1, max_size=2)
+    )
+    towers = [tower(tuple(names)) for names in kinds]
+    order = draw(
+        st.lists(st.tuples(st.integers(0, len(towers) - 1), st.integers(0, 2)), min_size=1, max_size=4)
+    )
+    nested = draw(st.booleans())
+
+    def forward(x: Any) -> Any:
+        for number, (which, scope) in enumerate(order):
+            x = towers[which](x, scope=f"t{which}.{scope if nested else number}")
+        return x
+
+    inner = tn.model(forward, inputs="x[b,i,c]", c=6, i=8)
+    if not nested:
+        return inner
+    return tn.model(lambda x: (inner(x, scope="first"), inner(inner(x, scope="second"))), inputs="x[b,i,c]")
+
+
+def arrays_of(graph: tn.Graph, seed: int) -> tuple[dict[str, Any], Any]:
+    rng = np.random.default_rng(seed)
+    parameters = {name: 0.3 * a for name, a in tn.init(graph, seed=seed, dtype="float64").items()}
+    return parameters, rng.standard_normal((2, 8, 6))
+
+
+@given(models(), st.integers(0, 99), st.randoms(use_true_random=False))
+def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance: Any) -> None:
+    parameters, x = arrays_of(graph, seed)
+    expected = reference.run(graph, {**parameters, "x": x}, {"b": 2, "i": 8})
+    some = inlined(graph, lambda call: chance.random() < 0.5)
+    for each in (graph, graph.flat, some):
+        assert {leaf.name for leaf in each.leaves} == {leaf.name for leaf in graph.leaves}
+        found = tn.compile(each)(parameters, x)
+        for value, name in zip(found if isinstance(found, tuple) else (found,), each.outputs, strict=True):
+            np.testing.assert_allclose(value, expected[graph.outputs[each.outputs.index(name)]], atol=1e-11)
+
+
+@given(models())
+def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph
+    assert hash(tn.layer(str(graph))) == hash(graph)
+    assert tn.layer(str(graph)).flat == graph.flat
+    assert tn.layer(str(graph.flat)) == graph.flat
+
+
+@given(models())
+def test_formulas_are_those_of_all_equations(graph: tn.Graph) -> None:
+    flat = graph.flat
+    assert sympy.expand(tn.parameter_formula(graph) - tn.parameter_formula(flat)) == 0
+    assert tn.parameter_table(graph) == tn.parameter_table(flat)
+    assert sympy.expand(tn.flop_formula(graph, naive=True) - tn.flop_formula(flat, naive=True)) == 0
+    b = {"b": 3}
+    assert tn.flop_count(graph, naive=True, **b) == tn.flop_count(flat, naive=True, **b)
+    sizes = {**b, **({"i": 8} if "i" in graph.open_sizes else {})}
+    assert isinstance(tn.flop_count(graph, **sizes), int)
+    names = {name for size in tn.flop_formula(graph).free_symbols for name in [size.name]}
+    assert names <= {*graph.bound, *graph.open_sizes}
+    assert {**tn.init(graph, seed=1)}.keys() == tn.init(flat, seed=1).keys()
+    for name, array in tn.init(graph, seed=1).items():
+        np.testing.assert_array_equal(array, tn.init(flat, seed=1)[name])
+
+
+def test_equal_calls_are_planned_and_written_once() -> None:
+    layer = tower(("attention", "wide"), i=8)
+
+    def forward(x: Any) -> Any:
+        for number in range(12):
+            x = layer(x, scope=f"layers.{number}")
+        return x
+
+    graph = tn.model(forward, inputs="x[b,i,c]", c=6)
+    assert len({call.graph for call in graph.calls}) == 1
+    plan = tn.plan(graph, b=2, i=8)
+    assert plan.code.count("def ") == 2
+    assert sum(line.startswith("    layers_") for line in plan.code.splitlines()) == 12
+    assert "layers, called 12 times:" in str(plan)
+    (block,) = plan.functions
+    assert plan.flops == 12 * block.flops
+    assert sympy.expand(plan.flop_formula - 12 * block.flop_formula) == 0
+    short = tn.plan(
+        tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[b,i,c]", c=6), b=2, i=8
+    )
+    assert plan.peak_memory > short.peak_memory
+    more = plan.code.count("\n") - short.code.count("\n")
+    assert more == 10 * 3  # for each further call a line in the docstring, the call, and what it frees
+
+
+def test_blocks_of_equal_sizes_under_other_names_are_one_function() -> None:
+    """The first reads an input of the model, whose sizes have names of their own."""
+    layer = tower(("attention", "wide"), c=6)
+    graph = tn.model(
+        lambda x: layer(layer(x, scope="first"), scope="second"), inputs="x[b,i,width]", width=6, i=8
+    )
+    assert tn.plan(graph, b=2).code.count("def ") == 2
+    parameters, x = arrays_of(graph, 2)
+    expected = reference.run(graph, {**parameters, "x": x}, {"b": 2})[graph.outputs[0]]
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected, atol=1e-12)
+
+
+def test_peak_memory_is_that_of_the_worst_moment_inside_a_block() -> None:
+    graph = tower(("attention", "wide"), c=6, i=8)
+    deep = tn.model(lambda x: graph(graph(x, scope="a"), scope="b"), inputs="x[b,i,c]")
+    plan = tn.plan(deep, b=4, dtype="float64")
+    (block,) = plan.functions
+    given, others = 8 * tn.parameter_count(graph), 8 * 4 * 8 * 6
+    assert plan.peak_memory == block.peak_memory + given + others  # what the other call has, and the first x
+
+
+def test_a_block_with_dropout_drops_in_training_only() -> None:
+    layer = tower(("wide", "wide", "wide"), c=6)
+    drop = tn.layer("y[...] = dropout(x[...], 0.5)", inputs="x")
+    noisy = tn.model(lambda x: drop(layer(x, scope="layer")), inputs="x[b,i,c]")
+    graph = tn.model(lambda x: noisy(noisy(x, scope="a"), scope="b"), inputs="x[b,i,c]", i=8)
+    parameters, x = arrays_of(graph, 0)
+    f = tn.compile(graph)
+    np.testing.assert_array_equal(f(parameters, x), f(parameters, x))
+    assert (f(parameters, x, training=True) == 0).mean() > 0.3
+
+
+def test_one_name_of_two_axes_gets_a_number_only_where_they_meet() -> None:
+    layers = {heads: tn.layer(ATTENTION, inputs="x", h=heads, d=3) for heads in (2, 4)}
+    graph = tn.model(lambda x: layers[4](layers[2](x, scope="a"), scope="b"), inputs="x[b,i,c]", c=6)
+    assert [dict(call.graph.sizes).get("h") for call in graph.calls] == [2, sympy.Symbol("h_1")]
+    assert "h_1" not in str(graph.calls[0].graph)
+    parameters, x = arrays_of(graph, 3)
+    expected = reference.run(graph, {**parameters, "x": x}, {"b": 2, "i": 8})[graph.outputs[0]]
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected, atol=1e-12)
+
+
+def test_a_block_that_hands_a_tensor_through() -> None:
+    both = tn.model(lambda x, y: (y, x, y), inputs="x[b] y[b]")
+    graph = tn.model(lambda x, y: both(x, y, scope="swap")[:2], inputs="x[b] y[b]")
+    one, two = np.ones(3), np.zeros(3)
+    found = tn.compile(graph)({}, one, two)
+    np.testing.assert_array_equal(found[0], two)
+    np.testing.assert_array_equal(found[1], one)
+
+
+def test_intermediate_results_of_blocks_are_outputs_by_their_scoped_names() -> None:
+    graph = tn.model(lambda x: tower(("attention",))(x, scope="t"), inputs="x[b,i,c]", c=6)
+    parameters, x = arrays_of(graph, 1)
+    found = tn.compile(graph, outputs="t.attention0.a")(parameters, x)
+    assert found.shape == (2, 2, 8, 8)
+    np.testing.assert_allclose(found.sum(-1), 1.0)
+
+
+WRITTEN = """
+def dense(x):
+    x[b,i]: input
+    y[b,o] = tanh(x[b,i] * W[o,i])
+
+x[b,i]: input
+first = dense(x, scope='a')
+y[b,o] = first[b,o] + 1
+"""
+
+
+def test_a_block_may_be_written_by_hand() -> None:
+    graph = tn.layer(WRITTEN)
+    assert [leaf.name for leaf in graph.parameters] == ["a.W"]
+    parameters = {"a.W": np.arange(6.0).reshape(2, 3)}
+    x = np.ones((4, 3))
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), np.tanh(x @ parameters["a.W"].T) + 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dense(x, scope='a')", "dense(x, x, scope='a')", "'dense' takes 1 tensor"),
+        ("dense(x, scope='a')", "dense(x + 1)", "called on tensors, by their names"),
+        ("dense(x, scope='a')", "dense(x, scale='a')", "takes tensors and a scope"),
+        ("dense(x, scope='a')", "tower(x, scope='a')", "'tower' is not a function"),
+        ("dense(x, scope='a')", "dense(z, scope='a')", "'z' is not defined"),
+        ("first = ", "x = ", "'x' is defined twice"),
+        ("def dense(x)", "def dense(x, *y)", "a block takes names of tensors"),
+        ("def dense(x)", "def exp(x)", "'exp' belongs to the language"),
+        ("x[b,i]: input\nfirst", "x[i]: input\nfirst", "has 2 dimension"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_told(old: str, new: str, message: str) -> None:
+    with pytest.raises((EquationError, ShapeError), match=message):
+        tn.layer(WRITTEN.replace(old, new))
+
+
+def test_sizes_given_later_reach_into_blocks() -> None:
+    graph = tn.model(lambda x: tower(("dense",))(x, scope="t"), inputs="x[b,i,c]", c=6)
+    bound = graph.bind(b=2, i=3)
+    assert all(part.open_sizes == () for part in bound.parts())
+    assert tn.layer(str(bound)) == bound
+
+
+def test_scopes_shared_by_two_calls_share_parameters() -> None:
+    layer = tower(("wide",), c=6)
+    shared = tn.model(lambda x: layer(layer(x, scope="a"), scope="a"), inputs="x[b,i,c]", i=8)
+    apart = tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[b,i,c]", i=8)
+    assert tn.parameter_count(apart) == 2 * tn.parameter_count(shared)
+    parameters, x = arrays_of(shared, 5)
+    twice = {f"{scope}{name[1:]}": a for name, a in parameters.items() for scope in "ab"}
+    np.testing.assert_allclose(tn.compile(shared)(parameters, x), tn.compile(apart)(twice, x), atol=1e-12)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 3), st.sampled_from(["numpy", "torch"]))
+def test_positions_go_into_blocks_and_out_of_them_exactly(depth: int, backend: str) -> None:
+    step = "a[i] = n[i] + 1\nb[i] = a[i] * 1\nc[i] = b[i] + 0\nd[i] = c[i] + 0\ny[i] = d[i] + 16777216"
+    add = tn.layer(step, inputs="n")
+    start = tn.layer("n[i] = index(i) + 0 * round_[i]", inputs="round_[i]")
+
+    def forward(zero: Any) -> Any:
+        n = start(zero)
+        for number in range(depth + 1):
+            n = add(n, scope=f"s{number}")
+        return n
+
+    graph = tn.model(forward, inputs="zero[i]", i=5)
+    chosen = tn.to_backend({"zero": np.zeros(5, "int64")}, backend)
+    found = tn.to_backend({"y": tn.compile(graph, backend=backend)({}, chosen["zero"])}, "numpy")["y"]
+    np.testing.assert_array_equal(found, np.arange(5) + (depth + 1) * (16777216 + 1))
+
+
+def test_complex_numbers_go_through_blocks() -> None:
+    graph = tn.model(
+        lambda x: tower(("same", "same"))(tower(("same", "same"))(x, scope="a"), scope="b"),
+        inputs="x[b,i,c]",
+        c=2,
+    )
+    x = np.ones((1, 2, 2)) * 1j
+    np.testing.assert_allclose(tn.compile(graph)({}, x), x * 16)
+
+
+def test_names_of_blocks_never_meet_those_of_tensors_or_functions() -> None:
+    dense = tn.layer("y[b,i] = x[b,i] * 2", inputs="x")
+    for scopes in itertools.permutations(["x", "exp", "tanh.0"]):
+
+        def forward(x: Any, scopes: tuple[str, ...] = scopes) -> Any:
+            for scope in scopes:
+                x = dense(x, scope=scope)
+            return x
+
+        graph = tn.model(forward, inputs="x[b,i]")
+        assert tn.layer(str(graph)) == graph
+
+
+def test_of_a_call_without_a_scope_only_what_is_needed_stays() -> None:
+    both = tn.layer("h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,c] = h * V[f,c]", inputs="x", f=3, outputs="y h")
+    graph = tn.model(lambda x: both(both(x)[1], scope="b")[1], inputs="x[b,c]", c=3)
+    assert [equation.name for equation in graph.own] == ["h"]
+    assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k[b,h,d] = x[b,c] * K[(h,d),c]\ny[b,c] = x * index(b) / h + k * K[(h,d),c]",
+        "k[b,h,d] = x[b,c] * K[(h,d),c]\ny[b,c] = k * K[(h,d),c] + h * onehot[h](x[b,c]) * index(h)",
+    ],
+)
+def test_sizes_that_equations_speak_of_are_the_caller_s_where_an_axis_gives_way(text: str) -> None:
+    layer = tn.layer(text, inputs="x", h=2, d=3)
+    graph = tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[h,d]", d=4)
+    assert tn.layer(str(graph)) == graph
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    parameters = tn.init(graph, seed=0, dtype="float64")
+    expected = reference.run(graph, {**parameters, "x": x}, {"h": 5})[graph.outputs[0]]
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected, atol=1e-12)
+
+
+def test_a_call_without_a_scope_is_written_out() -> None:
+    text = WRITTEN.replace(", scope='a'", "").replace("first[b,o] + 1", "first[b,o] + z[b,o]")
+    graph = tn.layer(text.replace("first = ", "z = dense(x, scope='a')\nfirst = "), i=3, o=2)
+    assert [call.scope for call in graph.calls] == ["a"]
+    assert {leaf.name for leaf in graph.parameters} == {"W", "a.W"}
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph
+    module = tn.module(graph, seed=0, dtype="float64")
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    one, two = (module.get_parameter(name).detach().numpy() for name in ("W", "a.W"))
+    found = module(tn.to_backend({"x": x}, "torch")["x"]).detach().numpy()
+    np.testing.assert_allclose(found, np.tanh(x @ one.T) + np.tanh(x @ two.T), atol=1e-12)
