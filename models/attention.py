@@ -17,7 +17,7 @@ from tensornet.errors import ShapeError
 from .checked import checked
 from .dimensions import Size, chosen, divided, hygienic, real
 
-__all__ = ["MASKS", "WEIGHTS", "attention", "dot_product_attention"]
+__all__ = ["MASKS", "WEIGHTS", "attention", "attention_in_two", "dot_product_attention"]
 
 WEIGHTS = {
     "soft": "softmax[j]({s})",
@@ -162,13 +162,10 @@ def attention(
     z = "x" if keys is None else "z"
     u = z if values is None else "u"
     grown = "new_" if past else ""
-    added = (
-        {"q": " + bq[(h,d)]", "k": " + bk[(h,d)]", "v": " + bv[(h,f)]"} if bias else dict.fromkeys("qkv", "")
-    )
     lines = [
-        f"q[b,h,i,d] = x[b,i,c] * Wq[(h,d),c]{added['q']}",
-        f"{grown}k[b,h,j,d] = {z}[b,j,e] * Wk[(h,d),e]{added['k']}",
-        f"{grown}v[b,h,j,f] = {u}[b,j,g] * Wv[(h,f),g]{added['v']}",
+        _projected("q", "x[b,i,c]", "d", bias),
+        _projected("k", f"{z}[b,j,e]", "d", bias, grown),
+        _projected("v", f"{u}[b,j,g]", "f", bias, grown),
     ]
     if past:
         lines += [
@@ -176,20 +173,59 @@ def attention(
             "v[b,h,j,f] = concat[j](values[b,h,j,f], new_v[b,h,j,f])",
         ]
     lines += weight_lines(weights, mask, beta, dropout, past)
-    lines.append("y[b,i,o] = a[b,h,i,j] * v[b,h,j,f] * Wo[o,(h,f)]" + (" + bo[o]" if out_bias else ""))
+    lines.append(_joined(out_bias))
     inputs = ["x[b,i,c]", *(["z[b,j,e]"] if z == "z" else []), *(["u[b,j,g]"] if u == "u" else [])]
     inputs += [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
     inputs += ["keys[b,h,past,d]", "values[b,h,past,f]"] if past else []
     widths: dict[str, Size] = {"e": keys if keys is not None else dim}
     widths["g"] = values if values is not None else widths["e"]
-    widths |= {
-        "c": dim,
-        "h": heads,
-        "d": divided(qk, heads, "dim" if qk is dim else "qk", "heads"),
-        "f": divided(v, heads, "v", "heads"),
-        "o": dim if out is None else out,
-    }
+    widths |= {"c": dim, "o": dim if out is None else out} | _heads(dim, heads, qk, v)
     outputs = ["y", "k", "v"] if past else ["y"]
     return hygienic(
         lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths
     )
+
+
+def attention_in_two(
+    dim: Size, heads: Size, *, keys: Size, qk: Size, mask: str | Sequence[str] | None = None
+) -> tuple[tn.Graph, tn.Graph]:
+    """`attention(dim, heads, keys=keys, qk=qk, mask=mask)` as two layers, for keys that are read many times.
+
+    The first takes z[b, j, e] to its keys k[b, h, j, d] and values v[b, h, j, f]; the second takes x[b, i, c]
+    and these, and what the mask needs, to y[b, i, o].
+    """
+    made = [_projected("k", "z[b,j,e]", "d", True), _projected("v", "z[b,j,g]", "f", True)]
+    read = [_projected("q", "x[b,i,c]", "d", True), *weight_lines("soft", mask, None, 0.0), _joined(True)]
+    given = [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
+    inputs = ["x[b,i,c]", "k[b,h,j,d]", "v[b,h,j,f]", *given]
+    parts = _heads(dim, heads, qk, qk)
+    return (
+        hygienic(
+            lambda **sizes: tn.layer("\n".join(made), inputs="z", outputs="k v", **sizes),
+            {"e": keys, "g": keys, **parts},
+        ),
+        hygienic(
+            lambda **sizes: tn.layer("\n".join(read), inputs=inputs, **sizes), {"c": dim, "o": dim, **parts}
+        ),
+    )
+
+
+def _projected(name: str, source: str, width: str, bias: bool, grown: str = "") -> str:
+    """The equation of queries, keys or values, a width of each head."""
+    place, channel = source.rstrip("]").split(",")[1:]
+    added = f" + b{name}[(h,{width})]" if bias else ""
+    return f"{grown}{name}[b,h,{place},{width}] = {source} * W{name}[(h,{width}),{channel}]{added}"
+
+
+def _joined(bias: bool) -> str:
+    """The equation of the output."""
+    return "y[b,i,o] = a[b,h,i,j] * v[b,h,j,f] * Wo[o,(h,f)]" + (" + bo[o]" if bias else "")
+
+
+def _heads(dim: Size, heads: Size, qk: Size, v: Size) -> dict[str, Size]:
+    """The number of heads, and the widths of each."""
+    return {
+        "h": heads,
+        "d": divided(qk, heads, "dim" if qk is dim else "qk", "heads"),
+        "f": divided(v, heads, "v", "heads"),
+    }

@@ -22,6 +22,7 @@ __all__ = [
     "projection",
     "residual",
     "sublayer",
+    "taken",
 ]
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
@@ -143,39 +144,39 @@ def sublayer(
     return normed(residual(dropout)(x, compute(x)), scope=scope)
 
 
+@functools.cache
 def encoder_layer(
-    x: tn.Tensor,
-    *others: tn.Tensor,
-    attend: tn.Graph,
-    mlp: tn.Graph,
-    normed: tn.Graph,
-    scope: str,
-    pre: bool = True,
-    dropout: float = 0.0,
-) -> Any:
+    attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, *, pre: bool = True, dropout: float = 0.0
+) -> tn.Graph:
     """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); with the norms after the sums if not `pre`.
 
+    Inputs are those of the attention: x[b, i, c], then what it takes besides. Output z[b, i, c]. The
+    parts have the scopes `attention`, `mlp`, `norm1` and `norm2`.
+
     Args:
-        x: the tensor.
-        *others: what the attention takes besides: other inputs, a mask.
         attend: the attention.
         mlp: the feed-forward layer.
         normed: the norm.
-        scope: holds `attention`, `mlp`, `norm1` and `norm2`.
         pre: whether norms stand before the sublayers.
         dropout: the share of each sublayer's output dropped in training.
     """
-    x = sublayer(
-        x,
-        lambda h: attend(h, *others, scope=f"{scope}.attention"),
-        normed,
-        pre=pre,
-        scope=f"{scope}.norm1",
-        dropout=dropout,
-    )
-    return sublayer(
-        x, lambda h: mlp(h, scope=f"{scope}.mlp"), normed, pre=pre, scope=f"{scope}.norm2", dropout=dropout
-    )
+
+    def forward(x: tn.Tensor, *others: tn.Tensor) -> Any:
+        def look(h: tn.Tensor) -> Any:
+            return attend(h, *others, scope="attention")
+
+        def think(h: tn.Tensor) -> Any:
+            return mlp(h, scope="mlp")
+
+        x = sublayer(x, look, normed, pre=pre, scope="norm1", dropout=dropout)
+        return sublayer(x, think, normed, pre=pre, scope="norm2", dropout=dropout)
+
+    return tn.model(forward, inputs=taken(attend))
+
+
+def taken(graph: tn.Graph) -> list[str]:
+    """The inputs of a graph, as those of a model around it are declared."""
+    return [str(leaf).removesuffix(": input") for leaf in graph.inputs]
 
 
 @functools.cache

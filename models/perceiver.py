@@ -8,6 +8,8 @@ Jaegle et al. (2021), "Perceiver"; with output queries, Jaegle et al. (2022), "P
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +17,8 @@ import tensornet as tn
 from tensornet.graph.shape import dim_size
 from tensornet.sizes import evaluate, symbol
 
-from .attention import attention
-from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer
+from .attention import attention, attention_in_two
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer, taken
 from .checked import checked
 from .convolution import convolutional_stem
 from .dimensions import Size, chosen, count, divided, hygienic, pair, positive
@@ -194,23 +196,36 @@ def perceiver(
     _check_width(width, cross_heads, {"C": channels, "T": stem, "D": dim, "B": bands, "E": position_dim})
     ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
     cross_mlp = feed_forward("D", f"{cross_widening}*D", activation=activation)
-    latent = attention("D", "h")
-    cross = attention("D", "G", keys=wide, qk=width, mask="padding" if mask else None)
+    latent = encoder_layer(attention("D", "h"), mlp, ln)
+    crossed: dict[str, Any] = {"keys": wide, "qk": width, "mask": "padding" if mask else None}
+    once = _reader(encoder_layer(attention("D", "G", **crossed), cross_mlp, ln), norm(wide, eps))
+    keys, of_keys = attention_in_two("D", "G", **crossed)
+    again = encoder_layer(of_keys, cross_mlp, ln)
+    attends = Counter(_which(share_cross, run) for run in range(min(repeats, cross_attends)))
 
     def forward(x: tn.Tensor, *rest: tn.Tensor) -> Any:
         given = dict(zip(more, rest, strict=True))
         seen = [given["keep"]] if mask else []
         for scope, layer in layers.items():
             x = layer(x, *([given["p"]] if scope == "inputs" and positions == "given" else []), scope=scope)
+
+        @functools.cache
+        def read(scope: str) -> Any:
+            """Keys and values of the inputs, the same for all cross-attends that share parameters."""
+            return keys(norm(wide, eps)(x, scope=f"{scope}.norm_inputs"), scope=f"{scope}.attention")
+
+        def cross_attend(z: tn.Tensor, which: int) -> Any:
+            scope = f"cross.{which}"
+            if attends[which] == 1:  # so that the planner may do without keys for each input
+                return once(z, x, *seen, scope=scope)
+            return again(z, *read(scope), *seen, scope=scope)
+
         z = tn.layer(LATENTS, inputs="x[b,m,c]", n="N", d="D")(x)
         for run in range(repeats):
             if run < cross_attends:
-                scope = f"cross.{_which(share_cross, run)}"
-                read = norm(wide, eps)(x, scope=f"{scope}.norm_inputs")
-                z = encoder_layer(z, read, *seen, attend=cross, mlp=cross_mlp, normed=ln, scope=scope)
+                z = cross_attend(z, _which(share_cross, run))
             for number in range(depth):
-                scope = f"latent.{_which(share_latent, run)}.{number}"
-                z = encoder_layer(z, attend=latent, mlp=mlp, normed=ln, scope=scope)
+                z = latent(z, scope=f"latent.{_which(share_latent, run)}.{number}")
         if head is None:
             return z
         if head == "mean":
@@ -218,7 +233,8 @@ def perceiver(
             return y if classes is None else projection("D", "K", start=0.02)(y, scope="head")
         hidden = feed_forward("Q", f"{decoder_widening}*Q", activation=activation)
         attend = attention("Q", "S", keys="D", qk=decoder, v=decoder_values)
-        y = _decode(z, given.get("q"), outputs, attend, hidden, query_residual, eps)
+        asked = _asked(attend, hidden, norm("Q", eps), query_residual)
+        y = _decode(z, given.get("q"), outputs, _reader(asked, norm("D", eps)))
         if tied:
             y = tn.layer(LOGITS, inputs="x", v="V", c="C")(y, scope="embedding")
             return tn.layer(BIASED, inputs="x")(y, scope="head")
@@ -317,23 +333,30 @@ def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
     divided(width, heads, "width of the cross-attention", "cross_heads")
 
 
-def _decode(
-    z: tn.Tensor,
-    queries: tn.Tensor | None,
-    outputs: Size | None,
-    attend: tn.Graph,
-    mlp: tn.Graph,
-    query_residual: bool,
-    eps: float,
-) -> Any:
+def _reader(layer: tn.Graph, normed: tn.Graph) -> tn.Graph:
+    """A layer, and before it the norm `norm_inputs` of its second input: what is read."""
+
+    def forward(x: tn.Tensor, read: tn.Tensor, *others: tn.Tensor) -> Any:
+        return layer(x, normed(read, scope="norm_inputs"), *others)
+
+    return tn.model(forward, inputs=taken(layer))
+
+
+def _asked(attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, residual: bool) -> tn.Graph:
+    """An encoder layer for queries, which are added to what they read only if `residual`."""
+    if residual:
+        return encoder_layer(attend, mlp, normed)
+
+    def forward(q: tn.Tensor, *read: tn.Tensor) -> Any:
+        y = attend(normed(q, scope="norm1"), *read, scope="attention")
+        return sublayer(y, lambda h: mlp(h, scope="mlp"), normed, pre=True, scope="norm2")
+
+    return tn.model(forward, inputs=taken(attend))
+
+
+def _decode(z: tn.Tensor, queries: tn.Tensor | None, outputs: Size | None, layer: tn.Graph) -> Any:
     """Output queries read the latents (Perceiver IO, §3.2)."""
-    ln = norm("Q", eps)
     trained = tn.layer(QUERIES, inputs="z[b,n,d]", o=1 if outputs is None else "O", e="Q")
     q = trained(z, scope="decoder") if queries is None else queries
-    read = norm("D", eps)(z, scope="decoder.norm_inputs")
-    if query_residual:
-        y = encoder_layer(q, read, attend=attend, mlp=mlp, normed=ln, scope="decoder")
-    else:
-        y = attend(ln(q, scope="decoder.norm1"), read, scope="decoder.attention")
-        y = sublayer(y, lambda h: mlp(h, scope="decoder.mlp"), ln, pre=True, scope="decoder.norm2")
+    y = layer(q, z, scope="decoder")
     return tn.layer("y[b,e] = x[b,0,e]", inputs="x")(y) if queries is None and outputs is None else y

@@ -10,6 +10,7 @@ The image stays a grid x[b, y, x, c] throughout; a window is a composite of its 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -65,15 +66,15 @@ WINDOWS = """
 """Eq. 4 in the windows (m,n): queries at (i,p), keys at (j,r)."""
 
 BANDS = """
-    row[m,i]  = u * index(m) + index(i)
-    side[n,p] = w * index(n) + index(p)
-    band[m,i] = where(row[m,i] < {height} - u, 0, where(row[m,i] < {height} - {down}, 1, 2))
-    strip[n,p] = where(side[n,p] < {width} - w, 0, where(side[n,p] < {width} - {across}, 1, 2))
+    row[m,i]   = {u} * index(m) + index(i)
+    side[n,p]  = {w} * index(n) + index(p)
+    band[m,i]  = where(row[m,i] < {below}, 0, where(row[m,i] < {cut}, 1, 2))
+    strip[n,p] = where(side[n,p] < {beside}, 0, where(side[n,p] < {across}, 1, 2))
 """
 """After the shift the last windows hold what was apart: each part is a band and a strip of its own."""
 
-AT = "at[i,p,j,r] = (index(i) - index(j) + u - 1) * (2 * w - 1) + index(p) - index(r) + w - 1"
-"""The row of the bias table B for queries at (i,p) and keys at (j,r) of a window of u × w."""
+AT = "at[i,p,j,r] = (index(i) - index(j) + {down}) * {row} + index(p) - index(r) + {across}"
+"""The row of the bias table B for queries at (i,p) and keys at (j,r): a number for each way between two."""
 
 NEIGHBOURS = "(band[m,i] == band[m,j]) & (strip[n,p] == strip[n,r])"
 
@@ -125,7 +126,7 @@ def window_attention(
     """
     each = divided(dim, heads, "dim", "heads")
     bands, weighted = window_weights(weights, "s[b,m,n,h,i,p,j,r]", window, grid, shift)
-    text = WINDOWS.format(at=AT, bands=bands, weights=weighted)
+    text = WINDOWS.format(at=rows_of_positions(window), bands=bands, weights=weighted)
     if not bias:
         for name in ("bq", "bk", "bv"):
             text = text.replace(f" + {name}[(h,d)]", "")
@@ -136,12 +137,22 @@ def window_attention(
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
 
 
-def window_sizes(window: int | Pair, *, placed: bool = True, named: bool = True) -> dict[str, Size]:
-    """The sizes of a window's axes; of its table of positions if `placed`; and u and w if `named`."""
-    u, w = pair(window, "window")
-    sizes = {"i": u, "j": u, "p": w, "r": w}
-    sizes |= {"t": (2 * u - 1) * (2 * w - 1)} if placed else {}  # type: ignore[operator]
-    return sizes | ({"u": u, "w": w} if named else {})
+def window_sizes(window: int | Pair, *, placed: bool = True) -> dict[str, Size]:
+    """The sizes of a window's axes; and of its table of positions if `placed`."""
+    u, w = sides_of(window)
+    sizes: dict[str, Size] = {"i": u, "j": u, "p": w, "r": w}
+    return sizes | ({"t": (2 * u - 1) * (2 * w - 1)} if placed else {})
+
+
+def sides_of(window: int | Pair) -> Pair:
+    """Height and width of a window."""
+    return pair(window, "window")  # type: ignore[return-value]
+
+
+def rows_of_positions(window: int | Pair) -> str:
+    """The equation of the rows of the bias table."""
+    u, w = sides_of(window)
+    return AT.format(down=u - 1, across=w - 1, row=2 * w - 1)
 
 
 def window_weights(
@@ -154,9 +165,11 @@ def window_weights(
     if down or across:
         if grid is None:
             raise ShapeError(f"shift={shift} is given without a grid", fix="give grid=(height, width)")
-        for size, side in zip(grid, pair(window, "window"), strict=True):
-            divided(size, side, "grid", "window")
-        bands = indented(BANDS.format(height=grid[0], width=grid[1], down=down, across=across))
+        (height, width), (u, w) = grid, sides_of(window)
+        divided(height, u, "grid", "window")
+        divided(width, w, "grid", "window")
+        last = {"below": height - u, "cut": height - down, "beside": width - w, "across": width - across}
+        bands = indented(BANDS.format(u=u, w=w, **last))
         shown = f"where({NEIGHBOURS}, {shown}, {HIDDEN})"
     return bands, WEIGHTS[weights].replace("[j]", "[j,r]").replace("s[b,h,i,j]", score).format(s=shown)
 
@@ -264,6 +277,7 @@ def swin(
         return f"{2**stage}*D"
 
     parts = Parts(
+        wide=wide,
         norm=lambda stage: norm(wide(stage), eps),
         attend=lambda stage, grid, side, shift: window_attention(
             wide(stage), f"h{stage}", side, grid=grid, shift=shift, weights=weights, bias=qkv_bias
@@ -335,11 +349,16 @@ class Parts:
     Attention takes the stage, the grid of whole windows, their sides and the shift.
     """
 
+    wide: Callable[[int], str]
     norm: Callable[[int], tn.Graph]
     attend: Callable[[int, Pair, Pair, Pair], tn.Graph]
     mlp: Callable[[int], tn.Graph]
     merge: Callable[[int], tn.Graph]
     merge_norm: Callable[[int], tn.Graph]
+
+    def grid(self, stage: int) -> str:
+        """The grid as the input of a layer."""
+        return f"x[b,y,z,c:{self.wide(stage)}]"
 
 
 def _map(x: tn.Tensor, normed: tn.Graph, number: int) -> Any:
@@ -351,51 +370,51 @@ def stages(
 ) -> list[Any]:
     """The grids x[b, y, x, c] of all stages: layers, every second one shifted, and merging between stages."""
     number, total, found = 0, sum(depths), []
+    layer = functools.cache(functools.partial(_layer, windows=windows, parts=parts))
     for stage, layers in enumerate(depths):
         for place in range(layers):
             dropped = rate * number / max(total - 1, 1)
             number += 1
-            x = _layer(
-                x, grid, windows, place % 2 == 1, stage, parts, dropped, f"stages.{stage}.blocks.{place}"
-            )
+            x = layer(stage, grid, place % 2 == 1, dropped)(x, scope=f"stages.{stage}.blocks.{place}")
         found.append(x)
         if stage + 1 < len(depths):
-            scope = f"stages.{stage}.merge"
-            x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)
+            x = _merging(stage, grid, parts)(x, scope=f"stages.{stage}.merge")
             grid = (-(-grid[0] // 2), -(-grid[1] // 2))
-            x = tn.layer(MERGED, inputs="x", u=2, v=2)(x)
-            x = parts.merge(stage)(parts.merge_norm(stage)(x, scope=f"{scope}.norm"), scope=scope)
     return found
 
 
-def _layer(
-    x: tn.Tensor,
-    grid: Pair,
-    windows: Windows,
-    shifted: bool,
-    stage: int,
-    parts: Parts,
-    dropped: float,
-    scope: str,
-) -> Any:
+def _layer(stage: int, grid: Pair, shifted: bool, dropped: float, windows: Windows, parts: Parts) -> tn.Graph:
     """Eq. 3: attention in windows of the padded, shifted grid, then the MLP, each added to its input."""
     sides, shift = windows.sides(grid), windows.shift(grid) if shifted else (0, 0)
     below, beside = -grid[0] % sides[0], -grid[1] % sides[1]
-    whole = (grid[0] + below, grid[1] + beside)
+    whole, first = (grid[0] + below, grid[1] + beside), windows.padding == "before"
+    normed, attend, mlp = parts.norm(stage), parts.attend(stage, whole, sides, shift), parts.mlp(stage)
 
     def cut(h: tn.Tensor) -> Any:
         return tn.layer(CUT, inputs="g[b,y,x,c]", m=grid[0], n=grid[1])(h) if whole != grid else h
 
-    h = parts.norm(stage)(x, scope=f"{scope}.norm1")
-    first = windows.padding == "before"
-    h = padded(h, GROWN, below, beside) if first else h
-    h = _rolled(h, -shift[0], -shift[1])
-    h = h if first else padded(h, GROWN, below, beside)
-    h = parts.attend(stage, whole, sides, shift)(h, scope=f"{scope}.attention")
-    h = cut(_rolled(h, *shift)) if first else _rolled(cut(h), *shift)
-    x = _added(x, h, dropped)
-    h = parts.mlp(stage)(parts.norm(stage)(x, scope=f"{scope}.norm2"), scope=f"{scope}.mlp")
-    return _added(x, h, dropped)
+    def forward(x: tn.Tensor) -> Any:
+        h = normed(x, scope="norm1")
+        h = padded(h, GROWN, below, beside) if first else h
+        h = _rolled(h, -shift[0], -shift[1])
+        h = h if first else padded(h, GROWN, below, beside)
+        h = attend(h, scope="attention")
+        h = cut(_rolled(h, *shift)) if first else _rolled(cut(h), *shift)
+        x = _added(x, h, dropped)
+        return _added(x, mlp(normed(x, scope="norm2"), scope="mlp"), dropped)
+
+    return tn.model(forward, inputs=parts.grid(stage))
+
+
+def _merging(stage: int, grid: Pair, parts: Parts) -> tn.Graph:
+    """The 2 × 2 neighbours of the grid as one, normed and projected (thesis eq. 2.10.19)."""
+
+    def forward(x: tn.Tensor) -> Any:
+        x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)
+        x = tn.layer(MERGED, inputs="x", u=2, v=2)(x)
+        return parts.merge(stage)(parts.merge_norm(stage)(x, scope="norm"))
+
+    return tn.model(forward, inputs=parts.grid(stage))
 
 
 def padded(x: tn.Tensor, line: str, below: int, beside: int) -> Any:

@@ -26,7 +26,6 @@ from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .ranks import Rank
 from .swin import (
-    AT,
     IMAGE,
     MEAN,
     PATCHES,
@@ -35,6 +34,7 @@ from .swin import (
     Windows,
     indented,
     padded,
+    rows_of_positions,
     stages,
     window_attention,
     window_sizes,
@@ -91,7 +91,7 @@ ATTENTION = """
 """
 """Eq. 3.0.10–3.0.18 in the windows (m,n): queries at (i,p), keys at (j,r), heads in three dimensions."""
 
-PLACES = "B[t,h1,h2,h3]: parameter(std=0.02)\n" + AT
+PLACES = "B[t,h1,h2,h3]: parameter(std=0.02)\n{at}"
 """Swin's bias for relative positions."""
 
 CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U3[o3,e3]"
@@ -133,7 +133,7 @@ def tensor_window_attention(
         3*d1*e1*h1 + 3*d2*e2*h2 + 3*d3*e3*h3
     """
     bands, weighted = window_weights(weights, "s[b,m,n,h1,h2,h3,i,p,j,r]", window, grid, shift)
-    sizes = window_sizes(window, placed=position_bias, named=position_bias or bool(bands))
+    sizes = window_sizes(window, placed=position_bias)
     for number, (mode, parts) in enumerate(zip(modes, heads, strict=True), 1):
         sizes |= {
             f"e{number}": mode,
@@ -141,7 +141,7 @@ def tensor_window_attention(
             f"d{number}": divided(mode, parts, f"mode {number}", "heads"),
         }
     text = ATTENTION.format(
-        bias=indented(PLACES) if position_bias else "",
+        bias=indented(PLACES.format(at=rows_of_positions(window))) if position_bias else "",
         placed=" + B[at[i,p,j,r],h1,h2,h3]" if position_bias else "",
         bands=bands,
         weights=weighted,
@@ -266,11 +266,12 @@ def tensor_swin(
         if "merge" not in parts:
             return projection(f"4*{wide[stage]}", wide[stage + 1], bias=False)
         r1, r2, c = named[stage]
-        layer = tn.layer("z[...,(e1,e2,f,e3)] = x[...,(f,e1,e2,e3)]", inputs="x", f=4, e1=r1, e2=r2, e3=c)
+        layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
         return chain(layer, contraction((r1, r2, f"4*{c}"), named[stage + 1], bias=False))
 
     chosen(activation, ACTIVATIONS, "activation")
     layers = Parts(
+        wide=lambda stage: wide[stage],
         norm=lambda stage: norm(wide[stage], eps),
         attend=attend,
         mlp=mlp,

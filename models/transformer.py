@@ -17,7 +17,7 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import attention
-from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer
+from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer, taken
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, real
 from .positions import learned_positions, sinusoidal_positions
@@ -58,11 +58,34 @@ class Stack:
     def attention(self, **changes: Any) -> tn.Graph:
         return attention("D", "h", bias=self.bias, out_bias=self.out_bias, dropout=self.dropout, **changes)
 
-    @property
-    def layer(self) -> dict[str, Any]:
-        """What every layer is made of besides its attention."""
+    def encoder_layer(self, attend: tn.Graph) -> tn.Graph:
+        """A layer around an attention."""
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout, bias=self.mlp_bias)
-        return {"mlp": mlp, "normed": self.norm, "pre": self.pre, "dropout": self.dropout}
+        return encoder_layer(attend, mlp, self.norm, pre=self.pre, dropout=self.dropout)
+
+    def decoder_layer(self, back: tn.Graph, across: tn.Graph) -> tn.Graph:
+        """A layer that looks back at itself, and then across at the memory.
+
+        Inputs are those of looking back, then memory[b, m, D] and what else looking across takes; after the
+        output come all keys and values where looking back goes on from stored ones.
+        """
+        own, layer = len(back.inputs), self.encoder_layer(across)
+
+        def forward(*tensors: tn.Tensor) -> Any:
+            grown: list[tn.Tensor] = []
+
+            def look_back(h: tn.Tensor) -> Any:
+                found = back(h, *tensors[1:own], scope="attention")
+                if not isinstance(found, tuple):
+                    return found
+                grown.extend(found[1:])
+                return found[0]
+
+            y = sublayer(tensors[0], look_back, self.norm, pre=self.pre, scope="norm0", dropout=self.dropout)
+            return (layer(y, *tensors[own:], scope="across"), *grown)
+
+        memory = ["memory[b,m,c:D]", "memory_keep[b,m]"][: len(across.inputs) - 1]
+        return tn.model(forward, inputs=[*taken(back), *memory])
 
     @property
     def norm(self) -> tn.Graph:
@@ -76,14 +99,15 @@ class Stack:
         if self.positions == "learned":
             x = learned_positions("L", "D", past=past)(x, scope=f"{side}_positions")
         elif self.positions is not None:
-            x = sinusoidal_positions("D", interleaved=self.positions == "sinusoidal", past=past)(x)
+            placed = sinusoidal_positions("D", interleaved=self.positions == "sinusoidal", past=past)
+            x = placed(x, scope=f"{side}_positions")
         x = self.norm(x, scope=f"{scope}.norm") if self.embedding_norm else x
         return tn.layer(f"y[...] = dropout(x[...], {self.dropout!r})", inputs="x")(x) if self.dropout else x
 
     def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int, causal: bool = False) -> Any:
-        attend = self.attention(mask=_masks(causal, keep))
+        layer = self.encoder_layer(self.attention(mask=_masks(causal, keep)))
         for number in range(depth):
-            x = encoder_layer(x, *keep, attend=attend, scope=f"encoder.{number}", **self.layer)
+            x = layer(x, *keep, scope=f"encoder.{number}")
         return self.last(x, "encoder.norm")
 
     def decode(
@@ -99,20 +123,12 @@ class Stack:
         """The decoder's output, and with stored keys and values all of them so far."""
         back = self.attention(mask=_masks(causal, own_keep), past=bool(stored))
         across = self.attention(keys="D", mask=_masks(False, keep))
-        grown: list[tn.Tensor] = []
+        layer, grown = self.decoder_layer(back, across), list[tn.Tensor]()
         for number in range(depth):
-            scope = f"decoder.{number}"
             past = stored[number] if stored else ()
-
-            def look_back(h: tn.Tensor, scope: str = scope, past: tuple[tn.Tensor, ...] = past) -> Any:
-                found = back(h, *own_keep, *past, scope=f"{scope}.attention")
-                if not past:
-                    return found
-                grown.extend(found[1:])
-                return found[0]
-
-            y = sublayer(y, look_back, self.norm, pre=self.pre, scope=f"{scope}.norm0", dropout=self.dropout)
-            y = encoder_layer(y, memory, *keep, attend=across, scope=f"{scope}.across", **self.layer)
+            found = layer(y, *own_keep, *past, memory, *keep, scope=f"decoder.{number}")
+            y, *more = found if stored else (found,)
+            grown += more
         return self.last(y, "decoder.norm"), *grown
 
 

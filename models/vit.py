@@ -111,14 +111,14 @@ def vit(
         PATCHES, inputs="x", init={"cls": 0.02, "pos": 0.02}, u="P", v="P" if u == v else "Q", d="D"
     )
 
-    msa = attention("D", "h", bias=qkv_bias)
-    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
     ln = norm("D", eps)
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+    layer = encoder_layer(attention("D", "h", bias=qkv_bias), mlp, ln, dropout=dropout)
 
     def forward(x: tn.Tensor) -> Any:
         z = cut(x, scope="embed")  # eq. 1
         for number in range(depth):  # eq. 2 and 3
-            z = encoder_layer(z, attend=msa, mlp=mlp, normed=ln, scope=f"blocks.{number}", dropout=dropout)
+            z = layer(z, scope=f"blocks.{number}")
         if tokens:
             return ln(z, scope="norm")
         y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")  # eq. 4

@@ -12,6 +12,7 @@ predicted positions have a query stream. Positions are relative and memory is th
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,10 @@ SUMMARY = "y[b,f] = tanh(x[b,-1,c] * W[f,c] + bias[f])"
 """What a text is classified by: its last token."""
 
 
+STREAMS = {"content": "n", "query": "p"}
+"""The positions of each stream."""
+
+
 @dataclass(frozen=True)
 class _Streams:
     """What the streams of all layers share, and one layer of them."""
@@ -157,25 +162,42 @@ class _Streams:
     def _join(self, memory: tn.Graph, new: tn.Tensor, *read: tn.Tensor) -> Any:
         return tn.layer(JOIN, inputs="old[b,i,p] new[b,i,m]")(memory(*read), new) if self.memory else new
 
-    def layer(
-        self,
-        h: tn.Tensor,
-        g: tn.Tensor | None,
-        memory: tn.Tensor | None,
-        distances: tn.Tensor,
-        settings: list[list[tn.Tensor]],
-        scope: str,
-    ) -> tuple[tn.Tensor, tn.Tensor | None]:
-        """One layer of both streams, or of the content stream alone."""
-        x = h if memory is None else tn.layer(CONTEXT, inputs="m[b,p,c] h[b,n,c]")(memory, h)
+    def layer(self, *streams: str) -> tn.Graph:
+        """One layer of the content stream, the query stream or both.
+
+        Inputs are x[b, n, D], which is read, memory[b, past, D] if there is memory, the rows of distances,
+        and for each stream the stream itself and what `setting` gives for it.
+        """
         f, two = self.ways
         sizes: dict[str, Any] = {"h": "h", "e": "D", "d": "D/h", **two}
         keys = tn.layer(KEYS.format(f=f), inputs=f"x[b,j,e] R[{f}r,e]", outputs="k v kr", **sizes)
-        made = keys(x, distances, scope=f"{scope}.attention")
-        content = self._stream(h, made, settings[0], scope, self.masked)
-        return content, None if g is None else self._stream(g, made, settings[1], scope, self.empty == "all")
+        sees_some = {"content": self.masked, "query": self.empty == "all"}
+        layers = {name: self._stream(sees_some[name]) for name in streams}
+        inputs = {"x": "x[b,n,c:D]"} | ({"memory": "memory[b,past,c:D]"} if self.memory else {})
+        inputs |= {"R": f"R[{f}r:n + {self.klen},c:D]"}
+        for name in streams:
+            inputs |= {name: f"{name}[b,{STREAMS[name]},c:D]"}
+            inputs |= {each: f"{each}[b,{STREAMS[name]},j:{self.klen}]" for each in self._settings(name)}
 
-    def _stream(self, x: tn.Tensor, keys: Any, setting: list[tn.Tensor], scope: str, sees_some: bool) -> Any:
+        def forward(*tensors: tn.Tensor) -> Any:
+            given = dict(zip(inputs, tensors, strict=True))
+            x = given["x"]
+            x = tn.layer(CONTEXT, inputs="m[b,p,c] h[b,n,c]")(given["memory"], x) if self.memory else x
+            made = keys(x, given["R"], scope="attention")
+            return tuple(
+                layer(given[name], *made, *(given[each] for each in self._settings(name)))
+                for name, layer in layers.items()
+            )
+
+        return tn.model(forward, inputs=list(inputs.values()))
+
+    def _settings(self, stream: str) -> list[str]:
+        """What the tensors of `setting` are called in a layer."""
+        names = ["at", *(["seen"] if self.masked else []), *(["alike"] if self.segments else [])]
+        return [f"{stream}_{name}" for name in names]
+
+    def _stream(self, sees_some: bool) -> tn.Graph:
+        """A layer of one stream, whose keys are made."""
         score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
         weights = (
             f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
@@ -188,19 +210,9 @@ class _Streams:
         sizes: dict[str, Any] = {"h": "h", "d": "D/h", "e": "D", **two, **({"s": 2} if self.segments else {})}
         way, kr = (WAY, "way[b,h,r,d]") if self.bi_data else ("", "kr[h,r,d]")
         text = STREAM.format(way=way, kr=kr, near=near, segment=segment, weights=weights)
-        attend = tn.layer(text, inputs=inputs, **sizes)
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout)
-        return encoder_layer(
-            x,
-            *keys,
-            *setting,
-            attend=attend,
-            mlp=mlp,
-            normed=norm("D", self.eps),
-            scope=scope,
-            pre=False,
-            dropout=self.dropout,
-        )
+        attend = tn.layer(text, inputs=inputs, **sizes)
+        return encoder_layer(attend, mlp, norm("D", self.eps), pre=False, dropout=self.dropout)
 
 
 @checked
@@ -288,15 +300,21 @@ def xlnet(
         given = dict(zip(inputs, tensors, strict=True))
         t, z = given["t"], given.get("z")
         h = embedding("V", "D")(t, scope="embedding")  # h⁽⁰⁾ = e(x)
-        g = None if z is None else tn.layer(QUERY, inputs="z[b,p]", init={"w": 0.02}, c="D")(z)  # g⁽⁰⁾ = w
         places = tn.layer(PLACES, inputs="t[b,i]")(t)
-        settings = [stream.setting(places, given, content=True)]
-        settings += [stream.setting(z, given, content=False)] if z is not None else []
-        distances, inner = stream.distances(t), []
+        streams = {"content": h}
+        settings = {"content": stream.setting(places, given, content=True)}
+        if z is not None:
+            streams["query"] = tn.layer(QUERY, inputs="z[b,p]", init={"w": 0.02}, c="D")(z)  # g⁽⁰⁾ = w
+            settings["query"] = stream.setting(z, given, content=False)
+        distances, inner, layer = stream.distances(t), [], functools.cache(stream.layer)
         for number in range(depth):
-            inner.append(h)
-            h, g = stream.layer(h, g, given.get(f"memory{number}"), distances, settings, f"layers.{number}")
-        y = h if g is None else g
+            inner.append(streams["content"])
+            stored = [given[f"memory{number}"]] if memory else []
+            made = tuple(streams) if number + 1 < depth else tuple(streams)[-1:]  # nobody reads the last h
+            own = [each for name in made for each in (streams[name], *settings[name])]
+            found = layer(*made)(inner[-1], *stored, distances, *own, scope=f"layers.{number}")
+            streams |= zip(made, found if isinstance(found, tuple) else (found,), strict=True)
+        y = tuple(streams.values())[-1]
         if head == "tokens":
             y = tn.layer("logits[b,n,v] = x[b,n,c] * E[v,c]", inputs="x", v="V", c="D")(y, scope="embedding")
             if logits_bias:

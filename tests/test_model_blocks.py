@@ -1,0 +1,209 @@
+"""Models are made of blocks: equal layers are one graph, planned and written once, under the names they had."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+
+import tensornet as tn
+from tensornet import models
+from tensornet.planning.plans import Step
+from tensornet.sizes import evaluate
+
+SHAPES = {
+    "perceiver_imagenet": "32940ea9fb05",
+    "perceiver_imagenet_shared": "dab56ff8f49d",
+    "perceiver_io_imagenet": "970476326a60",
+    "perceiver_io_imagenet_conv": "65717489646e",
+    "perceiver_io_imagenet_learned": "891795f708e2",
+    "swin_t": "3177334784a1",
+    "swin_s": "9251c795fb25",
+    "swin_b": "565f4f82285a",
+    "swin_l": "e8acf0d7154d",
+    "tensor_swin_t": "357aedfb5b4f",
+    "tensor_swin_28": "9116f7fe960c",
+    "tensor_swin_32": "fa13e79b7304",
+    "transformer_base": "af29f6896bca",
+    "transformer_big": "fc65c08978f3",
+    "transformer_classifier": "7b9385b34431",
+    "vit_ti_14": "6c66c9c7eb19",
+    "vit_ti_16": "5a7992cc73fa",
+    "vit_ti_32": "6c897910ffc7",
+    "vit_s_14": "a25170e3fdfc",
+    "vit_s_16": "71d51233febd",
+    "vit_s_32": "280b746646df",
+    "vit_b_14": "a2cb96f40031",
+    "vit_b_16": "0dcae58e25ec",
+    "vit_b_32": "0dc2e7cdc977",
+    "vit_l_14": "078acc26b982",
+    "vit_l_16": "45befea36676",
+    "vit_l_32": "284ca31cb07b",
+    "vit_h_14": "e107284464e1",
+    "vit_h_16": "70e94abffd82",
+    "vit_h_32": "58b929f7dc03",
+    "xlnet_base": "fb2ba14c8097",
+    "xlnet_large": "cfbee93b005f",
+}
+"""For each preset a digest of the names and shapes of its parameters and constants, from before there were blocks."""
+
+
+def blocks(graph: tn.Graph, scope: str) -> list[tn.Graph]:
+    """The blocks that a graph calls under scopes of that pattern."""
+    return [call.graph for call in graph.calls if re.fullmatch(scope, call.scope)]
+
+
+def lines_of_code(name: str, **sizes: int) -> int:
+    return len(tn.plan(models.create(name), backend="torch", compare=False, **sizes).code.splitlines())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameters_are_called_as_ever(name: str) -> None:
+    graph = models.create(name)
+    lines = sorted(
+        f"{leaf.name} {leaf.kind} {[evaluate(size, graph.bound) for size in leaf.shape]}"
+        for leaf in graph.leaves
+    )
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12] == SHAPES[name]
+
+
+# ---------------------------------------------------------------------------- equal layers
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "calls", "different"),
+    [
+        ("vit_b_16", r"blocks\.\d+", 12, 1),
+        ("perceiver_imagenet", r"latent\..*", 48, 1),
+        ("perceiver_imagenet", r"cross\.\d", 8, 2),  # one set of parameters is used once, one seven times
+        ("swin_s", r"stages\.2\.blocks\.\d+", 18, 2),  # one is shifted, one is not
+        ("swin_s", r"stages\.\d\.merge", 3, 3),
+        ("tensor_swin_t", r"stages\.2\.blocks\.\d+", 6, 2),
+        ("transformer_base", r"encoder\.\d+", 6, 1),
+        ("transformer_base", r"decoder\.\d+", 6, 1),
+        ("transformer_classifier", r"encoder\.\d+", 2, 1),
+        ("xlnet_base", r"layers\.\d+", 12, 2),  # the last has no content stream
+    ],
+)
+def test_equal_layers_are_equal_blocks(name: str, scope: str, calls: int, different: int) -> None:
+    found = blocks(models.create(name), scope)
+    assert len(found) == calls
+    assert len(set(found)) == different
+
+
+def test_what_is_dropped_at_other_rates_is_another_block() -> None:
+    swin = models.swin(16, 2, 4, (4,), (2,), 5, window=2)
+    assert len(set(blocks(swin, r"stages\.0\.blocks\.\d"))) == 2
+    deep = models.swin(16, 2, 4, (4,), (2,), 5, window=2, stochastic_depth=0.3)
+    first, *rest = blocks(deep, r"stages\.0\.blocks\.\d")
+    assert first == blocks(swin, r"stages\.0\.blocks\.0")[0]  # at a rate of 0 nothing is drawn
+    assert len({first, *rest}) == 4
+
+
+def test_code_is_as_long_as_the_models_are_different() -> None:
+    assert lines_of_code("vit_b_16", b=1) < 150
+    assert lines_of_code("perceiver_imagenet", b=1) < 400
+
+
+def test_a_deeper_model_adds_calls_alone() -> None:
+    plans = [
+        tn.plan(models.vit(32, 8, 16, depth, 2, classes=3), backend="numpy", compare=False, b=2)
+        for depth in (2, 5)
+    ]
+    (shallow,), (deep,) = (plan.functions for plan in plans)
+    assert shallow == deep
+    assert plans[1].flops - plans[0].flops == 3 * deep.flops
+
+
+def test_what_cross_attends_share_is_computed_once() -> None:
+    """Keys and values of the inputs, as where all is one: written out, equal equations are found to be one."""
+    graph = models.perceiver((16, 16), 3, 8, 16, 1, 2, 5, repeats=4, cross_attends=4, bands=4)
+    called, written_out = (tn.plan(each, backend="numpy", compare=False, b=4) for each in (graph, graph.flat))
+    assert "called 3 times" in str(called)
+    assert called.flops == written_out.flops
+    assert called.peak_memory <= written_out.peak_memory
+    made = [step for step in called.steps if "cross.1.attention.k" in step.reads]
+    assert (
+        sum(isinstance(step, Step) for step in made) <= 1
+    )  # brought in the order of the block for all calls
+
+
+# ---------------------------------------------------------------------------- names
+
+
+def numbered_axes(text: str) -> list[str]:
+    """What stands in brackets with an axis that has a number."""
+    indices = re.findall(r"\[([^\[\]]*)\]", text)
+    assert indices
+    return [index for index in indices if re.search(r"(?<![\w.])[a-z]\w*_\d+\b", index)]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("vit_b_16", {"b": 1}),
+        ("swin_t", {"b": 1}),
+        ("perceiver_imagenet", {"b": 1}),
+        ("perceiver_io_imagenet_learned", {"b": 1}),
+        ("transformer_base", {"b": 1, "m": 16, "n": 12}),
+    ],
+)
+def test_axes_go_by_plain_names(name: str, sizes: dict[str, int]) -> None:
+    """A number tells two axes of one equation apart, and there are none such here."""
+    graph = models.create(name)
+    plan = tn.plan(graph, backend="torch", compare=False, **sizes)
+    assert not numbered_axes(str(plan))
+    assert not numbered_axes(plan.code)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_b_16", "swin_t", "tensor_swin_t", "perceiver_imagenet", "transformer_base", "xlnet_base"]
+)
+def test_so_do_those_of_the_equations(name: str) -> None:
+    assert not numbered_axes(str(models.create(name)))
+
+
+SYMBOLIC: list[tuple[str, dict[str, Any]]] = [
+    ("vit", {"image": 32, "patch": 8, "dim": "E", "heads": "k", "depth": 2}),
+    ("vit", {"image": 32, "patch": 8, "dim": "F", "heads": "D", "hidden": "h", "depth": 2, "classes": "W"}),
+    ("swin", {"image": 32, "dim": "h", "depths": (2,), "heads": ("w",), "window": 4}),
+    ("transformer", {"dim": "h*d", "heads": "h", "depth": 2, "hidden": "m", "vocabulary": "n"}),
+    ("xlnet", {"dim": "h*k", "heads": "k", "depth": 3, "hidden": "n", "vocabulary": "p"}),
+    (
+        "perceiver",
+        {"shape": None, "channels": "b", "latents": "m", "dim": "e", "depth": 1, "repeats": 2}
+        | {"cross_attends": 2, "heads": "h", "positions": None, "cross_width": "queries", "classes": "n"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), SYMBOLIC)
+def test_a_model_of_symbols_is_made_of_blocks_too(name: str, settings: dict[str, Any]) -> None:
+    """The caller's symbols are those of axes and of tensors inside of blocks."""
+    graph = models.create(name, **settings)
+    assert graph.calls
+    assert tn.layer(str(graph)) == graph
+    assert tn.layer(str(graph.flat)) == graph.flat
+    wanted = {symbol for size in _sizes(settings) for symbol in sympy.sympify(size).free_symbols}
+    assert {each.name for each in wanted} <= set(graph.open_sizes)
+
+
+def _sizes(settings: dict[str, Any]) -> list[str]:
+    flat = [each for value in settings.values() for each in (value if isinstance(value, tuple) else [value])]
+    return [each for each in flat if isinstance(each, str) and each != "queries"]
+
+
+def test_symbols_with_the_names_of_tensors_change_no_value() -> None:
+    numbers = {"depth": 2, "mask": None, "segments": False}
+    plain = models.xlnet(11, 8, heads=2, hidden=12, **numbers)
+    symbolic = models.xlnet("p", "h*k", heads="k", hidden="n", **numbers)
+    symbolic = symbolic.bind(p=11, h=4, k=2, n=12)
+    rng = np.random.default_rng(0)
+    parameters = tn.init(plain)
+    given = rng.integers(0, 11, (3, 6)), rng.integers(0, 6, (3, 2))
+    found, wanted = (tn.compile(graph)(parameters, *given) for graph in (symbolic, plain))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
