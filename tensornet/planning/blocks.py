@@ -32,14 +32,17 @@ def with_functions(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
         graph: the graph.
         always: scopes whose calls are left in any case.
     """
-    sites = Counter(in_numbers(call.graph) for part in graph.parts() for call in part.calls)
+    blocks = (call.graph for part in graph.parts() for call in part.calls)
+    sites = Counter(in_numbers(block) for block in blocks if _is_function(block))
     held = defaultdict[str, set[Graph]](set)
     for scope, block in _held(graph):
-        held[scope].add(in_numbers(block))
+        held[scope].add(bare(block))
 
     def written_out(call: Apply) -> bool:
-        again = sites[in_numbers(call.graph)] > 1 and _is_function(call.graph)
-        return not (call.scope in always or again) or len(held[call.scope]) > 1
+        again = _is_function(call.graph) and sites[in_numbers(call.graph)] > 1
+        others = held[call.scope]
+        apart = len(others) > 1 and len(set(map(in_numbers, others))) > 1
+        return apart or not (call.scope in always or again)
 
     found = inlined(graph, written_out)
     needed = found.needed()
