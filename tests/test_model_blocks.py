@@ -167,6 +167,16 @@ def test_so_do_those_of_the_equations(name: str) -> None:
     assert not numbered_axes(str(models.create(name)))
 
 
+@pytest.mark.parametrize(
+    "name", ["swin_t", "tensor_swin_t", "perceiver_imagenet", "transformer_base", "xlnet_base"]
+)
+def test_a_preset_reads_back(name: str) -> None:
+    graph = models.create(name)
+    constants = {leaf.name: leaf.value.array() for leaf in graph.constants if leaf.value is not None}
+    for each in (graph, graph.flat):
+        assert tn.layer(str(each), constants=constants) == each
+
+
 SYMBOLIC: list[tuple[str, dict[str, Any]]] = [
     ("vit", {"image": 32, "patch": 8, "dim": "E", "heads": "k", "depth": 2}),
     ("vit", {"image": 32, "patch": 8, "dim": "F", "heads": "D", "hidden": "h", "depth": 2, "classes": "W"}),

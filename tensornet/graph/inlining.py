@@ -110,7 +110,7 @@ class _Inlining:
                 chosen = renamed[name] = fresh(name, taken)
             self.meaning[chosen] = size
             if name in block.bound and block.bound[name] != symbol(chosen):
-                self.sizes[chosen] = block.bound[name]
+                self.sizes.setdefault(chosen, block.bound[name])
         return renamed
 
 
