@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +183,12 @@ def test_one_scope_called_twice_is_one_module() -> None:
     assert len(calls) == 2
 
 
-def _sharded(rank: int, world: int, port: int, path: str) -> None:
+def _sharded(rank: int, world: int, meeting: str, path: str) -> None:
     """What each process does: shards the blocks, trains a step on its share, gathers the result."""
     from torch.distributed.fsdp import fully_shard
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+    torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=world)
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
     module, (x, target) = tn.module(encoder(), seed=0), data()
     for block in module.blocks:
@@ -202,14 +199,13 @@ def _sharded(rank: int, world: int, port: int, path: str) -> None:
     whole = {name: each.full_tensor() for name, each in module.state_dict().items()}
     if rank == 0:
         torch.save(whole, path)
+    torch.distributed.barrier()  # nobody leaves while the other still talks
     torch.distributed.destroy_process_group()
 
 
 def test_blocks_sharded_over_two_processes_train_as_in_one(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_sharded, args=(2, port, str(tmp_path / "whole.pt")), nprocs=2)
+    paths = str(tmp_path / "meeting"), str(tmp_path / "whole.pt")
+    torch.multiprocessing.spawn(_sharded, args=(2, *paths), nprocs=2)
     found = torch.load(tmp_path / "whole.pt")
     module, (x, target) = tn.module(encoder(), seed=0), data()
     trained(module, x, target)
