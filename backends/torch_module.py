@@ -72,11 +72,13 @@ class TensorModule(torch.nn.Module):
         scopes: dict[str, Graph] = {}
         for call in graph.calls:
             scopes.setdefault(call.scope, call.graph)
-        for scope, block in sorted(scopes.items(), key=lambda each: each[0].count(".")):
-            at = {name: size for name, size in plan_at.items() if name in block.open_sizes}
-            owner, name = self._owner(scope, _numbered(scopes))
-            if name not in owner._modules:
-                owner.add_module(name, _of_block(block, memory_limit, at))
+        numbered = _numbered(scopes)
+        for scope in scopes:  # in the order of the calls, but one that holds others before them
+            for each in (*(other for other in scopes if scope.startswith(f"{other}.")), scope):
+                at = {name: size for name, size in plan_at.items() if name in scopes[each].open_sizes}
+                owner, name = self._owner(each, numbered)
+                if name not in owner._modules:
+                    owner.add_module(name, _of_block(scopes[each], memory_limit, at))
 
     def _standing(self) -> list[torch.nn.Module | None]:
         """The modules that stand by now where those of the graph's names were made, the module itself first."""

@@ -65,7 +65,8 @@ def test_modules_mirror_the_calls_and_hold_the_parameters_by_name() -> None:
     module = tn.module(graph, seed=0)
     assert isinstance(module.blocks, torch.nn.ModuleList)
     assert len(module.blocks) == DEPTH
-    assert sorted(module.state_dict()) == sorted(leaf.name for leaf in graph.parameters)
+    assert list(module.state_dict()) == [leaf.name for leaf in graph.parameters]
+    assert [name for name, _ in module.named_children()] == ["embed", "blocks", "head"]
     assert sorted(name for name, _ in module.blocks[1].named_parameters()) == [
         "attention.K", "attention.Q", "mlp.W", "mlp.Z", "mlp.u",
     ]  # fmt: skip
