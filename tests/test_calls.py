@@ -191,6 +191,15 @@ def test_a_block_that_hands_a_tensor_through() -> None:
     np.testing.assert_array_equal(found[1], one)
 
 
+def test_results_of_a_call_that_nothing_needs_go() -> None:
+    parts = tn.layer("y[b] = 2 * x[b]\nz[b] = 3 * x[b] * W[b]", inputs="x", outputs="y z")
+    graph = tn.model(lambda x: parts(x, scope="a")[0], inputs="x[b]", b=3)
+    assert [call.results for call in graph.calls] == [("a.y",)]
+    for each in (graph, graph.flat):
+        assert tn.layer(str(each)) == each
+    np.testing.assert_array_equal(tn.compile(graph)({"a.W": np.ones(3)}, np.ones(3)), [2, 2, 2])
+
+
 def test_intermediate_results_of_blocks_are_outputs_by_their_scoped_names() -> None:
     graph = tn.model(lambda x: tower(("attention",))(x, scope="t"), inputs="x[b,i,c]", c=6)
     parameters, x = arrays_of(graph, 1)

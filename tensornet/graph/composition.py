@@ -189,10 +189,13 @@ class _Trace:
         return self.opened - set(self.bound)
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
-        """The finished graph; what was called without a scope is written out, the rest stays calls."""
+        """The finished graph; what was called without a scope is written out, the rest stays calls.
+
+        What the function called and made no use of goes.
+        """
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
         values = tuple(sorted(self.bound.items()))
-        calls = tuple(pending.applied(self.unifier, values) for pending in self._needed(outputs))
+        calls = tuple(pending.applied(self.unifier, values) for pending in self.calls)
         names = {
             name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
         }
@@ -205,15 +208,6 @@ class _Trace:
         ordered = called_last((leaf for leaf in leaves if leaf.name not in told), whole.calls)
         known = {leaf.name: leaf for leaf in leaves}
         return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))
-
-    def _needed(self, outputs: tuple[str, ...]) -> list[_Pending]:
-        """The calls that the outputs depend on: what the function called and made no use of goes."""
-        wanted, kept = set(outputs), list[_Pending]()
-        for call in reversed(self.calls):
-            if wanted.intersection(call.results):
-                wanted.update(call.operands)
-                kept.append(call)
-        return kept[::-1]
 
     # ---- calling a graph
 

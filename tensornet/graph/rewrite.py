@@ -45,10 +45,19 @@ def simplify(graph: Graph) -> Graph:
 
 
 def prune(graph: Graph) -> Graph:
-    """Drops the equations that no output needs; leaves stay, so that signatures do."""
+    """Drops what no output needs: equations, calls, and results of calls; leaves stay, so that signatures do."""
     needed = graph.needed()
-    kept = tuple(item for item in graph.body if needed.intersection(item.defines))
-    return graph if len(kept) == len(graph.body) else replace(graph, body=kept)
+    kept = tuple(_needed_of(item, needed) for item in graph.body if needed.intersection(item.defines))
+    return graph if kept == graph.body else replace(graph, body=kept)
+
+
+def _needed_of(item: Equation | Apply, needed: frozenset[str]) -> Equation | Apply:
+    """What an equation or a call defines that is needed."""
+    if isinstance(item, Equation) or needed.issuperset(item.results):
+        return item
+    pairs = zip(item.graph.outputs, item.results, strict=True)
+    outputs, results = zip(*(pair for pair in pairs if pair[1] in needed), strict=True)
+    return replace(item, graph=prune(replace(item.graph, outputs=outputs)), results=results)
 
 
 def between_calls(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
