@@ -227,6 +227,44 @@ def test_a_block_may_be_written_by_hand() -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), np.tanh(x @ parameters["a.W"].T) + 1)
 
 
+OPEN_INSIDE = """
+def step(x):
+    x[b,i]: input
+    a[b,i] = x[b,i] * V[i]
+    c[b,i] = tanh(a)
+    d[b,i] = c * c
+    e[b,i] = exp(d)
+    y[b,i] = e + x[b,i] / i
+
+n: 3
+i: 2*n
+x[b,n]: input
+z[b,i] = sum[n](x[b,n]) + index(i)
+first = step(z, scope='a')
+second = step(first, scope='b')
+"""
+
+
+def test_a_size_may_have_a_value_outside_of_a_block_alone() -> None:
+    graph = tn.layer(OPEN_INSIDE)
+    assert graph.open_sizes == ("b",)
+    assert tn.plan(graph, b=2).code.count("def ") == 2
+    parameters, x = {f"{scope}.V": np.arange(6.0) for scope in "ab"}, np.ones((2, 3))
+    expected = reference.run(graph, {**parameters, "x": x}, {"b": 2})["second"]
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected, atol=1e-12)
+
+
+def test_a_size_of_a_block_is_not_that_of_the_same_name_outside() -> None:
+    """Sizes seen at a call are looked at in the names of each block: here `n` is 9 inside, and 2 outside."""
+    text = "p[n] = index(n)\nq[n] = pad(p[n], n=(0,-5))\ny[b] = sum[n](x[b,n]) + sum[n](q[n])"
+    block = tn.layer(text, inputs="x[b,n]")
+    graph = tn.model(lambda x, last: (block(x, scope="cut"), last), inputs="x[b,m] last[n]")
+    found, _ = tn.compile(graph)({}, np.ones((1, 9)), np.zeros(2))
+    np.testing.assert_array_equal(found, [9 + 0 + 1 + 2 + 3])
+    with pytest.raises(ShapeError, match="-1"):
+        tn.compile(graph)({}, np.ones((1, 4)), np.zeros(9))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

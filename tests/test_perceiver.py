@@ -34,16 +34,17 @@ def test_published_counts(name: str, number: int) -> None:
     assert sum(row[2] for row in tn.parameter_table(graph)) == number
 
 
-def test_costs_are_read_off_the_formula() -> None:
+@pytest.mark.parametrize("heads", [1, 4])
+def test_costs_are_read_off_the_formula(heads: int) -> None:
     """§3.1: O(M·N·D) and O(L·N²·D), and nothing in M²."""
     M, N, D, C = (sympy.Symbol(name) for name in "MNDC")
     layers = {}
     for depth in (1, 2, 5):
         graph = models.perceiver(
-            None, C, N, D, depth, 4, 10, repeats=1, cross_attends=1, positions=None, cross_width="queries"
+            None, C, N, D, depth, heads, 10, repeats=1, cross_attends=1, positions=None, cross_width="queries"
         )
         b = sympy.Symbol("b")
-        cost = sympy.Poly(tn.flop_formula(graph) / b, M, N, D, C)
+        cost = sympy.Poly(tn.flop_formula(graph).subs("h", heads) / b, M, N, D, C)
         assert cost.degree(M) == 1
         assert cost.coeff_monomial(M * N * D) == 4  # scores and averages, 2 FLOPs each
         layers[depth] = cost.coeff_monomial(N**2 * D)

@@ -14,7 +14,7 @@ from .shape import Axis, Dim
 if TYPE_CHECKING:
     from .graph import Graph
 
-__all__ = ["Apply", "called_last", "names_of_blocks"]
+__all__ = ["Apply", "called_last", "names_of_blocks", "scoped", "shown_call"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Apply:
 
     def scoped(self, name: str) -> str:
         """What the caller calls a tensor of the block that is none of its inputs or outputs."""
-        return f"{self.scope}.{name}" if self.scope else name
+        return scoped(self.scope, name)
 
     def leaves(self) -> Iterator[Leaf]:
         """The parameters and constants of the block, as the caller has them."""
@@ -65,7 +65,7 @@ class Apply:
         Args:
             bound: the sizes that have a value in the caller.
         """
-        local = {name: size for name, size in self.graph.sizes if bound.get(name) != size}
+        local = self.graph.sizes_beside(bound)
         for result, output in zip(self.results, self.graph.outputs, strict=True):
             dims = self.graph.named[output]
             yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
@@ -77,8 +77,18 @@ class Apply:
 
     def shown(self, function: str) -> str:
         """The call as a line of text."""
-        given = [*self.operands, *([f"scope='{self.scope}'"] if self.scope else [])]
-        return f"{', '.join(self.results)} = {function}({', '.join(given)})"
+        return shown_call(self.results, function, self.operands, self.scope)
+
+
+def scoped(scope: str, name: str) -> str:
+    """A name under a scope, either of which may be empty."""
+    return f"{scope}.{name}" if scope and name else scope or name
+
+
+def shown_call(results: Iterable[str], function: str, operands: Iterable[str], scope: str) -> str:
+    """A call as a line of text."""
+    given = [*operands, *([f"scope='{scope}'"] if scope else [])]
+    return f"{', '.join(results)} = {function}({', '.join(given)})"
 
 
 def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> dict[T, str]:

@@ -20,10 +20,10 @@ from ..language.expression import (
 )
 from ..language.reading import parse_names, read_sizes
 from ..sizes import evaluate, is_name, product, put_in, size_names, symbol
-from .apply import Apply, called_last
+from .apply import Apply, called_last, scoped
 from .graph import Graph
 from .inlining import inlined
-from .instances import Sizes, instance, names_of_sizes
+from .instances import Sizes, instance, names_of_sizes, written_out
 from .leaves import Leaf
 from .rewrite import prune
 from .shape import Axis, Dim, dim_size
@@ -222,10 +222,10 @@ class _Trace:
         call = _Pending(graph, private, lead, tuple(each.name for each in tensors), scope)
         for leaf in graph.leaves:
             if leaf.kind != "input":
-                self.leaf(replace(leaf, name=call.scoped(leaf.name), dims=private.dims(leaf.dims)))
+                self.leaf(replace(leaf, name=scoped(scope, leaf.name), dims=private.dims(leaf.dims)))
         for output in graph.outputs:
-            call.results += (fresh(call.scoped(output), set(self.dims)),)
-            self._keep(call.results[-1], _written_out(private.dims(graph.named[output]), lead))
+            call.results += (fresh(scoped(scope, output), set(self.dims)),)
+            self._keep(call.results[-1], written_out(private.dims(graph.named[output]), lead))
         self.calls.append(call)
         return tuple(Tensor(name, self.dims[name], self) for name in call.results)
 
@@ -400,25 +400,12 @@ class _Pending:
     scope: str
     results: tuple[str, ...] = ()
 
-    def scoped(self, name: str) -> str:
-        return f"{self.scope}.{name}" if self.scope else name
-
     def applied(self, unifier: Unifier, values: Sizes) -> Apply:
         """The call, its block in the sizes of the model."""
         sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
         lead = None if self.lead is None else unifier.dims((self.lead,))[0]
         block = instance(self.graph, tuple(sorted(sizes.items())), values, lead)
         return Apply(block, self.operands, self.results, self.scope)
-
-
-def _written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:
-    """The dimensions, those that `...` stands for one by one."""
-    found: list[Dim] = []
-    for dim in dims:
-        found.extend(
-            ((axis,) for axis in lead) if lead is not None and dim[:1] and dim[0].name == ELLIPSIS else (dim,)
-        )
-    return tuple(found)
 
 
 def _axis_names(graph: Graph) -> set[str]:

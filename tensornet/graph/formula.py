@@ -69,12 +69,12 @@ def naive_flop_formula(graph: Graph) -> Any:
     """2 × the product of all axes of each contraction as it is written, all factors at once."""
     import sympy
 
-    graph, total = graph.flat, sympy.Integer(0)
-    for equation in graph.equations:
+    flat, total = graph.flat, sympy.Integer(0)
+    for equation in flat.own:
         for part in subexpressions(equation.right):
             if isinstance(part, Contraction):
-                total += _term_flops(part, graph)
-    return total
+                total += _term_flops(part, flat)
+    return sympy.sympify(evaluate(total, flat.sizes_beside(graph.bound)))
 
 
 def _term_flops(term: Contraction, graph: Graph) -> Any:

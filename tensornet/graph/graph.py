@@ -34,7 +34,7 @@ from ..operations.registering import pack, unpack
 from ..sizes import LARGEST, as_size, evaluate, show_size, size_names
 from .apply import Apply, called_last, names_of_blocks
 from .elaboration import rebuild
-from .inlining import inlined
+from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
@@ -137,19 +137,18 @@ class Graph:
                 for axis in dim:
                     self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
 
-    def check_at(self, sizes: Mapping[str, int]) -> None:
+    def check_at(self, sizes: Mapping[str, Any]) -> None:
         """Refuses values of open sizes at which a result has no size, or an index points outside.
 
         Args:
-            sizes: the values.
+            sizes: the values, in a block those of the caller.
 
         Raises:
             ShapeError: a dimension would be negative or no whole number, or a position is not there.
         """
-        for part in self.parts():
-            part._check_own_at({**self.bound, **part.bound, **sizes})
-
-    def _check_own_at(self, known: Mapping[str, Any]) -> None:
+        known = {**sizes, **self.bound}
+        for block in dict.fromkeys(call.graph for call in self.calls):
+            block.check_at(known)
         for equation in self.own:
             for dim in self.named[equation.name]:
                 for axis in dim:
@@ -188,6 +187,10 @@ class Graph:
     def bound(self) -> Mapping[str, Any]:
         """Name to value, an integer or a formula, for the sizes that have one."""
         return dict(self.sizes)
+
+    def sizes_beside(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """The sizes that have a value here, and none or another among those of `bound`."""
+        return {name: size for name, size in self.sizes if bound.get(name) != size}
 
     @property
     def own(self) -> tuple[Equation, ...]:
@@ -260,15 +263,10 @@ class Graph:
                 for axis in dim:
                     names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
         for equation in self.own:
-            local = set(axes_of_index(equation.left)) | {
-                axis for ref in references(equation.right) for axis in axes_of_index(ref.index)
-            }
+            names.update(spoken_sizes(equation))
             for part in subexpressions(equation.right):
-                match part:
-                    case Size(spoken):
-                        names |= {spoken} - local
-                    case Call(function, axes=over) if FUNCTIONS[function].axes == "made":
-                        names |= set(over) - local
+                if isinstance(part, Call) and FUNCTIONS[part.function].axes == "made":
+                    names |= set(part.axes) - equation.axes
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))
         for call in self.calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..language.expression import axes_of_index, fresh, references
+from ..language.expression import fresh
 from ..language.reading import read_sizes
 from ..sizes import put_in, size_names, symbol
 from .graph import Graph
@@ -38,7 +38,7 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
     marked = {name: symbol(name + _MARK) for name in outer}
     graph = make(**{name: put_in(size, marked) for name, size in given.items()})
     names = names_of_sizes(graph)
-    taken = {*outer, *names, *_axes(graph)}
+    taken = {*outer, *names}.union(*(equation.axes for equation in graph.own))
     moved = {each.name: symbol(name) for name, each in marked.items()}
     for name in outer:
         if name in names:
@@ -49,10 +49,3 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
     found = {name: put_in(formulas.get(name, symbol(name)), moved) for name in names}
     known = {found[name].name: value for name, value in values.items()}
     return instance(graph, tuple(sorted(found.items())), tuple(sorted(known.items())), None)
-
-
-def _axes(graph: Graph) -> set[str]:
-    """The names of axes in the equations of a graph."""
-    named = {axis for each in graph.own for axis in axes_of_index(each.left)}
-    read = (ref for each in graph.own for ref in references(each.right))
-    return named | {axis for ref in read for axis in axes_of_index(ref.index)}

@@ -16,14 +16,13 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     occurring,
-    references,
     relabel,
     rename_tensors,
     sized_by_name,
     subexpressions,
 )
 from ..sizes import evaluate, size_names, symbol
-from .apply import Apply
+from .apply import Apply, scoped
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -51,7 +50,7 @@ class _Inlining:
         self.body: list[Equation | Apply] = []
         self.taken = {leaf.name for leaf in graph.leaves}
         for item in graph.body:
-            self.taken.update((item.name,) if isinstance(item, Equation) else item.results)
+            self.taken.update(item.defines)
         self.meaning = {
             name: evaluate(symbol(name), graph.bound) for name in set(graph.bound) | _outer_sizes(graph)
         }
@@ -77,7 +76,7 @@ class _Inlining:
                 self._name(name, names, prefix)
             operands, results = ([names[each] for each in of] for of in (item.operands, item.results))
             call = replace(
-                item, operands=tuple(operands), results=tuple(results), scope=_joined(prefix, item.scope)
+                item, operands=tuple(operands), results=tuple(results), scope=scoped(prefix, item.scope)
             )
             if self.chosen(call):
                 self._open(call, dict(zip(item.results, results, strict=True)), names)
@@ -86,7 +85,7 @@ class _Inlining:
 
     def _name(self, name: str, names: dict[str, str], prefix: str) -> None:
         if name not in names:
-            names[name] = fresh(_joined(prefix, name), self.taken)
+            names[name] = fresh(scoped(prefix, name), self.taken)
             self.taken.add(names[name])
 
     def _open(self, call: Apply, results: Mapping[str, str], names: dict[str, str]) -> None:
@@ -106,7 +105,7 @@ class _Inlining:
             size = evaluate(symbol(name), block.bound)
             chosen = name
             if self.meaning.get(name, size) != size:
-                taken = set(self.meaning) | {axis for each in block.own for axis in _axes(each)}
+                taken = set(self.meaning) | {axis for each in block.own for axis in each.axes}
                 chosen = renamed[name] = fresh(name, taken)
             self.meaning[chosen] = size
             if name in block.bound and block.bound[name] != symbol(chosen):
@@ -130,20 +129,14 @@ def _outer_sizes(graph: Graph) -> set[str]:
 
 def spoken_sizes(equation: Equation) -> Iterator[str]:
     """The sizes that an equation speaks of and that are those of none of its axes."""
-    local = _axes(equation)
     for part in subexpressions(equation.right):
-        if isinstance(part, Size) and part.axis not in local:
+        if isinstance(part, Size) and part.axis not in equation.axes:
             yield part.axis
 
 
 def _by_name(graph: Graph) -> set[str]:
     """The axes that no tensor sizes in some equation of the graph."""
     return {name for equation in graph.own for name in sized_by_name(equation.right)}
-
-
-def _axes(equation: Equation) -> set[str]:
-    read = {axis for ref in references(equation.right) for axis in axes_of_index(ref.index)}
-    return read | set(axes_of_index(equation.left))
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
@@ -155,7 +148,3 @@ def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
         for entry in equation.left
     )
     return replace(equation, left=left, right=relabel(equation.right, names))
-
-
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix and name else prefix or name

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..language.equation import Equation
-from ..language.expression import axes_of_index, fresh, references, rename_tensors, sized_by_name
+from ..language.expression import ELLIPSIS, fresh, rename_tensors, sized_by_name
 from ..sizes import put_in, size_names, symbol
 from .apply import Apply
 from .elaboration import expand_ellipsis, expand_index
@@ -17,7 +17,7 @@ from .inlining import renamed_axes, spoken_sizes
 from .shape import Axis, Dim
 from .unify import Unifier
 
-__all__ = ["Sizes", "instance", "names_of_sizes"]
+__all__ = ["Sizes", "instance", "names_of_sizes", "written_out"]
 
 Sizes = tuple[tuple[str, Any], ...]
 """Names of sizes, and what they are: integers, or expressions in other names."""
@@ -42,6 +42,15 @@ def names_of_sizes(graph: Graph) -> set[str]:
     for equation in graph.own:
         names.update(sized_by_name(equation.right), spoken_sizes(equation))
     return names
+
+
+def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:
+    """Dimensions, those that `...` stands for one by one."""
+    found: list[Dim] = []
+    for dim in dims:
+        leading = lead is not None and dim[:1] and dim[0].name == ELLIPSIS
+        found.extend(((axis,) for axis in lead or ()) if leading else (dim,))
+    return tuple(found)
 
 
 class _Instance:
@@ -82,9 +91,7 @@ class _Instance:
 
     def _giving_way(self, graph: Graph, by_name: set[str], arriving: set[str]) -> dict[str, str]:
         """Other names for axes with a size of their own whose name is one of the caller's sizes."""
-        taken = arriving | {axis for each in graph.own for axis in axes_of_index(each.left)}
-        for equation in graph.own:
-            taken.update(axis for ref in references(equation.right) for axis in axes_of_index(ref.index))
+        taken = arriving.union(*(equation.axes for equation in graph.own))
         axes: dict[str, str] = {}
         for name in sorted(by_name & arriving):
             if self.sizes[name] != symbol(name):
@@ -94,21 +101,15 @@ class _Instance:
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Dimensions in the caller's sizes, `...` written out."""
-        found: list[Dim] = []
-        for dim in dims:
-            if self.lead is not None and dim and dim[0].name == "...":
-                found.extend((axis,) for axis in self.lead)
-            else:
-                found.append(tuple(Axis(axis.name, self._size(axis.size)) for axis in dim))
-        return tuple(found)
+        moved = tuple(tuple(Axis(axis.name, self._size(axis.size)) for axis in dim) for dim in dims)
+        return written_out(moved, self.lead)
 
     def _size(self, size: Any) -> Any:
         return put_in(size, self.sizes)
 
     def _equation(self, equation: Equation, put: Unifier) -> Equation:
         if self.lead is not None:
-            taken = {axis for ref in references(equation.right) for axis in axes_of_index(ref.index)}
-            taken |= set(axes_of_index(equation.left))
+            taken = set(equation.axes)
             names: list[str] = []
             for axis in self.lead:
                 names.append(fresh(axis.name, taken))

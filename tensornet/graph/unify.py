@@ -12,11 +12,9 @@ from ..language.expression import (
     Expression,
     Ref,
     Size,
-    axes_of_index,
     flat,
     fresh,
     occurring,
-    references,
     rename,
     transform,
 )
@@ -98,9 +96,7 @@ class Unifier:
             sizes: those of its axes, where they are known: an axis that is just as long as the size of its
                 name that comes in need not give way.
         """
-        local = set(axes_of_index(equation.left)) | {
-            axis for part in references(equation.right) for axis in axes_of_index(part.index)
-        }
+        local = equation.axes
         spoken = {
             name
             for name in occurring(equation.right) - local
@@ -111,7 +107,7 @@ class Unifier:
         arriving = {
             free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
         }
-        taken = local | arriving | spoken
+        taken = {*local, *arriving, *spoken}
         same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)}
         names: dict[str, str] = {}
         for axis in sorted((local & arriving) - same):

@@ -25,6 +25,7 @@ from .expression import (
     is_scalar,
     option_axes,
     product_of,
+    references,
     show,
     show_index,
     subexpressions,
@@ -43,6 +44,12 @@ class Equation:
     left: tuple[str | tuple[str, ...], ...]
     right: Expression
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    @functools.cached_property
+    def axes(self) -> frozenset[str]:
+        """The names of its axes: those on the left, and those that it reads tensors with."""
+        read = (axis for ref in references(self.right) for axis in axes_of_index(ref.index))
+        return frozenset((*axes_of_index(self.left), *read))
 
     @property
     def defines(self) -> tuple[str, ...]:

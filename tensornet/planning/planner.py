@@ -14,7 +14,7 @@ from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
 from ..graph.rewrite import between_calls, distribute, prune, simplify
 from ..operations.functions import Element
-from ..sizes import as_size, evaluate
+from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
 from .device import DeviceProfile, default_profile
 from .lowering import lower
@@ -109,11 +109,11 @@ def _lowered(
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps of a graph and of each block that it calls, in one of the ways of `_WAYS`."""
     rewritten, choose = _WAYS[way]
-    alike: dict[Graph, Graph] = {}
+    known, alike = {**values, **graph.bound}, dict[Graph, Graph]()
 
     def planned(block: Graph) -> Plan:
         block = alike.setdefault(in_numbers(block), block)
-        at = tuple((name, values[name]) for name in block.open_sizes)
+        at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
         return _function(bare(block), at, target, way)
 
     graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
@@ -123,7 +123,7 @@ def _lowered(
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
     """The steps of a graph, some of whose calls were written out, with costs in the sizes of the graph itself."""
-    local = {name: size for name, size in whole.sizes if graph.bound.get(name) != size}
+    local = whole.sizes_beside(graph.bound)
     for step in steps:
         known = isinstance(step, CallStep) or not local or isinstance(step.flop_formula, int)
         yield step if known else replace(step, flop_formula=evaluate(step.flop_formula, local))
@@ -211,6 +211,5 @@ def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
         >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
         160
     """
-    graph = graph.flat
     given = whole_sizes(graph, sizes)
     return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **given})

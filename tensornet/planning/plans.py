@@ -11,7 +11,7 @@ from typing import Any
 
 from ..documents import Part
 from ..errors import EquationError, TensornetError
-from ..graph.apply import names_of_blocks
+from ..graph.apply import names_of_blocks, scoped, shown_call
 from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
 from ..graph.graph import Graph
 from ..graph.shape import Axis
@@ -99,7 +99,7 @@ class CallStep:
         """The tensors that it reads, the parameters and then the constants of the block after the operands."""
         block = self.plan.graph
         held = (leaf.name for leaf in (*block.parameters, *block.constants))
-        return (*self.operands, *(f"{self.scope}.{name}" if self.scope else name for name in held))
+        return (*self.operands, *(scoped(self.scope, name) for name in held))
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -128,8 +128,7 @@ class CallStep:
 
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line, the block by its name."""
-        scope = [f"scope='{self.scope}'"] if self.scope else []
-        return f"{', '.join(self.results)} = {names[self.plan]}({', '.join([*self.operands, *scope])})"
+        return shown_call(self.results, names[self.plan], self.operands, self.scope)
 
 
 @dataclass(frozen=True)
