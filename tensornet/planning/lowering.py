@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -33,7 +33,9 @@ from ..language.expression import (
     occurring,
     option_axes,
     product_of,
+    references,
     scalar_value,
+    subexpressions,
     transform,
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
@@ -183,7 +185,8 @@ class _Lowering:
         self.values = {**values, **graph.bound}
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
-        self.asked_for = {*graph.outputs, *(name for call in graph.calls for name in call.operands)}
+        self.asked_for = frozenset(_asked_for(graph))
+        self.written: Layout = ()  # the order in which the equation at hand writes its axes
         self.numbered = (f"t{number}" for number in itertools.count(1))
         elements = of_leaves(graph)
         self.stored = {
@@ -194,9 +197,9 @@ class _Lowering:
 
     def equation(self, equation: Equation) -> None:
         scope = self.graph.scope(equation)
-        wanted = axes_of_index(equation.left) if equation.name in self.asked_for else None
+        self.written = axes_of_index(equation.left)
         start = len(self.steps)
-        value = self.lower(equation.right, scope, wanted)
+        value = self.lower(equation.right, scope, self.written if equation.name in self.asked_for else None)
         variable = value.ref.name
         if (
             len(self.steps) > start
@@ -637,12 +640,21 @@ class _Lowering:
         value = operand.value
         return operand if value is None else replace(operand, value=self.convert(value, element))
 
-    def _common_order(self, values: list[Value]) -> tuple[Entry, ...]:
-        """The order of the largest operand; grouped as it is if all are grouped so."""
+    def _common_order(self, values: Sequence[Value]) -> tuple[Entry, ...]:
+        """The order of a result made of some operands; theirs, grouped as they are, if they lie alike."""
         if len({each.ref.index for each in values}) == 1:
             return values[0].left
+        return self._order({axis for each in values for axis in each.layout}, values)
+
+    def _order(self, axes: set[str], values: Sequence[Value]) -> Layout:
+        """The order of a result of these axes: that of an operand that has all of them, the written one if
+        there is a choice; and as it is written where none has."""
+        whole = [each.layout for each in values if set(each.layout) == axes]
+        written = tuple(axis for axis in self.written if axis in axes)
+        if set(written) == axes and (not whole or written in whole):
+            return written
         by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
-        return ordered({axis for each in values for axis in each.layout}, *(each.layout for each in by_size))
+        return ordered(axes, *whole, *(each.layout for each in by_size))
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
         """A pointwise step of tensors at hand."""
@@ -699,10 +711,7 @@ class _Lowering:
         values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
         element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
         values = [self.convert(each, element) for each in values]
-        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
-        left = ordered(
-            {name for each in values for name in each.layout} | {axis}, *(v.layout for v in by_size)
-        )
+        left = self._order({axis, *(name for each in values for name in each.layout)}, values)
         sizes = {name: size for each in values for name, size in each.sizes.items()}
         sizes[axis] = scope_of(call, self.graph.named, self.graph.agree, self.graph.bound)[axis]
         right = replace(call, arguments=tuple(each.ref for each in values))
@@ -757,6 +766,17 @@ class _Lowering:
 
 
 # ---------------------------------------------------------------------------- small things
+
+
+def _asked_for(graph: Graph) -> Iterator[str]:
+    """The tensors that are best made in the order that is written: all but those that go into products alone."""
+    yield from graph.outputs
+    for call in graph.calls:
+        yield from call.operands
+    for equation in graph.own:
+        sums = (part for part in subexpressions(equation.right) if isinstance(part, Contraction) and part.summed)
+        factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
+        yield from Counter(ref.name for ref in references(equation.right)) - factors
 
 
 def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:
