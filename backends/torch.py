@@ -34,6 +34,7 @@ templates: Mapping[str, str] = {
     "permute": "{0}.permute({axes})",
     "contiguous": "{0}.contiguous()",
     "matmul": "torch.matmul({0}, {1})",
+    "linear": "torch.nn.functional.linear({0})",
     "whole_matmul": "whole_matmul({0}, {1})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",

@@ -79,7 +79,10 @@ def planned(
     """
     backend.check_device(device)
     dtype, profile = element_type(dtype), profile or profile_of(backend, device)
-    found = schedule(graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around)
+    spelled = frozenset(backend.templates)
+    found = schedule(
+        graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled
+    )
     return written(found, backend, around)
 
 

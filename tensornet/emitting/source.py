@@ -215,6 +215,10 @@ class _Writer(Speller):
         match step.equation.right:
             case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
                 return self.pair(a, b, step.arrangement, left)
+            case Call(_, (Contraction((Ref() as a, Ref() as b), _), Ref() as bias)) if (
+                step.arrangement is not None
+            ):
+                return self.linear(a, b, step.arrangement, bias)
             case Contraction((Ref() as ref,), summed) if summed:
                 return self.op(
                     "sum", self.atomic(ref), axes=tuple_source([str(n) for n in _positions(ref, summed)])
@@ -238,6 +242,8 @@ class _Writer(Speller):
     def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
         if way.kind == "multiply":
             return f"{self.aligned(a, left)} * {self.aligned(b, left)}"
+        if way.kind == "linear":
+            return self.linear(a, b, way)
         if way.kind == "dot":
             groups = [way.batch, way.summed]
             return self.op("vecdot", self.view(a, groups), self.view(b, groups))
@@ -251,6 +257,14 @@ class _Writer(Speller):
         if way.batch and not (rows and columns):
             text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
         return text
+
+    def linear(self, a: Ref, b: Ref, way: Arrangement, *bias: Ref) -> str:
+        """The product of a tensor with a matrix, and what is added to each row."""
+        *rows, columns = way.result
+        first, second = (b, a) if way.swapped else (a, b)
+        one = self.view(first, [*rows, way.summed])
+        two = self.view(second, [columns, way.summed])
+        return self.op("linear", ", ".join([one, two, *(self.view(each, [columns]) for each in bias)]))
 
     def _matrix(
         self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]

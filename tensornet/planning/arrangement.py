@@ -31,7 +31,8 @@ class Arrangement:
     """One way to contract a pair, with what it costs.
 
     Attributes:
-        kind: "matmul", "dot" (rows and columns empty) or "multiply" (nothing summed).
+        kind: "matmul", "linear" (a matrix product whose rows keep their dimensions, and to which a bias may be
+            added), "dot" (rows and columns empty) or "multiply" (nothing summed).
         swapped: whether the second tensor stands on the left of the product.
         batch, rows, columns, summed: the groups, each in the order used.
         result: the groups of the result as it comes out.

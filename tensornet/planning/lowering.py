@@ -41,10 +41,10 @@ from ..language.expression import (
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered
-from .device import DeviceProfile
 from .memory import with_frees
 from .plans import CallStep, Plan, Result, Step
 from .search import Choose, Order, Problem
+from .target import Target
 
 __all__ = ["lower"]
 
@@ -99,8 +99,7 @@ class _Operand:
 def lower(
     graph: Graph,
     values: Mapping[str, int],
-    profile: DeviceProfile,
-    itemsize: int,
+    target: Target,
     choose: Choose,
     planned: Callable[[Graph], Plan] | None = None,
     inside: bool = False,
@@ -110,13 +109,12 @@ def lower(
     Args:
         graph: the graph, rewritten as far as it should be.
         values: every open size, for costs.
-        profile: the device.
-        itemsize: bytes of one element.
+        target: what it is planned for.
         choose: orders an n-ary contraction.
         planned: plans a block that is called.
         inside: whether the graph is such a block, whose results go on being computed with.
     """
-    lowering = _Lowering(graph, values, profile, itemsize, choose)
+    lowering = _Lowering(graph, values, target, choose)
     for item in graph.body:
         if isinstance(item, Apply):
             assert planned is not None
@@ -178,10 +176,9 @@ class _Stored:
 
 
 class _Lowering:
-    def __init__(
-        self, graph: Graph, values: Mapping[str, int], profile: DeviceProfile, itemsize: int, choose: Choose
-    ) -> None:
-        self.graph, self.profile, self.itemsize, self.choose = graph, profile, itemsize, choose
+    def __init__(self, graph: Graph, values: Mapping[str, int], target: Target, choose: Choose) -> None:
+        self.graph, self.choose, self.spelled = graph, choose, target.spelled
+        self.profile, self.itemsize = target.profile, target.itemsize
         self.values = {**values, **graph.bound}
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
@@ -595,7 +592,30 @@ class _Lowering:
             return operands[0].value
         if adds:
             operands = self._exact_together(operands)
+            biased = self._biased(operands) if len(operands) == 2 else None
+            if biased is not None:
+                return biased
         return self.combine(_rule(call), lambda *each: replace(call, arguments=each), operands, conditions)
+
+    def _biased(self, terms: Sequence[_Operand]) -> Value | None:
+        """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""
+        values = [each.value for each in terms if each.value is not None and not each.before + each.after]
+        last = self.steps[-1] if self.steps else None
+        if "linear" not in self.spelled or len(values) < 2 or not isinstance(last, Step):
+            return None
+        made, bias = sorted(values, key=lambda each: each.ref.name != last.equation.name)
+        way = last.arrangement
+        if made.ref.name != last.equation.name or way is None or way.kind not in ("matmul", "linear"):
+            return None
+        if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
+            return None
+        if made.element is not bias.element or made.element.is_exact:
+            return None
+        right = Call("add", (last.equation.right, bias.ref))
+        moved = last.bytes + self.itemsize * self.count(bias.sizes, bias.layout)
+        equation, way = replace(last.equation, right=right), replace(way, kind="linear")
+        self.steps[-1] = replace(last, equation=equation, bytes=moved, arrangement=way)
+        return made
 
     def _exact_together(self, terms: list[_Operand]) -> list[_Operand]:
         """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
@@ -743,7 +763,8 @@ class _Lowering:
         """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
         made, asked = list(values), self._asked(order, len(values), wanted)
         for number, pair in enumerate(order):
-            way, a, b = pair.way, made[pair.first], made[pair.second]
+            a, b = made[pair.first], made[pair.second]
+            way = _linear(pair.way, a, b) if "linear" in self.spelled else pair.way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
             order_asked = asked.get(len(values) + number)
             if way.kind == "multiply" and order_asked is not None:
@@ -777,6 +798,19 @@ def _asked_for(graph: Graph) -> Iterator[str]:
         sums = (part for part in subexpressions(equation.right) if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
         yield from Counter(ref.name for ref in references(equation.right)) - factors
+
+
+def _linear(way: Arrangement, a: Value, b: Value) -> Arrangement:
+    """The same product, its rows left as they are where the first tensor has them before what is summed, and
+    the second is a matrix of columns and these, as weights are kept."""
+    if way.kind != "matmul" or way.batch or way.swapped or not (way.rows and way.columns):
+        return way
+    if a.element.is_exact:
+        return way
+    rows = [entry for entry in a.left if set(_names(entry)) & set(way.rows)]
+    if a.layout != (*axes_of_index(tuple(rows)), *way.summed) or b.layout != (*way.columns, *way.summed):
+        return way
+    return replace(way, kind="linear", result=(*map(_names, rows), way.columns))
 
 
 def _as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> _Stored:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from ..dtypes import itemsize
 from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
@@ -22,6 +21,7 @@ from .memory import peak_memory
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
+from .target import Target
 from .watching import counted, watched
 
 __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
@@ -43,15 +43,17 @@ def schedule(
     compare: bool,
     sizes: Mapping[str, int],
     around: frozenset[str] | None = None,
+    spelled: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan, its code not yet written.
 
     Args:
+        spelled: the operations that the backend has, of those that it need not have.
         around: scopes whose calls stay calls in any case, for blocks that run by themselves.
     """
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target(backend, device, dtype, profile)
+    target = Target(backend, device, dtype, profile, spelled)
     whole = (
         graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
     )
@@ -89,21 +91,6 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is planned for."""
-
-    backend: str
-    device: str
-    dtype: str
-    profile: DeviceProfile
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return itemsize(self.dtype)
-
-
 def _lowered(
     graph: Graph, values: Mapping[str, int], target: Target, way: str, inside: bool = False
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
@@ -118,7 +105,7 @@ def _lowered(
 
     graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
-    return lower(graph, values, target.profile, target.itemsize, counting, planned, inside)
+    return lower(graph, values, target, counting, planned, inside)
 
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
@@ -143,7 +130,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     """Every rewrite that pays at these sizes."""
 
     def cost(part: Graph) -> float:
-        steps, _ = lower(part, values, target.profile, target.itemsize, fastest)
+        steps, _ = lower(part, values, target, fastest)
         return sum(step.seconds for step in steps)
 
     return simplify(distribute(simplify(graph), cost))

@@ -437,7 +437,7 @@ def _read_step(part: Part, blocks: Sequence[Plan]) -> Step | CallStep:
 
 def _read_arrangement(part: Part) -> Arrangement:
     return Arrangement(
-        part["kind"].one_of("matmul", "dot", "multiply"),
+        part["kind"].one_of("matmul", "linear", "dot", "multiply"),
         part["swapped"].truth(),
         part["batch"].names(),
         part["rows"].names(),
