@@ -35,6 +35,7 @@ templates: Mapping[str, str] = {
     "contiguous": "{0}.contiguous()",
     "matmul": "torch.matmul({0}, {1})",
     "linear": "torch.nn.functional.linear({0})",
+    "scaled_dot_product_attention": "torch.nn.functional.scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "whole_matmul": "whole_matmul({0}, {1})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",

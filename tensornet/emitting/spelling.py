@@ -143,6 +143,30 @@ class Speller:
             text = self.op("reshape", text, shape=self.shape(shape))
         return text
 
+    def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+        layout = axes_of_index(ref.index)
+        own = [tuple(axis for axis in group if axis in layout) for group in groups]
+        text = self.view(ref, own, [n for n, group in enumerate(own) if not group])
+        if all(not part or part == group for part, group in zip(own, groups, strict=True)):
+            return text
+        sizes = self.label_sizes(ref)
+        ones = [sizes[axis] if axis in layout else 1 for group in groups for axis in group]
+        whole = [
+            self.sizes[axis] if part else 1 for part, group in zip(own, groups, strict=True) for axis in group
+        ]
+        text = self.op("reshape", text, shape=self.shape(ones))
+        text = self.op("broadcast", text, shape=self.shape(whole))
+        merged = [
+            product(self.sizes[axis] for axis in group) if part else 1
+            for part, group in zip(own, groups, strict=True)
+        ]
+        return self.op("reshape", text, shape=self.shape(merged))
+
+    def reshaped(self, text: str, left: Sequence[str | tuple[str, ...]]) -> str:
+        """A result with a dimension for each entry."""
+        return self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
+
     def _grouped(self, groups: Sequence[tuple[str, ...]], sizes: Mapping[str, Any]) -> str:
         return self.shape([product(sizes[axis] for axis in group) for group in groups])
 

@@ -490,7 +490,7 @@ class _Reader:
             raise self.no_method(node.func, name.rpartition(DOT)[2])
         if name == "sum":
             return self.sum(node, axes)
-        if name not in FUNCTIONS:
+        if name not in FUNCTIONS or FUNCTIONS[name].means:
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
         if FUNCTIONS[name].of_axis_alone:

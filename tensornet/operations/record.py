@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..planning.lowering import Value
     from .services import Device, Left, Lowering, Writer
 
-__all__ = ["Element", "Function"]
+__all__ = ["Element", "Function", "Meaning"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
@@ -49,6 +49,24 @@ class Element(IntEnum):
     def is_position(self) -> bool:
         """Whether these are integers."""
         return self in (Element.SHORT, Element.WHOLE)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """An equation that a kernel computes.
+
+    Attributes:
+        text: the equation. Its tensors stand for any part of a program, names without axes for numbers, and
+            each axis for all axes that occur in the same tensors.
+        operands: what the kernel takes, of those names; the tensors in the order of the text if nothing is said.
+        options: the options that it is called with.
+        holds: whether the numbers are such that the kernel computes the same.
+    """
+
+    text: str
+    operands: tuple[str, ...] = ()
+    options: tuple[tuple[str, float], ...] = ()
+    holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -111,6 +129,7 @@ class Function:
 
         passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
+        means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
         lowered: how it becomes steps, where that takes more than one.
         spelled: how a step of it becomes source, where no template says it all.
@@ -150,6 +169,7 @@ class Function:
     random: bool = False
 
     passes: tuple[float, float] = (1.0, 1.0)
+    means: tuple[Meaning, ...] = ()
     affine: bool = False
     lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)
     spelled: Callable[[Writer, Call, Left], str] | None = field(default=None, compare=False)

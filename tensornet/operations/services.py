@@ -5,7 +5,7 @@ Records stand below the rooms that answer, so these are protocols, and the types
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class Device(Protocol):
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
 
+    def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
+
 
 class Lowering(Protocol):
     """Who turns calls into steps; `planning.lowering`."""
@@ -42,6 +45,43 @@ class Lowering(Protocol):
     def convert(self, value: Value, element: Element) -> Value:
         """The value with elements of another kind."""
 
+    def within(self, call: Call, scope: Scope) -> Scope:
+        """The scope inside of a call that runs over axes, these included."""
+
+    def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
+        """The number of positions along some axes, in open sizes."""
+
+    def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
+        """The number of positions along some axes, at the sizes planned for."""
+
+    def offers(self, value: Value, groups: Sequence[tuple[str, ...]]) -> bool:
+        """Whether a value has a dimension for each group, the last innermost, without a copy."""
+
+    def grouped(self, value: Value, groups: Sequence[tuple[str, ...]]) -> Value:
+        """The value, copied where it does not offer the groups."""
+
+    def emit(
+        self,
+        left: Left,
+        right: Expression,
+        operands: Sequence[Value],
+        sizes: Mapping[str, Any],
+        element: Element,
+        arrangement: None = None,
+        *,
+        seconds: float | None = None,
+        flops: Any = 0,
+    ) -> Value:
+        """Adds a step; returns its result."""
+
+    @property
+    def profile(self) -> Device:
+        """The device."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
 
 class Writer(Protocol):
     """Who writes a step as source; `emitting.source`."""
@@ -51,6 +91,15 @@ class Writer(Protocol):
 
     def render(self, expression: Expression, left: Left) -> str:
         """An operand, or a pointwise expression of operands, aligned to the result."""
+
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
+        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
+
+    def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+
+    def reshaped(self, text: str, left: Left) -> str:
+        """A result with a dimension for each entry."""
 
     def atomic(self, ref: Ref) -> str:
         """An operand with one dimension for each axis, in the order it lies in."""

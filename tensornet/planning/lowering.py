@@ -40,7 +40,7 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
-from .arrangement import Arrangement, Layout, flatten, ordered
+from .arrangement import Arrangement, Layout, flatten, ordered, view_order
 from .memory import with_frees
 from .plans import CallStep, Plan, Result, Step
 from .search import Choose, Order, Problem
@@ -257,6 +257,10 @@ class _Lowering:
         """The number of positions along some axes, at the sizes planned for."""
         return int(product(self._known(sizes[axis]) for axis in axes))
 
+    def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
+        """The number of positions along some axes, in open sizes."""
+        return product(sizes[axis] for axis in axes)
+
     def _known(self, size: Any) -> int:
         value = evaluate(size, self.values)
         if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
@@ -276,26 +280,27 @@ class _Lowering:
         sizes: Mapping[str, Any],
         element: Element,
         arrangement: Arrangement | None = None,
-        flops: bool = False,
+        *,
+        seconds: float | None = None,
+        flops: Any = 0,
     ) -> Value:
-        """Adds a step; returns its result."""
+        """Adds a step; returns its result. It takes the time of its arrangement, or what its function does."""
         name = next(name for name in self.numbered if name not in self.taken)
         axes = axes_of_index(left)
         everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))
         known = {axis: size for each in operands for axis, size in each.sizes.items()} | dict(sizes)
         elements = self.count(known, axes)
         moved = self.itemsize * (elements + sum(self.count(each.sizes, each.layout) for each in operands))
-        seconds = (
-            arrangement.seconds
-            if arrangement is not None
-            else self._seconds(right, operands, moved, self.itemsize * elements)
-        )
+        if arrangement is not None:
+            seconds, flops = arrangement.seconds, 2 * self.positions(known, tuple(everything))
+        elif seconds is None:
+            seconds = self._seconds(right, operands, moved, self.itemsize * elements)
         self.steps.append(
             Step(
                 Equation(name, left, right),
                 tuple(Axis(axis, self.open(known[axis])) for axis in everything),
-                2 * self.count(known, tuple(everything)) if flops else 0,
-                2 * product(known[axis] for axis in everything) if flops else 0,
+                self._known(flops) if flops else 0,
+                flops,
                 moved,
                 seconds,
                 element,
@@ -325,6 +330,15 @@ class _Lowering:
         if value.ref.index == left:
             return value
         return self.emit(left, value.ref, [value], value.sizes, value.element)
+
+    def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
+        """Whether a value has a dimension for each group, the last innermost, without a copy."""
+        order = view_order(value.layout, tuple(groups))
+        return order is not None and (not groups[-1] or order[-1] == len(groups) - 1)
+
+    def grouped(self, value: Value, groups: Sequence[Layout]) -> Value:
+        """The value, copied where it does not offer the groups."""
+        return value if self.offers(value, groups) else self.reorder(value, flatten(tuple(groups)))
 
     def _ungrouped(self, value: Value) -> Value:
         """The value with a dimension for each axis, for a step that changes the size of one."""
@@ -427,6 +441,10 @@ class _Lowering:
         """The scope inside a binder."""
         found = scope_of(expression, self.graph.named, self.graph.agree, self.graph.bound)
         return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
+
+    def within(self, call: Call, scope: Scope) -> Scope:
+        """The scope inside of a call that runs over axes, these included."""
+        return self.inner(Contraction(call.arguments), scope)
 
     # ---- contractions
 
@@ -770,7 +788,7 @@ class _Lowering:
             if way.kind == "multiply" and order_asked is not None:
                 left = ordered(flatten(way.result), order_asked)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
-            made.append(self.emit(left, right, [a, b], sizes, a.element, way, True))
+            made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
 
     def _asked(self, order: Order, count: int, wanted: Layout | None) -> dict[int, Layout]:
@@ -795,7 +813,9 @@ def _asked_for(graph: Graph) -> Iterator[str]:
     for call in graph.calls:
         yield from call.operands
     for equation in graph.own:
-        sums = (part for part in subexpressions(equation.right) if isinstance(part, Contraction) and part.summed)
+        sums = (
+            part for part in subexpressions(equation.right) if isinstance(part, Contraction) and part.summed
+        )
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
         yield from Counter(ref.name for ref in references(equation.right)) - factors
 

@@ -11,10 +11,11 @@ from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
-from ..graph.rewrite import between_calls, distribute, prune, simplify
+from ..graph.rewrite import between_calls, distribute, prune, share, simplify
 from ..operations.functions import Element
 from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
+from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower
 from .memory import peak_memory
@@ -133,7 +134,11 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         steps, _ = lower(part, values, target, fastest)
         return sum(step.seconds for step in steps)
 
-    return simplify(distribute(simplify(graph), cost))
+    def best(part: Graph) -> Graph:
+        return simplify(distribute(simplify(part), cost))
+
+    covered = cover(share(prune(graph)), lambda part: cost(best(part)), target.spelled, values)
+    return best(covered)
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {

@@ -1,0 +1,158 @@
+"""Kernels: operations that compute at once what several equations say; the planner puts them in their place."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from .record import Element, Function, Meaning
+
+if TYPE_CHECKING:
+    from ..graph.shape import Scope
+    from ..language.expression import Call, Ref
+    from ..planning.lowering import Value
+    from .services import Left, Lowering, Writer
+
+__all__ = ["ROWS"]
+
+Groups = tuple[tuple[str, ...], ...]
+
+HIDDEN = -1e20
+"""A score from here down leaves nothing of a weight, whatever is added to it."""
+
+
+def _hidden(numbers: Mapping[str, Any]) -> bool:
+    """Whether a hidden score is as good as one that is added to: -1e30 + s is -1e30."""
+    value = numbers["hidden"]
+    return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
+
+
+def _meanings() -> Iterator[Meaning]:
+    """Attention whose scores are as they are, have something added, or are hidden in part; dropped out or not."""
+    score = "scale * q[b,i,d] * k[b,j,d]"
+    of_scores = (
+        Meaning(score, ("q", "k", "v")),
+        Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask")),
+        Meaning(f"where(index(i) >= index(j), {score}, hidden)", ("q", "k", "v"), (("causal", 1),), _hidden),
+        Meaning(f"where(see[b,i,j], {score}, hidden)", ("q", "k", "v", "where(see, 0, hidden)"), (), _hidden),
+    )
+    for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
+        weighted = weights.format(f"softmax[j]({scores.text})")
+        yield replace(scores, text=f"y[b,i,f] = {weighted} * v[b,j,f]")
+
+
+# ---------------------------------------------------------------------------- as steps and as source
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axes of attention: `shared` by all operands, of the `queries` and the `keys`, `inner` ones that scores
+    are summed over, and the `channels` of a value."""
+
+    shared: tuple[str, ...]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    inner: tuple[str, ...]
+    channels: tuple[str, ...]
+
+    @staticmethod
+    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str]) -> _Axes:
+        """Told by which of the operands have each."""
+        return _Axes(
+            tuple(axis for axis in q if axis in k and axis in v),
+            tuple(axis for axis in q if axis not in k),
+            tuple(axis for axis in k if axis in v and axis not in q),
+            tuple(axis for axis in q if axis in k and axis not in v),
+            tuple(axis for axis in v if axis not in k),
+        )
+
+    def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
+        """The four dimensions of each operand, the last of the shared axes as heads."""
+        batch, head = self.split(heads)
+        return (
+            (batch, head, self.queries, self.inner),
+            (batch, head, self.keys, self.inner),
+            (batch, head, self.keys, self.channels),
+        )
+
+    def split(self, heads: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Batch and heads."""
+        at = len(self.shared) - heads
+        return self.shared[:at], self.shared[at:]
+
+
+def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """Each operand as four dimensions: batch, heads, positions and channels; what is added to scores beside."""
+    scope = lowering.within(call, scope)
+    values = [lowering.lower(each, scope, None) for each in call.arguments]
+    element = max(Element.WIDE, *(each.element for each in values))
+    values = [lowering.convert(each, element) for each in values]
+    three, mask = values[:3], values[3:]
+    axes = _Axes.of(*(each.layout for each in three))
+
+    def copies(heads: int) -> tuple[int, int]:
+        pairs = zip(three, axes.operands(heads), strict=True)
+        return sum(not lowering.offers(each, groups) for each, groups in pairs), abs(heads - 1)
+
+    heads = min(range(len(axes.shared) + 1 if axes.queries else 1), key=copies)
+    three = [lowering.grouped(each, groups) for each, groups in zip(three, axes.operands(heads), strict=True)]
+    batch, head = axes.split(heads)
+    scores = (batch, head, axes.queries, axes.keys)
+    added = [
+        lowering.grouped(each, [tuple(axis for axis in group if axis in each.layout) for group in scores])
+        for each in mask
+    ]
+    left = tuple(
+        group[0] if len(group) == 1 else group
+        for group in (batch, axes.queries, head, axes.channels)
+        if group
+    )
+    sizes = {axis: size for each in three for axis, size in each.sizes.items()}
+    right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
+    shared, queries, keys, inner, channels = (lowering.count(sizes, group) for group in astuple(axes))
+    profile, size = lowering.profile, lowering.itemsize
+    seconds = sum(profile.matmul(shared, queries, depth, keys, size) for depth in (inner, channels))
+    seconds += profile.pointwise(2.0 * size * shared * queries * keys * (1 if inner == channels else 4), 0.0)
+    flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.queries, *axes.keys))
+    flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
+    return lowering.emit(left, right, [*three, *added], sizes, element, seconds=seconds, flops=flops)
+
+
+def _spell(writer: Writer, call: Call, left: Left) -> str:
+    """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
+    q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
+    axes = _Axes.of(*(writer.layout(each) for each in (q, k, v)))
+    flat = [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
+    shared = tuple(axis for axis in flat if axis in axes.shared)
+    heads = len(shared) - next((n for n, axis in enumerate(flat) if axis in axes.queries), len(shared))
+    axes = replace(axes, shared=shared)
+    three = [
+        writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+        for ref, groups in zip((q, k, v), axes.operands(heads), strict=True)
+    ]
+    batch, head = axes.split(heads)
+    settings = writer.options(call)
+    more = [f"attn_mask={writer.broadcast(each, (batch, head, axes.queries, axes.keys))}" for each in mask]
+    more += [f"dropout_p={settings['rate']} if training else 0.0"] if settings["rate"] != "0.0" else []
+    more += ["is_causal=True"] if settings["causal"] != "0" else []
+    text = writer.op(call.function, *three, more=", ".join([*more, f"scale={settings['scale']}"]))
+    text = writer.op("permute", text, axes="(0, 2, 1, 3)")
+    return text if all((batch, axes.queries, head, axes.channels)) else writer.reshaped(text, left)
+
+
+ROWS = (
+    Function(
+        "scaled_dot_product_attention",
+        "softmax[j](scale · q·k + mask) · v",
+        "removed",
+        arity=(3, 4),
+        options=(("scale", 1.0), ("rate", 0.0), ("causal", 0)),
+        yields="real",
+        complex="refused",
+        means=tuple(_meanings()),
+        lowered=_lower,
+        spelled=_spell,
+    ),
+)

@@ -1,0 +1,419 @@
+"""Covering equations with kernels: regions that one operation of the backend computes become a call of it.
+
+A kernel says in the equation language what it computes. Its tensors stand for any part of a program, and
+each of its axes for all axes that occur in the same tensors: one for `b` may be a batch, or a batch, windows
+and heads, or nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ..graph.graph import Graph
+from ..graph.rewrite import Draft
+from ..graph.shape import Scope, scope_of, size_expression
+from ..language.equation import Equation, einstein
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    flat,
+    free_axes,
+    fresh,
+    is_scalar,
+    occurring,
+    product_of,
+    references,
+    relabel,
+    rename,
+    scalar_value,
+    sized_by_name,
+    subexpressions,
+    sum_of,
+    transform,
+)
+from ..language.reading import parse_block
+from ..operations.functions import FUNCTIONS, Function
+from ..operations.record import Meaning
+from ..sizes import evaluate, product
+
+__all__ = ["cover"]
+
+Cost: TypeAlias = "Callable[[Graph], float]"
+
+
+def cover(graph: Graph, cost: Cost, spelled: frozenset[str], values: Mapping[str, int]) -> Graph:
+    """The graph with kernels in the place of what they compute, wherever `cost` says that this pays.
+
+    Args:
+        graph: the graph.
+        cost: the expected seconds of a graph; it is asked about a region and what makes its operands.
+        spelled: the operations that the backend has.
+        values: every open size.
+    """
+    kernels = [row for row in FUNCTIONS.values() if row.means and row.name in spelled]
+    if not kernels:
+        return graph
+    draft = Draft(graph)
+    for name in [equation.name for equation in graph.equations]:
+        for found in _covers(draft, draft[name], kernels, values) if name in draft else ():
+            before, after = _beside(draft, found)
+            if cost(draft.part(*after)) < cost(draft.part(*before)):
+                draft.put(found.equation)
+                break
+    return draft.finished()
+
+
+@dataclass(frozen=True)
+class _Cover:
+    """An equation with a kernel in it, in the place of some equations, itself the last of them."""
+
+    equation: Equation
+    region: tuple[Equation, ...]
+
+
+def _covers(
+    draft: Draft, equation: Equation, kernels: Sequence[Function], values: Mapping[str, int]
+) -> Iterator[_Cover]:
+    """The best way to put each kernel into an equation."""
+    parts = (part for part in subexpressions(equation.right) if isinstance(part, Contraction | Call))
+    heads = [part for part in parts if not is_scalar(part)]
+    for kernel in kernels:
+        for meaning, head in itertools.product(kernel.means, heads):
+            search = _Search(draft, equation, _pattern(meaning), values)
+            ways = (found for found in search.whole(head) if meaning.holds(found.numbers))
+            found = min(ways, key=search.elements, default=None)
+            if found is not None:
+                right = _put(equation.right, head, search.call(kernel, meaning, found))
+                yield _Cover(replace(equation, right=right), (*search.region(found), equation))
+
+
+def _beside(draft: Draft, found: _Cover) -> tuple[list[Equation], list[Equation]]:
+    """The region as it is and covered, both with the equations that make its operands and serve it alone."""
+    inside = {equation.name for equation in found.region}
+    made: dict[str, Equation] = {}
+    for equation in found.region:
+        for ref in references(equation.right):
+            if ref.name in draft and ref.name not in inside:
+                reader = draft.only_reader(ref.name)
+                if reader is not None and reader.name in inside:
+                    made[ref.name] = draft[ref.name]
+    return [*made.values(), *found.region], [*made.values(), found.equation]
+
+
+def _put(expression: Expression, head: Expression, instead: Expression) -> Expression:
+    if expression is head:
+        return instead
+    return transform(expression, lambda part: _put(part, head, instead))
+
+
+# ---------------------------------------------------------------------------- patterns
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """What a kernel computes, read.
+
+    Attributes:
+        expression: the right side of its equation.
+        operands: what the kernel takes.
+        holders: the tensors that hold each axis, of those that are multiplied.
+        inner: the axes that the result has not.
+        loose: the tensors that are not multiplied; they may lack axes.
+    """
+
+    expression: Expression
+    operands: tuple[Expression, ...]
+    holders: Mapping[str, frozenset[str]]
+    inner: tuple[str, ...]
+    loose: frozenset[str]
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(meaning: Meaning) -> _Pattern:
+    (equation,) = parse_block(meaning.text)
+    assert isinstance(equation, Equation)
+    right = einstein(equation).right
+    tensors = [ref for ref in references(right) if ref.index]
+    multiplied = {
+        factor.name
+        for part in subexpressions(right)
+        if isinstance(part, Contraction)
+        for factor in part.factors
+        if isinstance(factor, Ref)
+    }
+    strict = [ref for ref in tensors if ref.name in multiplied]
+    holders = {
+        axis: frozenset(ref.name for ref in strict if axis in ref.index)
+        for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
+    }
+    read = tuple(map(_expression, meaning.operands)) or tuple(dict.fromkeys(tensors))
+    inner = tuple(axis for axis in holders if axis not in axes_of_index(equation.left))
+    return _Pattern(right, read, holders, inner, frozenset(ref.name for ref in tensors) - multiplied)
+
+
+def _expression(text: str) -> Expression:
+    (equation,) = parse_block(f"y = {text}")
+    assert isinstance(equation, Equation)
+    return equation.right
+
+
+# ---------------------------------------------------------------------------- search
+
+
+@dataclass(frozen=True)
+class _Found:
+    """How far a pattern is found.
+
+    Attributes:
+        bound: the expression for each name in the pattern, tensors and numbers.
+        runs: axes of the pattern that a sum or a function runs over, each with those of the program.
+        looked: the equations that were looked through.
+        beside: the factors that stand beside the kernel in its product, and the sums that remain.
+    """
+
+    bound: Mapping[str, Expression] = field(default_factory=dict)
+    runs: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = ()
+    looked: tuple[str, ...] = ()
+    beside: tuple[tuple[Expression, ...], frozenset[str]] = ((), frozenset())
+
+    def binding(self, name: str, expression: Expression) -> _Found | None:
+        """With a name of the pattern bound; nothing where it is something else already."""
+        if self.bound.get(name, expression) != expression:
+            return None
+        return replace(self, bound={**self.bound, name: expression})
+
+    @property
+    def numbers(self) -> dict[str, int | float | complex | None]:
+        """The values of the numbers; nothing for one that speaks of an open size."""
+        return {name: scalar_value(each) for name, each in self.bound.items() if is_scalar(each)}
+
+    def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
+        return replace(self, runs=(*self.runs, (pattern, axes)))
+
+
+class _Search:
+    """Looks for one pattern in one equation, through what is computed for it alone."""
+
+    def __init__(
+        self, draft: Draft, equation: Equation, pattern: _Pattern, values: Mapping[str, int]
+    ) -> None:
+        self.draft, self.graph, self.pattern = draft, draft.graph, pattern
+        self.values = {**values, **self.graph.bound}
+        self.seen: dict[Ref, Expression | None] = {}
+        self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
+
+    def whole(self, head: Expression) -> Iterator[_Found]:
+        """Every way in which the pattern is an expression, or, a product, some factors of one."""
+        pattern, start = self.pattern.expression, _Found()
+        if isinstance(pattern, Contraction) and isinstance(head, Contraction):
+            ways = self._product(pattern, head, start, outermost=True)
+        else:
+            ways = self._match(pattern, head, start)
+        return (found for found in ways if self._groups(found) is not None)
+
+    # ---- the pattern, part by part
+
+    def _match(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
+        match pattern:
+            case Ref(name, index):
+                bound = found.binding(name, part) if is_scalar(part) is not bool(index) else None
+                yield from () if bound is None else (bound,)
+                return
+            case _ if is_scalar(pattern):
+                if is_scalar(part) and scalar_value(part) == scalar_value(pattern):
+                    yield found
+                return
+        part, found = self._look(part, found)
+        match pattern, part:
+            case Contraction(), _:
+                product = part if isinstance(part, Contraction) else Contraction((part,), ())
+                yield from self._product(pattern, product, found)
+            case Call("add"), Call("add"):
+                yield from self._sum(pattern, part, found)
+            case Call(function, arguments), Call() if (
+                part.function == function
+                and len(part.arguments) == len(arguments)
+                and part.options == pattern.options
+            ):
+                found = found.running(pattern.axes, frozenset(part.axes)) if pattern.axes else found
+                yield from self._all(tuple(zip(arguments, part.arguments, strict=True)), found)
+
+    def _all(self, pairs: Sequence[tuple[Expression, Expression]], found: _Found) -> Iterator[_Found]:
+        """Every way in which each pattern is the part beside it."""
+        if not pairs:
+            yield found
+            return
+        for each in self._match(*pairs[0], found):
+            yield from self._all(pairs[1:], each)
+
+    def _sum(self, pattern: Call, part: Call, found: _Found) -> Iterator[_Found]:
+        """Terms in any order; a tensor of the pattern takes all that the others leave."""
+        whole = [term for term in pattern.arguments if not isinstance(term, Ref)]
+        rest = [term for term in pattern.arguments if isinstance(term, Ref)]
+        for chosen in itertools.permutations(range(len(part.arguments)), len(whole)):
+            left = [term for n, term in enumerate(part.arguments) if n not in chosen]
+            if len(rest) > 1 or bool(rest) is not bool(left):
+                continue
+            pairs: list[tuple[Expression, Expression]] = []
+            pairs += zip(whole, (part.arguments[n] for n in chosen), strict=True)
+            pairs += [(term, sum_of(left)) for term in rest]
+            yield from self._all(pairs, found)
+
+    def _product(
+        self, pattern: Contraction, part: Contraction, found: _Found, outermost: bool = False
+    ) -> Iterator[_Found]:
+        """Factors in any order; a tensor of the pattern may be the product of several."""
+        named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
+        numbers = [factor for factor in named if not factor.index]
+        tensors: list[Expression] = [factor for factor in named if factor.index]
+        whole: list[Expression] = [factor for factor in pattern.factors if not isinstance(factor, Ref)]
+        scalars = [factor for factor in part.factors if is_scalar(factor)]
+        factors = [factor for factor in part.factors if not is_scalar(factor)]
+        if scalars and not numbers and not outermost:
+            return
+        if numbers:
+            scope = scope_of(replace(part, summed=()), self.graph.dims, self.graph.agree, self.graph.bound)
+            told = [self._number(each, scope) for each in scalars]
+            for number in numbers:
+                found = replace(found, bound={**found.bound, number.name: product_of(told or [Literal(1)])})
+        places = [*range(len(tensors)), *([-1] if outermost else [])]
+        for chosen in itertools.permutations(range(len(factors)), len(whole)):
+            left = [factor for n, factor in enumerate(factors) if n not in chosen]
+            pairs = [*zip(whole, (factors[n] for n in chosen), strict=True)]
+            for assigned in itertools.product(places, repeat=len(left)):
+                if not set(range(len(tensors))) <= set(assigned):
+                    continue
+                groups = [[f for f, to in zip(left, assigned, strict=True) if to == n] for n in places]
+                held = [*groups, [each for _, each in pairs]]
+                own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
+                remaining = frozenset(part.summed) - frozenset().union(*own)
+                bound: list[tuple[Expression, Expression]] = [
+                    (tensor, contraction(tuple(group), tuple(sorted(sums)), part.place))
+                    for tensor, group, sums in zip(tensors, groups, own, strict=False)
+                ]
+                if outermost:
+                    beside = (*(() if numbers else scalars), *groups[-1])
+                    begun = replace(found, beside=(tuple(beside), remaining))
+                else:
+                    begun = found.running(pattern.summed, remaining)
+                yield from self._all([*pairs, *bound], begun)
+
+    def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
+        """The sums over axes that only the factors in one place have."""
+        others = {
+            axis for n, group in enumerate(held) if n != at for each in group for axis in free_axes(each)
+        }
+        own = {axis for each in held[at] for axis in free_axes(each)}
+        return frozenset(axis for axis in summed if axis in own - others)
+
+    def _number(self, expression: Expression, scope: Scope) -> Expression:
+        """A number, with the sizes it speaks of put in."""
+        if isinstance(expression, Size):
+            return size_expression(evaluate(scope[expression.axis], self.graph.bound))
+        return transform(expression, lambda each: self._number(each, scope))
+
+    # ---- through names
+
+    def _look(self, part: Expression, found: _Found) -> tuple[Expression, _Found]:
+        """What a name stands for, if it is computed for this alone; under the axis names of the reference."""
+        if not isinstance(part, Ref):
+            return part, found
+        if part not in self.seen:
+            self.seen[part] = self._seen(part)
+        behind = self.seen[part]
+        if behind is None:
+            return part, found
+        return self._look(behind, replace(found, looked=(part.name, *found.looked)))
+
+    def _seen(self, ref: Ref) -> Expression | None:
+        if ref.name not in self.draft or self.draft.only_reader(ref.name) is None:
+            return None
+        producer, names = self.draft[ref.name], dict[str, str]()
+        for made, read in zip(producer.left, ref.index, strict=True):
+            match made, read:
+                case str(), str():
+                    names[made] = read
+                case tuple(), tuple() if len(made) == len(read):
+                    names.update(zip(made, read, strict=True))
+                case _:
+                    return None
+        right = producer.right
+        apart = {axis: "" for axis in occurring(right) - set(free_axes(right)) if axis in self.taken}
+        for axis in sorted(apart):
+            apart[axis] = fresh(axis, self.taken | occurring(right) | set(self.graph.bound))
+            self.taken.add(apart[axis])
+        changed = {old for old, new in {**names, **apart}.items() if old != new}
+        if len(set(names.values())) < len(names) or changed & sized_by_name(right):
+            return None
+        self.taken |= occurring(right) | set(names.values())
+        return rename(relabel(right, apart) if apart else right, names)
+
+    # ---- what was found
+
+    def _groups(self, found: _Found) -> dict[str, tuple[str, ...]] | None:
+        """The axes of the program for each of the pattern; nothing if they do not agree."""
+        pattern = self.pattern
+        axes = {name: free_axes(each) for name, each in found.bound.items()}
+        groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
+        of = {holders: axis for axis, holders in pattern.holders.items()}
+        strict = [name for name in axes if name not in pattern.loose]
+        for axis in dict.fromkeys(axis for name in strict for axis in axes[name]):
+            of_axis = of.get(frozenset(name for name in strict if axis in axes[name]))
+            if of_axis is None:
+                return None
+            groups[of_axis] = (*groups[of_axis], axis)
+        for run, told in found.runs:
+            if not told or told != {axis for each in run for axis in groups[each]}:
+                return None
+        if isinstance(pattern.expression, Contraction):
+            beside = {axis for each in found.beside[0] for axis in free_axes(each)}
+            summed = {axis for each in pattern.expression.summed for axis in groups[each]}
+            if not summed or not summed <= found.beside[1] - beside:
+                return None
+        for name in pattern.loose & set(axes):
+            if not set(axes[name]) <= {axis for group in groups.values() for axis in group}:
+                return None
+        return groups
+
+    def elements(self, found: _Found) -> float:
+        """The elements of the operands: of several ways to cut a product, that of the least."""
+        total = 0.0
+        for expression in found.bound.values():
+            scope = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+            total += float(evaluate(product(scope[axis] for axis in free_axes(expression)), self.values))
+        return total
+
+    def region(self, found: _Found) -> Iterator[Equation]:
+        """The equations that were looked through, in the order of the program."""
+        looked = set(found.looked)
+        return (self.draft[each.name] for each in self.graph.equations if each.name in looked)
+
+    def call(self, kernel: Function, meaning: Meaning, found: _Found) -> Expression:
+        """The call of a kernel, among the factors that stand beside it."""
+        groups = self._groups(found)
+        assert groups is not None
+        operands = tuple(_bound(each, found.bound) for each in self.pattern.operands)
+        told = dict(kernel.options)
+        options = tuple((name, (each,)) for name, each in found.bound.items() if name in told)
+        options += tuple((name, (Literal(value),)) for name, value in meaning.options)
+        axes = tuple(axis for each in self.pattern.inner for axis in groups[each])
+        made = Call(kernel.name, operands, axes, options)
+        beside, remaining = found.beside
+        return contraction((made, *beside), tuple(sorted(remaining - set(axes))), None)
+
+
+def _bound(expression: Expression, bound: Mapping[str, Expression]) -> Expression:
+    """An expression of a pattern with what its names stand for."""
+    if isinstance(expression, Ref):
+        return bound[expression.name]
+    return flat(transform(expression, lambda part: _bound(part, bound)))

@@ -1,0 +1,196 @@
+"""Kernels: that equations which compute attention run as it, however they are written, and give the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet.sizes import evaluate
+
+from . import reference
+
+torch = pytest.importorskip("torch")
+
+KERNEL = "scaled_dot_product_attention"
+
+QKV = "q[b,h,i,d] k[b,h,j,d] v[b,h,j,f]"
+
+FORMS: dict[str, tuple[str, str]] = {
+    "in three equations": (
+        "s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d] / sqrt(d)\na[b,h,i,j] = softmax[j](s)\n"
+        "y[b,h,i,f] = a[b,h,i,j] * v[b,h,j,f]",
+        QKV,
+    ),
+    "in one": ("y[b,h,i,f] = softmax[j](0.3 * q[b,h,i,d] * k[b,h,j,d]) * v[b,h,j,f]", QKV),
+    "one letter for two axes": (
+        "s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d]\na[b,h,i,j] = softmax[j](s)\n"
+        "y[b,h,i,d] = a[b,h,i,j] * v[b,h,j,d]",
+        "q[b,h,i,d] k[b,h,j,d] v[b,h,j,d]",
+    ),
+    "values first": (
+        "s[h,j,i,b] = k[b,h,j,d] * q[b,h,i,d]\ny[h,i,b,f] = v[b,h,j,f] * softmax[j](s[h,j,i,b])",
+        QKV,
+    ),
+    "one head": ("y[b,i,f] = softmax[j](q[b,i,d] * k[b,j,d]) * v[b,j,f]", "q[b,i,d] k[b,j,d] v[b,j,f]"),
+    "no batch": ("y[i,f] = softmax[j](q[i,d] * k[j,d]) * v[j,f]", "q[i,d] k[j,d] v[j,f]"),
+    "one query": ("y[b,f] = softmax[j](q[b,d] * k[b,j,d]) * v[b,j,f]", "q[b,d] k[b,j,d] v[b,j,f]"),
+    "windows": (
+        "y[b,u,w,h,i,f] = softmax[j](q[b,u,w,i,h,d] * k[b,u,w,j,h,d]) * v[b,u,w,j,h,f]",
+        "q[b,u,w,i,h,d] k[b,u,w,j,h,d] v[b,u,w,j,h,f]",
+    ),
+    "two axes of queries and keys": (
+        "y[b,i,m,f] = softmax[j,n](q[b,i,m,d] * k[b,j,n,d]) * v[b,j,n,f]",
+        "q[b,i,m,d] k[b,j,n,d] v[b,j,n,f]",
+    ),
+    "heads of three axes": (
+        "y[b,i,h,m,f] = softmax[j](q[b,i,h,m,d,p] * k[b,j,h,m,d,p]) * v[b,j,h,m,f]",
+        "q[b,i,h,m,d,p] k[b,j,h,m,d,p] v[b,j,h,m,f]",
+    ),
+    "heads in groups": (
+        "y[b,g,h,i,f] = softmax[j](q[b,g,h,i,d] * k[b,g,j,d]) * v[b,g,j,f]",
+        "q[b,g,h,i,d] k[b,g,j,d] v[b,g,j,f]",
+    ),
+    "causal": (
+        "y[b,h,i,f] = softmax[j](where(index(i) >= index(j), q[b,h,i,d] * k[b,h,j,d], -1e30)) * v[b,h,j,f]",
+        QKV,
+    ),
+    "causal in groups": (
+        "y[b,g,h,i,f] = softmax[j](where(index(i) >= index(j), q[b,g,h,i,d] * k[b,g,j,d], -1e30)) * v[b,g,j,f]",
+        "q[b,g,h,i,d] k[b,g,j,d] v[b,g,j,f]",
+    ),
+    "hidden keys": (
+        "y[b,h,i,f] = softmax[j](where(m[b,j] > 0, q[b,h,i,d] * k[b,h,j,d], -1e30)) * v[b,h,j,f]",
+        f"{QKV} m[b,j]",
+    ),
+    "hidden pairs": (
+        "y[b,h,i,f] = softmax[j](where((m[b,i,j] > 0) & (index(i) >= index(j)), "
+        "q[b,h,i,d] * k[b,h,j,d], -1e30)) * v[b,h,j,f]",
+        f"{QKV} m[b,i,j]",
+    ),
+    "hidden mildly": (
+        "y[b,h,i,f] = softmax[j](where(m[b,j] > 0, q[b,h,i,d] * k[b,h,j,d], -2)) * v[b,h,j,f]",
+        f"{QKV} m[b,j]",
+    ),
+    "something added": (
+        "y[b,h,i,f] = softmax[j](q[b,h,i,d] * k[b,h,j,d] / 2 + m[h,i,j] - 3 * n[b,j]) * v[b,h,j,f]",
+        f"{QKV} m[h,i,j] n[b,j]",
+    ),
+    "something added, by window": (
+        "y[b,w,h,i,f] = softmax[j](q[b,w,h,i,d] * k[b,w,h,j,d] + m[w,i,j] + n[h,i,j]) * v[b,w,h,j,f]",
+        "q[b,w,h,i,d] k[b,w,h,j,d] v[b,w,h,j,f] m[w,i,j] n[h,i,j]",
+    ),
+    "with projections": (
+        "q[b,h,i,d] = x[b,i,c] * A[(h,d),c]\nk[b,h,j,d] = z[b,j,e] * B[(h,d),e]\n"
+        "v[b,h,j,f] = z[b,j,e] * C[(h,f),e]\ns[b,h,i,j] = q * k[b,h,j,d] / sqrt(d)\n"
+        "y[b,i,o] = softmax[j](s) * v[b,h,j,f] * D[o,(h,f)] + u[o]",
+        "x[b,i,c] z[b,j,e] A[m,c] B[m,e] C[n,e] D[o,n] u[o]",
+    ),
+    "summed over queries": (
+        "y[b,f] = softmax[j](q[b,i,d] * k[b,j,d]) * v[b,j,f] * w[i]",
+        "q[b,i,d] k[b,j,d] v[b,j,f] w[i]",
+    ),
+    "no kernel: keys kept": (
+        "y[b,i,j,f] = softmax[j](q[b,i,d] * k[b,j,d]) * v[b,j,f]",
+        "q[b,i,d] k[b,j,d] v[b,j,f]",
+    ),
+    "no kernel: another axis": (
+        "y[b,i,f] = softmax[i](q[b,i,d] * k[b,j,d]) * v[b,j,f]",
+        "q[b,i,d] k[b,j,d] v[b,j,f]",
+    ),
+    "no kernel: weights read twice": (
+        "a[b,i,j] = softmax[j](q[b,i,d] * k[b,j,d])\ny[b,i,f] = a[b,i,j] * v[b,j,f]\nz[b,i] = a[b,i,j] * a[b,i,j]"
+        "\nt[b,i,f] = y[b,i,f] + z[b,i]",
+        "q[b,i,d] k[b,j,d] v[b,j,f]",
+    ),
+}
+
+SIZES = {"b": 2, "h": 3, "i": 5, "j": 7, "d": 4, "f": 4, "u": 2, "w": 2, "m": 2, "n": 3, "p": 2, "g": 2,
+         "c": 6, "e": 5, "o": 6}  # fmt: skip
+
+FUSED = [name for name in FORMS if not name.startswith("no kernel") and name != "hidden mildly"]
+
+
+def layer(form: str) -> tn.Graph:
+    text, inputs = FORMS[form]
+    return tn.layer(text, inputs=inputs, **({"h": 3, "d": 4, "f": 4} if "(h" in text else {}))
+
+
+def arrays(graph: tn.Graph) -> dict[str, np.ndarray[Any, Any]]:
+    draw = np.random.default_rng(0)
+    known = {**SIZES, **graph.bound}
+    return {
+        leaf.name: draw.normal(size=[evaluate(size, known) for size in leaf.shape]) for leaf in graph.leaves
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_in_any_form_is_what_its_equations_say(form: str) -> None:
+    graph = layer(form)
+    given = arrays(graph)
+    expected = reference.run(graph, given, SIZES)
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
+    inputs = [tensors[leaf.name] for leaf in graph.inputs]
+    found = tn.compile(graph, backend="torch")(
+        {leaf.name: tensors[leaf.name] for leaf in graph.parameters}, *inputs
+    )
+    for name, each in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        np.testing.assert_allclose(each.detach().numpy(), expected[name], atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_runs_as_a_kernel_wherever_equations_compute_it(form: str) -> None:
+    """At sizes at which it pays."""
+    graph = layer(form)
+    sizes = {**SIZES, "i": 256, "j": 256, "d": 32, "f": 32}
+    plan = tn.plan(graph, backend="torch", **{name: sizes[name] for name in graph.open_sizes})
+    assert (KERNEL in plan.code) == (form in FUSED)
+    assert tn.Plan.from_json(plan.to_json()) == plan
+    assert KERNEL not in tn.plan(graph, backend="numpy", **{n: sizes[n] for n in graph.open_sizes}).code
+
+
+@pytest.mark.parametrize("form", FUSED)
+def test_gradients_flow_through_the_kernel(form: str) -> None:
+    graph = layer(form)
+    given = {name: torch.tensor(array, requires_grad=True) for name, array in arrays(graph).items()}
+    function = tn.compile(graph, backend="torch")
+
+    def run(*tensors: Any) -> Any:
+        named = dict(zip(given, tensors, strict=True))
+        return function(
+            {leaf.name: named[leaf.name] for leaf in graph.parameters},
+            *(named[leaf.name] for leaf in graph.inputs),
+        )
+
+    assert torch.autograd.gradcheck(run, tuple(given.values()), fast_mode=True)
+
+
+def test_dropout_inside_the_kernel_drops_and_keeps_the_mean() -> None:
+    graph = tn.layer(
+        "y[b,i,f] = dropout(softmax[j](q[b,i,d] * k[b,j,d]), 0.25) * v[b,j,f]",
+        inputs="q[b,i,d] k[b,j,d] v[b,j,f]",
+    )
+    assert f"{KERNEL}(" in tn.plan(graph, backend="torch", b=64, i=256, j=256, d=32, f=32).code
+    q, k, v = (torch.randn(64, 256, 32) for _ in range(3))
+    function = tn.compile(graph, backend="torch")
+    plain = function({}, q, k, v)
+    torch.manual_seed(0)
+    dropped = function({}, q, k, torch.ones_like(v), training=True)
+    torch.testing.assert_close(plain, function({}, q, k, v))
+    assert 0.01 < dropped.std() < 0.5
+    assert abs(float(dropped.mean()) - 1) < 0.01
+
+
+def test_a_row_that_sees_nothing_sees_all_alike() -> None:
+    graph = tn.layer(
+        "y[b,i,f] = softmax[j](where(see[b,i,j] != 0, q[b,i,d] * k[b,j,d], -1e30)) * v[b,j,f]",
+        inputs="q[b,i,d] k[b,j,d] v[b,j,f] see[b,i,j]",
+    )
+    assert KERNEL in tn.plan(graph, backend="torch", b=8, i=256, j=256, d=32, f=32).code
+    q, k, v = (torch.randn(8, 256, 32) for _ in range(3))
+    see = torch.ones(8, 256, 256)
+    see[:, 3] = 0
+    found = tn.compile(graph, backend="torch")({}, q, k, v, see)
+    torch.testing.assert_close(found[:, 3], v.mean(1))
