@@ -1,0 +1,115 @@
+"""Attention with projections: tensornet, and by hand with `scaled_dot_product_attention`.
+
+    python -m benchmarks.attention
+
+Forward, and both ways with the bytes that are kept for backward.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+import tensornet as tn
+
+from .report import run
+from .suite import OURS, Case, Contestant, Place, Suite, ours
+
+__all__ = ["SUITE"]
+
+
+def itself(
+    batch: int, tokens: int, width: int, heads: int, causal: bool, place: Place
+) -> dict[str, Contestant]:
+    """Self-attention; by hand with three projections, and with one for q, k and v."""
+    x = place.drawn(batch, tokens, width).requires_grad_()
+    mine, p = _mine(tn.models.attention(width, heads, mask="causal" if causal else None), (x,), place)
+    joined = tuple(torch.cat([p[f"{kind}{part}"] for part in "qkv"]).requires_grad_() for kind in "Wb")
+    split = (batch, tokens, heads, width // heads)
+
+    def together(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return linear(y.transpose(1, 2).reshape(batch, tokens, width), p["Wo"], p["bo"])
+
+    def three(x: torch.Tensor) -> torch.Tensor:
+        return together(
+            *(linear(x, p[f"W{part}"], p[f"b{part}"]).view(split).transpose(1, 2) for part in "qkv")
+        )
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        stacked = linear(x, *joined).view(batch, tokens, 3, heads, width // heads)
+        return together(*stacked.permute(2, 0, 3, 1, 4).unbind(0))
+
+    return {
+        OURS: mine,
+        "sdpa": Contestant(three, (x,), tuple(p.values())),
+        "sdpa, one qkv": Contestant(one, (x,), (*joined, p["Wo"], p["bo"])),
+    }
+
+
+def cross(
+    queries: int, keys: int, width: int, inputs: int, heads: int, place: Place
+) -> dict[str, Contestant]:
+    """Queries that read many inputs, as the latents of a Perceiver do."""
+    x, z = place.drawn(1, queries, width), place.drawn(1, keys, inputs, seed=1)
+    mine, p = _mine(tn.models.attention(width, heads, keys=inputs), (x, z), place)
+
+    def by_hand(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            linear(each, p[f"W{part}"], p[f"b{part}"]).view(1, -1, heads, width // heads).transpose(1, 2)
+            for part, each in zip("qkv", (x, z, z), strict=True)
+        )
+        y = scaled_dot_product_attention(q, k, v)
+        return linear(y.transpose(1, 2).reshape(1, -1, width), p["Wo"], p["bo"])
+
+    return {OURS: mine, "sdpa": Contestant(by_hand, (x, z), tuple(p.values()))}
+
+
+def _mine(
+    graph: tn.Graph, inputs: tuple[torch.Tensor, ...], place: Place
+) -> tuple[Contestant, dict[str, torch.Tensor]]:
+    """Ours, and its parameters by name; biases are drawn too, so that they count in the comparison."""
+    mine = ours(graph, None, inputs, place)
+    module = mine.function
+    assert isinstance(module, torch.nn.Module)
+    found = dict(module.named_parameters())
+    for number, (name, parameter) in enumerate(found.items()):
+        if name.startswith("b"):
+            parameter.data = place.drawn(*parameter.shape, seed=number, std=0.1)
+    return mine, found
+
+
+BOTH = ("forward", "backward")
+SHAPES = [
+    (8, 197, 384, 6, False),
+    (2, 1024, 512, 8, False),
+    (2, 1024, 512, 8, True),
+    (64, 49, 96, 3, False),
+    (1, 4096, 256, 4, False),
+]
+"""Batch, tokens, width, heads, causal: ViT-S, longer texts, windows of Swin-T, a long sequence."""
+
+
+def _case(batch: int, tokens: int, width: int, heads: int, causal: bool) -> Case:
+    name = f"{batch}×{tokens:,}×{width}, {heads} heads" + (", causal" if causal else "")
+    return Case(name, partial(itself, batch, tokens, width, heads, causal), BOTH)
+
+
+SUITE = Suite(
+    "attention",
+    "attention with projections, against scaled_dot_product_attention by hand",
+    cases=(
+        *(_case(*shape) for shape in SHAPES),
+        Case("Perceiver cross-attention, 512 of 50,176×261", partial(cross, 512, 50_176, 1024, 261, 1)),
+    ),
+    tiny=(
+        _case(2, 5, 12, 3, False),
+        _case(2, 5, 12, 3, True),
+        Case("cross-attention, 4 of 40×5", partial(cross, 4, 40, 8, 5, 1)),
+    ),
+)
+
+if __name__ == "__main__":
+    run(SUITE)
