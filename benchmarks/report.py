@@ -6,8 +6,9 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,11 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .suite import MODES, OURS, Place, Row, Suite, measured
+from tensornet.terminal import printable
+
+from .suite import CLOSE, MEASURES, MODES, OURS, Place, Row, Suite, measured
 from .timing import geometric_mean
+from .work import Ceilings, ceilings
 
 __all__ = ["run"]
 
@@ -27,6 +31,19 @@ WIDTH = 150
 """Characters of a line where the output is no terminal."""
 
 LIBRARIES = ("torch", "numpy", "opt_einsum", "tensorly", "tensorly-torch", "transformers", "cupy")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    place: Place
+    only: tuple[str, ...]
+    measures: tuple[str, ...]
+    modes: tuple[str, ...]
+    rounds: int
+    tiny: bool
+    work: bool
 
 
 def run(*suites: Suite) -> None:
@@ -54,53 +71,83 @@ def run(*suites: Suite) -> None:
         tiny: Annotated[
             bool, typer.Option("--tiny", help="Small sizes, to see that all run and agree.")
         ] = False,
+        work: Annotated[
+            bool,
+            typer.Option("--work", help="Count calls, FLOPs and bytes too, and measure what the device can."),
+        ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of tables.")] = False,
         save: Annotated[bool, typer.Option("--save", help=f"Keep the JSON in {RESULTS.name}/.")] = False,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        modes = [*(mode or ["eager"]), *(["compile"] if compile else [])]
-        place = Place(device, getattr(torch, dtype))
+        asked = Asked(
+            place=_place(device, dtype),
+            only=tuple(only or ("",)),
+            measures=tuple(measure or MEASURES),
+            modes=(*(mode or ("eager",)), *(("compile",) if compile else ())),
+            rounds=rounds,
+            tiny=tiny,
+            work=work,
+        )
+        _check(asked)
+        warnings.filterwarnings(
+            "ignore", module="torch._dynamo"
+        )  # of what it meets in the libraries of others
+        most = ceilings(device, asked.place.dtype) if work else None
         documents = []
         for suite in suites:
-            rows = _rows(
-                suite, place, only or [""], tuple(measure or ("forward", "backward")), modes, rounds, tiny
-            )
-            document = {"suite": suite.name, **_circumstances(place), "rows": [asdict(row) for row in rows]}
-            documents.append(document)
+            circumstances = _circumstances(asked.place)
+            rows = _rows(suite, asked)
+            documents.append({"suite": suite.name, **circumstances, "rows": [asdict(row) for row in rows]})
+            documents[-1] |= {} if most is None else {"ceilings": asdict(most)}
             if save:
-                _save(document)
+                _save(documents[-1])
             if not as_json and rows:
-                _print(suite, rows, place)
+                _print(suite, rows, asked.place, most)
         if as_json:
             print(json.dumps(documents, indent=1))
+        if any(row["failed"] for document in documents for row in document["rows"]):
+            raise typer.Exit(1)
 
     command.__doc__ = "\n".join(f"{suite.name}: {suite.title}." for suite in suites)
     typer.run(command)
 
 
-def _rows(
-    suite: Suite,
-    place: Place,
-    only: Iterable[str],
-    measures: tuple[str, ...],
-    modes: Iterable[str],
-    rounds: int,
-    tiny: bool,
-) -> list[Row]:
+def _place(device: str, dtype: str) -> Place:
+    found = getattr(torch, dtype, None)
+    if found not in CLOSE:
+        raise typer.BadParameter(
+            f"{dtype}: there is {', '.join(Place(dtype=each).type_name for each in CLOSE)}"
+        )
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter(f"{device}: torch.cuda.is_available() is False")
+    return Place(device, found)
+
+
+def _check(asked: Asked) -> None:
+    for given, known in ((asked.measures, MEASURES), (asked.modes, MODES)):
+        for name in given:
+            if name not in known:
+                raise typer.BadParameter(f"{name}: there is {', '.join(known)}")
+    if "graphs" in asked.modes and not asked.place.cuda:
+        raise typer.BadParameter("graphs: CUDA graphs need a CUDA device")
+
+
+def _rows(suite: Suite, asked: Asked) -> list[Row]:
     cases = [
         case
-        for case in (suite.tiny if tiny else suite.cases)
-        if any(text.lower() in case.name.lower() for text in only)
+        for case in (suite.tiny if asked.tiny else suite.cases)
+        if any(text.lower() in case.name.lower() for text in asked.only)
     ]
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     rows: list[Row] = []
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(suite.name, total=len(cases))
         for case in cases:
             progress.update(task, description=f"{suite.name}: {case.name}")
-            for mode in modes:
-                rows += measured(case, place, measures, mode, rounds)
+            for mode in asked.modes:
+                rows += measured(case, asked.place, asked.measures, mode, asked.rounds, asked.work)
             progress.advance(task)
     return rows
 
@@ -108,13 +155,30 @@ def _rows(
 # ---------------------------------------------------------------------------- what is printed and kept
 
 
-def _print(suite: Suite, rows: list[Row], place: Place) -> None:
+def _print(suite: Suite, rows: list[Row], place: Place, most: Ceilings | None) -> None:
+    console = Console()
+    console = console if console.is_terminal else Console(width=WIDTH)
+    where = f"{place.device}, {torch.get_num_threads()} threads, {place.type_name}"
+    measured_rows = [row for row in rows if not row.failed]
+    if measured_rows:
+        console.print(_times(f"{suite.name}: {suite.title} ({where})", measured_rows))
+        for line in _summary(measured_rows):
+            console.print(line, highlight=False)
+    if most is not None and measured_rows:
+        console.print(_done(measured_rows, most))
+    for row in rows:
+        if row.failed:
+            told = f"{row.case}, {row.measure}, {row.mode}: {row.failed}"
+            console.print(printable(told), style="red", markup=False, highlight=False)
+
+
+def _times(title: str, rows: list[Row]) -> Table:
+    """Seconds, ratios, bytes kept."""
     names = list(dict.fromkeys(name for row in rows for name in row.seconds))
     peers = [name for name in names if name != OURS]
     kept = any(row.kept for row in rows)
-    where = f"{place.device}, {torch.get_num_threads()} threads, {str(place.dtype).removeprefix('torch.')}"
     told = "median ms; × how many times as long as ours" + ("; MiB kept for backward" if kept else "")
-    table = Table(title=f"{suite.name}: {suite.title} ({where})\n{told}", title_justify="left")
+    table = Table(title=f"{title}\n{told}", title_justify="left")
     table.add_column("case", no_wrap=True)
     table.add_column("", no_wrap=True)
     for heading in (*names, *(f"× {name}" for name in peers), *(f"MiB {name}" for name in names if kept)):
@@ -124,27 +188,59 @@ def _print(suite: Suite, rows: list[Row], place: Place) -> None:
         cells = [f"{1e3 * row.seconds[name].median:.2f}" if name in row.seconds else "" for name in names]
         cells += [f"{ratios[name]:.2f}" if name in ratios else "" for name in peers]
         cells += [f"{row.kept[name] / 2**20:.1f}" if name in row.kept else "" for name in names if kept]
-        what = row.measure if row.mode == "eager" else f"{row.measure}, {row.mode}"
-        table.add_row(row.case, what, *cells)
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDTH)
-    console.print(table)
-    for line in _summary(rows, peers):
-        console.print(line, highlight=False)
+        table.add_row(row.case, _how(row), *cells)
+    return table
 
 
-def _summary(rows: list[Row], peers: Iterable[str]) -> Iterable[str]:
-    """The mean and the least ratio against each peer, of each kind of row."""
-    for mode, measure in dict.fromkeys((row.mode, row.measure) for row in rows):
-        for peer in peers:
-            found = [
-                row.ratios()[peer]
-                for row in rows
-                if (row.mode, row.measure) == (mode, measure) and peer in row.seconds
+def _how(row: Row) -> str:
+    return row.measure if row.mode == "eager" else f"{row.measure}, {row.mode}"
+
+
+def _summary(rows: list[Row]) -> Iterator[str]:
+    """The mean and the least ratio against each peer, and against the best, of each kind of row."""
+    for how in dict.fromkeys(_how(row) for row in rows):
+        ratios = [row.ratios() for row in rows if _how(row) == how]
+        found = {
+            peer: [each[peer] for each in ratios if peer in each]
+            for peer in dict.fromkeys(peer for each in ratios for peer in each)
+        }
+        if len(found) > 1:
+            found["the best of these"] = [min(each.values()) for each in ratios]
+        for peer, each in found.items():
+            mean, least = geometric_mean(each), min(each)
+            yield f"{how}, against {peer}: {mean:.2f} in geometric mean, {least:.2f} at least"
+
+
+def _done(rows: list[Row], most: Ceilings) -> Table:
+    """Calls, FLOPs and bytes, and what share of the device's rates they reach."""
+    product, copy = f"{most.flops / 1e9:,.0f} GFLOP/s", f"{most.bandwidth / 1e9:,.0f} GB/s"
+    told = f"work; a large matrix product does {product}, a large copy {copy}"
+    table = Table(title=told, title_justify="left")
+    table.add_column("case", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("by", no_wrap=True)
+    for heading in ("calls", "views", "GFLOP", "GFLOP/s", "%", "MB moved", "GB/s", "%"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        for name, work in row.work.items():
+            seconds = row.seconds[name].median
+            shares = [
+                (f"{amount / seconds / 1e9:,.1f}", f"{100 * amount / seconds / ceiling:.0f}")
+                for amount, ceiling in ((work.flops, most.flops), (work.moved, most.bandwidth))
             ]
-            if found:
-                mean, least = geometric_mean(found), min(found)
-                yield f"{measure}, {mode}, against {peer}: {mean:.2f} in geometric mean, {least:.2f} at least"
+            flops, moved = f"{work.flops / 1e9:,.3f}", f"{work.moved / 1e6:,.1f}"
+            table.add_row(
+                row.case,
+                _how(row),
+                name,
+                str(work.calls),
+                str(work.views),
+                flops,
+                *shares[0],
+                moved,
+                *shares[1],
+            )
+    return table
 
 
 def _circumstances(place: Place) -> dict[str, Any]:
@@ -152,7 +248,9 @@ def _circumstances(place: Place) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(place.device) if place.cuda else _processor(),
         "threads": torch.get_num_threads(),
-        "dtype": str(place.dtype).removeprefix("torch."),
+        "dtype": place.type_name,
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "calibrated": os.environ.get("TENSORNET_CALIBRATE") != "0",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "versions": {"python": platform.python_version(), **_versions()},
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,19 +12,25 @@ import torch
 import tensornet as tn
 
 from .timing import Timing, timings
+from .work import Work, counted
 
 __all__ = [
+    "CLOSE",
+    "MEASURES",
+    "MODES",
+    "OURS",
     "Case",
     "Contestant",
-    "DisagreementError",
     "Place",
     "Row",
     "Suite",
     "measured",
+    "on_cupy",
     "ours",
 ]
 
 OURS = "tensornet"
+MEASURES = ("forward", "backward")
 
 CLOSE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.06, torch.float16: 0.02}
 """How far two contestants may be apart, as a share of the largest element."""
@@ -45,6 +52,11 @@ class Place:
         """Whether this is a GPU, where a call returns before its work is done."""
         return torch.device(self.device).type == "cuda"
 
+    @property
+    def type_name(self) -> str:
+        """The type as it is written."""
+        return str(self.dtype).removeprefix("torch.")
+
     def wait(self) -> None:
         """Returns when all that was started here is done."""
         if self.cuda:
@@ -58,11 +70,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A function of tensors to one tensor, with what it is called on and the parameters that it holds."""
+    """A function of tensors to one tensor, with what it is called on and the parameters that it holds.
+
+    Attributes:
+        function: of the inputs alone.
+        inputs: those that ask for a gradient get one in `backward`.
+        parameters: what gets a gradient besides, and is not counted as kept.
+        foreign: whether another library than torch runs it, which compiles, captures and counts nothing.
+    """
 
     function: Callable[..., Any]
     inputs: tuple[Any, ...]
     parameters: tuple[torch.Tensor, ...] = ()
+    foreign: bool = False
 
     def forward(self) -> Any:
         """Its value, without a graph of derivatives."""
@@ -87,7 +107,7 @@ class Contestant:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             y = self.function(*self.inputs)
-        del y
+        del y  # which holds what is kept alive until here, so that no place is taken twice
         return sum(size for at, size in found.items() if at not in own)
 
 
@@ -133,77 +153,146 @@ class Row:
         mode: how it was run, a name of `MODES`.
         seconds: by contestant.
         kept: bytes from forward to backward, by contestant, where backward was measured.
+        work: what each contestant asks of torch; not known of what torch.compile makes of it.
+        failed: why nothing else is here.
     """
 
     case: str
     measure: str
     mode: str
-    seconds: Mapping[str, Timing]
+    seconds: Mapping[str, Timing] = field(default_factory=dict)
     kept: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[str, Work] = field(default_factory=dict)
+    failed: str = ""
 
     def ratios(self) -> dict[str, float]:
         """How many times as long as ours each of the others takes."""
-        mine = self.seconds[OURS].median
-        return {name: each.median / mine for name, each in self.seconds.items() if name != OURS}
+        return {
+            name: each.median / self.seconds[OURS].median
+            for name, each in self.seconds.items()
+            if name != OURS
+        }
 
 
 def ours(
     graph: tn.Graph, parameters: Mapping[str, Any] | None, inputs: tuple[Any, ...], place: Place
 ) -> Contestant:
     """A graph as a module with these parameters, or with drawn ones."""
-    dtype = str(place.dtype).removeprefix("torch.")
-    module = tn.module(graph, seed=0, params=parameters, device=place.device, dtype=dtype)
+    module = tn.module(graph, seed=0, params=parameters, device=place.device, dtype=place.type_name)
     return Contestant(module, inputs, tuple(module.parameters()))
+
+
+def on_cupy(
+    graph: tn.Graph, parameters: Mapping[str, torch.Tensor], inputs: tuple[torch.Tensor, ...], place: Place
+) -> dict[str, Contestant]:
+    """The graph on CuPy, where it is installed and has the type; arrays cross over without a copy."""
+    if not place.cuda or place.dtype == torch.bfloat16 or importlib.util.find_spec("cupy") is None:
+        return {}
+    here = {name: each.detach() for name, each in parameters.items()}
+    held = tn.to_backend(here, "cupy")
+    given = tn.to_backend({str(at): each.detach() for at, each in enumerate(inputs)}, "cupy").values()
+    run = tn.compile(graph, backend="cupy", params=held, device=place.device)
+    return {f"{OURS}, CuPy": Contestant(lambda *_: torch.from_dlpack(run(*given)), inputs, foreign=True)}
 
 
 # ---------------------------------------------------------------------------- ways of running
 
 
-def _compiled(contestant: Contestant, place: Place) -> Contestant:
-    return Contestant(torch.compile(contestant.function), contestant.inputs, contestant.parameters)
+def _compiled(contestant: Contestant) -> Contestant:
+    return replace(contestant, function=torch.compile(contestant.function))
 
 
-MODES: dict[str, Callable[[Contestant, Place], Contestant]] = {
-    "eager": lambda contestant, place: contestant,
+def _captured(contestant: Contestant) -> Contestant:
+    """Forward as a CUDA graph: what was launched once is launched again as a whole."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # where a first call plans and sets libraries up
+        for _ in range(3):
+            contestant.forward()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = contestant.forward()
+
+    def replay(*_: Any) -> Any:
+        graph.replay()
+        return y
+
+    return replace(contestant, function=replay)
+
+
+MODES: dict[str, Callable[[Contestant], Contestant]] = {
+    "eager": lambda contestant: contestant,
+    "graphs": _captured,
     "compile": _compiled,
 }
-"""How a contestant can be run."""
+"""How a contestant is run: call by call, as a CUDA graph (forward alone), under `torch.compile`."""
 
 
 # ---------------------------------------------------------------------------- measuring
 
 
-def measured(case: Case, place: Place, measures: tuple[str, ...], mode: str, rounds: int) -> Iterator[Row]:
-    """The rows of a case: of each of these measures that it has.
-
-    Raises:
-        DisagreementError: the contestants' values are not the same.
-    """
+def measured(
+    case: Case, place: Place, measures: tuple[str, ...], mode: str, rounds: int, work: bool = False
+) -> Iterator[Row]:
+    """The rows of a case: of each of these measures that it has, or one that says why there is none."""
     torch._dynamo.reset()
-    contestants = {name: MODES[mode](each, place) for name, each in case.build(place).items()}
-    _check_agreement(case.name, {name: each.forward() for name, each in contestants.items()}, place)
-    for measure in case.measures:
-        if measure in measures:
-            kept = {}
-            if measure == "backward":
-                _check_derivatives(case.name, contestants, place)
-                kept = {name: each.kept() for name, each in contestants.items()}
-            runs = {name: getattr(each, measure) for name, each in contestants.items()}
-            yield Row(case.name, measure, mode, timings(runs, rounds, wait=place.wait), kept)
+    asked = [measure for measure in case.measures if measure in measures]
+    asked = [measure for measure in asked if mode != "graphs" or measure == "forward"]
+    measure = "forward"
+    try:
+        plain = case.build(place)
+        running = {
+            name: MODES[mode](each) for name, each in plain.items() if mode == "eager" or not each.foreign
+        }
+        _check_values({name: each.forward() for name, each in running.items()}, place)
+        for measure in asked:
+            yield _row(case.name, measure, mode, plain, running, place, rounds, work)
+    except Exception as error:  # of one of many libraries; the other cases are measured all the same
+        yield Row(case.name, measure, mode, failed=f"{type(error).__name__}: {str(error).strip()}")
 
 
-def _check_derivatives(case: str, contestants: Mapping[str, Contestant], place: Place) -> None:
+def _row(
+    case: str,
+    measure: str,
+    mode: str,
+    plain: Mapping[str, Contestant],
+    running: Mapping[str, Contestant],
+    place: Place,
+    rounds: int,
+    work: bool,
+) -> Row:
+    kept = {}
+    if measure == "backward":
+        running = {name: each for name, each in running.items() if not each.foreign}
+        _check_derivatives(running, place)
+        kept = {name: each.kept() for name, each in running.items()}
+    runs = {name: getattr(each, measure) for name, each in running.items()}
+    found = timings(runs, rounds, wait=place.wait)
+    counting = plain if work and mode != "compile" else {}
+    done = {name: counted(getattr(each, measure)) for name, each in counting.items() if not each.foreign}
+    return Row(case, measure, mode, found, kept, done)
+
+
+def _check_derivatives(contestants: Mapping[str, Contestant], place: Place) -> None:
     """Compares the derivatives by the inputs, which all contestants have alike."""
     found = {name: each.backward() for name, each in contestants.items()}
     asked = next(iter(contestants.values())).inputs
     for number in range(sum(each.requires_grad for each in asked)):
-        _check_agreement(case, {name: each[number] for name, each in found.items()}, place)
+        _check_values({name: each[number] for name, each in found.items()}, place)
 
 
-def _check_agreement(case: str, values: Mapping[str, Any], place: Place) -> None:
+def _check_values(values: Mapping[str, Any], place: Place) -> None:
+    """Compares what the contestants give.
+
+    Raises:
+        DisagreementError: two are not the same.
+    """
     (first, mine), *others = values.items()
     for name, value in others:
+        if mine.shape != value.shape:
+            raise DisagreementError(f"{first} gives {tuple(mine.shape)}, {name} {tuple(value.shape)}")
         expected = value.double()
         far = float((mine.double() - expected).abs().max() / expected.abs().max())
         if not far <= CLOSE[place.dtype]:
-            raise DisagreementError(f"{case}: {first} and {name} differ by {far:.1e} of the largest element")
+            raise DisagreementError(f"{first} and {name} differ by {far:.1e} of the largest element")

@@ -1,0 +1,138 @@
+"""Factorized linear layers, 1024 → 1024: tensornet, tensorly-torch's, torch.einsum, and the dense layer.
+
+    python -m benchmarks.linear
+
+The dense layer has the weight that the factors make, multiplied out beforehand. tensorly-torch has Tucker, CP
+and block-TT.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from string import ascii_letters
+from typing import Any
+
+import torch
+
+import tensornet as tn
+
+from .report import run
+from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
+
+__all__ = ["SUITE"]
+
+MODES = (8, 8, 16)
+
+
+def layer(
+    factorization: str, share: float, batch: int, modes: tuple[int, ...], place: Place
+) -> dict[str, Contestant]:
+    """A factorized layer with so large a share of the dense one's parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where no rank comes near the share
+        graph = tn.models.linear(modes, modes, factorization=factorization, rank=share)
+    x = place.drawn(batch, torch.Size(modes).numel())
+    mine = ours(graph, None, (x,), place)
+    module = mine.function
+    assert isinstance(module, torch.nn.Module)
+    parameters = dict(module.named_parameters())
+    parameters["bias"].data = place.drawn(*parameters["bias"].shape, seed=1)
+    held = tuple(parameters.values())
+    with torch.no_grad():
+        dense = module(torch.eye(x.shape[1], device=x.device, dtype=x.dtype)) - parameters["bias"]
+        dense = dense.T.contiguous().requires_grad_()
+
+    def einsum(x: torch.Tensor) -> torch.Tensor:
+        factors = [each for name, each in parameters.items() if name != "bias"]
+        y = torch.einsum(equation, x.view(batch, *modes), *factors)
+        return y.reshape(batch, -1) + parameters["bias"]
+
+    equation = _equation(graph, len(modes))
+    peers = {
+        "torch.einsum": Contestant(einsum, (x,), held),
+        "dense": Contestant(
+            lambda x: torch.nn.functional.linear(x, dense, parameters["bias"]),
+            (x,),
+            (dense, parameters["bias"]),
+        ),
+    }
+    if factorization in THEIRS:
+        theirs = _tltorch(factorization, modes, parameters, place)
+        peers = {"tltorch": Contestant(theirs, (x,), tuple(theirs.parameters())), **peers}
+    return {OURS: mine, **on_cupy(graph, parameters, (x,), place), **peers}
+
+
+def _equation(graph: tn.Graph, order: int) -> str:
+    """The contraction of such a layer in letters, the batch first."""
+    factors = [
+        [axis.name for dim in leaf.dims for axis in dim] for leaf in graph.parameters if leaf.name != "bias"
+    ]
+    numbers = range(1, order + 1)
+    x, y = (["b", *(f"{letter}{number}" for number in numbers)] for letter in "io")
+    named = dict.fromkeys(axis for term in (x, *factors, y) for axis in term)
+    letters = dict(zip(named, ascii_letters, strict=False))
+    *terms, result = ("".join(letters[axis] for axis in term) for term in (x, *factors, y))
+    return f"{','.join(terms)}->{result}"
+
+
+# ---------------------------------------------------------------------------- tensorly-torch
+
+
+def _tucker(weight: Any, factors: list[torch.Tensor]) -> list[tuple[Any, torch.Tensor]]:
+    return list(zip([weight.core, *weight.factors], factors, strict=True))
+
+
+def _cp(weight: Any, factors: list[torch.Tensor]) -> list[tuple[Any, torch.Tensor]]:
+    return [(weight.weights, torch.ones_like(weight.weights)), *zip(weight.factors, factors, strict=True)]
+
+
+def _blocktt(weight: Any, factors: list[torch.Tensor]) -> list[tuple[Any, torch.Tensor]]:
+    return list(zip(weight.factors, factors, strict=True))
+
+
+THEIRS: dict[str, tuple[Callable[..., Any], Callable[[Mapping[str, torch.Tensor], int], Any]]] = {
+    "tucker": (_tucker, lambda p, order: tuple(p["G"].shape)),
+    "cp": (_cp, lambda p, order: p["A1"].shape[1]),
+    "blocktt": (_blocktt, lambda p, order: (1, *(p[f"G{n}"].shape[-1] for n in range(1, order)), 1)),
+}
+"""Factorization → theirs and ours in pairs; the ranks, as they are given there."""
+
+
+def _tltorch(
+    factorization: str, modes: tuple[int, ...], parameters: Mapping[str, torch.Tensor], place: Place
+) -> torch.nn.Module:
+    """Their layer, with our factors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tensorly-torch warns of its own spelling when imported
+        import tltorch
+
+        pairs, rank = THEIRS[factorization]
+        module = tltorch.FactorizedLinear(
+            modes, modes, factorization=factorization, rank=rank(parameters, len(modes))
+        )
+    factors = [each for name, each in parameters.items() if name != "bias"]
+    with torch.no_grad():
+        module.bias.copy_(parameters["bias"])
+        for target, source in pairs(module.weight, factors):
+            target.copy_(source.reshape(target.shape))
+    found: torch.nn.Module = module.to(place.device, place.dtype)
+    return found
+
+
+def _case(factorization: str, share: float, batch: int, modes: tuple[int, ...] = MODES) -> Case:
+    name = f"{factorization}, {share:.0%}, batch {batch:,}"
+    return Case(name, partial(layer, factorization, share, batch, modes))
+
+
+KINDS = ("tucker", "cp", "tt", "blocktt", "kronecker")
+SUITE = Suite(
+    "linear",
+    f"factorized linear layers, {' × '.join(map(str, MODES))} both ways, forward",
+    cases=tuple(_case(kind, share, batch) for batch in (64, 2048) for share in (0.05, 0.2) for kind in KINDS),
+    tiny=tuple(_case(kind, 0.5, 3, (2, 3, 4)) for kind in KINDS),
+)
+
+if __name__ == "__main__":
+    run(SUITE)

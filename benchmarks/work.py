@@ -1,0 +1,125 @@
+"""What a function asks of torch, call by call, and what the device can do at most.
+
+Calls are those of ATen, as eager mode runs them; of each what it reads and writes is counted, and the operations
+of matrix products, convolutions and attention. A view costs nothing and is counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from .timing import timings
+
+__all__ = ["Ceilings", "Work", "ceilings", "counted"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one run asks for.
+
+    Attributes:
+        calls: of functions that compute or copy.
+        views: of functions that look at the same memory otherwise.
+        flops: of matrix products, convolutions and attention.
+        moved: bytes that the calls read and write.
+    """
+
+    calls: int
+    views: int
+    flops: int
+    moved: int
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device does at most: FLOP/s in a large matrix product, bytes/s in a large copy."""
+
+    flops: float
+    bandwidth: float
+
+
+def counted(run: Callable[[], object]) -> Work:
+    """The work of one run."""
+    with _Calls() as calls:
+        run()
+    return Work(calls.calls, calls.views, calls.flops, calls.moved)
+
+
+def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
+    """Measures the device with a product of large matrices and a copy of a large array."""
+    cuda = torch.device(device).type == "cuda"
+    side, elements = (8192, 2**28) if cuda else (2048, 2**26)
+    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    source = torch.zeros(elements, device=device, dtype=dtype)
+    target = torch.empty_like(source)
+    runs: dict[str, Callable[[], object]] = {
+        "product": lambda: torch.mm(a, b),
+        "copy": lambda: target.copy_(source),
+    }
+    found = timings(runs, rounds=7, wait=torch.cuda.synchronize if cuda else lambda: None)
+    moved = 2 * source.nbytes
+    return Ceilings(2 * side**3 / found["product"].low, moved / found["copy"].low)
+
+
+class _Calls(TorchDispatchMode):
+    """Counts the calls that reach ATen, and the bytes of their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.views = self.flops = self.moved = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function.is_view or function in _NO_WORK:
+            self.views += 1
+        else:
+            self.calls += 1
+            self.flops += _flops(function.overloadpacket, args, kwargs or {}, result)
+            self.moved += _bytes([*args, *(kwargs or {}).values()]) + _bytes([result])
+        return result
+
+
+_NO_WORK = (
+    torch.ops.aten.detach.default,
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten._unsafe_view.default,
+)
+
+
+def _bytes(values: Iterable[Any]) -> int:
+    """The bytes of the elements that are there: of one that is broadcast, those that are read from memory."""
+    return sum(
+        each.element_size() * _elements(each)
+        for each in tree_leaves(list(values))
+        if isinstance(each, torch.Tensor)
+    )
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride else min(size, 1)
+    return count
+
+
+def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+    """The operations of a call, as torch counts them; masked attention as if nothing were masked."""
+    if packet in _ON_THE_PROCESSOR:
+        return _ON_THE_PROCESSOR[packet](*(each.shape for each in args[:4] if isinstance(each, torch.Tensor)))
+    return int(flop_registry[packet](*args, **kwargs, out_val=result)) if packet in flop_registry else 0
+
+
+_ON_THE_PROCESSOR: dict[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop_count,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop_count,
+}
+"""Fused attention on the processor, which torch's own table of FLOPs does not have."""
