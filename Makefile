@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
 
-.PHONY: study test test-slow fuzz lint bench format clean
+.PHONY: study test test-slow fuzz lint bench gpu format clean
 
 study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -22,9 +22,16 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/ready
-	$(BIN)/python -m benchmarks.tcl
+bench: .venv/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: python -m benchmarks.attention --help
+	$(BIN)/python -m benchmarks $(ARGS)
 	$(BIN)/python -m benchmarks.tensor_swin
+
+gpu: .venv/ready  # what needs a CUDA device: the tests marked so, and the suites in every way of running
+	$(BIN)/pytest -m gpu tests
+	for type in float32 bfloat16; do \
+		$(BIN)/python -m benchmarks --device cuda:0 --dtype $$type --mode eager --mode graphs --mode compile \
+			--work --save $(ARGS) || exit 1; \
+	done
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

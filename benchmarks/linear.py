@@ -111,14 +111,14 @@ def _tltorch(
         pairs, rank = THEIRS[factorization]
         module = tltorch.FactorizedLinear(
             modes, modes, factorization=factorization, rank=rank(parameters, len(modes))
-        )
+        ).to(place.device, place.dtype)
     factors = [each for name, each in parameters.items() if name != "bias"]
     with torch.no_grad():
         module.bias.copy_(parameters["bias"])
         for target, source in pairs(module.weight, factors):
             target.copy_(source.reshape(target.shape))
-    found: torch.nn.Module = module.to(place.device, place.dtype)
-    return found
+    assert isinstance(module, torch.nn.Module)
+    return module
 
 
 def _case(factorization: str, share: float, batch: int, modes: tuple[int, ...] = MODES) -> Case:

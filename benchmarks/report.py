@@ -24,7 +24,7 @@ from .suite import CLOSE, MEASURES, MODES, OURS, Place, Row, Suite, measured
 from .timing import geometric_mean
 from .work import Ceilings, ceilings
 
-__all__ = ["run"]
+__all__ = ["app", "run"]
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 150
@@ -48,7 +48,14 @@ class Asked:
 
 def run(*suites: Suite) -> None:
     """Runs suites as the command line asks for."""
+    app(*suites)()
 
+
+def app(*suites: Suite) -> typer.Typer:
+    """The command that runs suites."""
+    made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @made.command(help="\n\n".join(f"{suite.name}: {suite.title}." for suite in suites))
     def command(
         only: Annotated[
             list[str] | None,
@@ -109,8 +116,7 @@ def run(*suites: Suite) -> None:
         if any(row["failed"] for document in documents for row in document["rows"]):
             raise typer.Exit(1)
 
-    command.__doc__ = "\n".join(f"{suite.name}: {suite.title}." for suite in suites)
-    typer.run(command)
+    return made
 
 
 def _place(device: str, dtype: str) -> Place:

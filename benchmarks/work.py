@@ -20,6 +20,10 @@ from .timing import timings
 __all__ = ["Ceilings", "Work", "ceilings", "counted"]
 
 
+SIZES = {"cpu": (2048, 2**26), "cuda": (8192, 2**28)}
+"""Rows and columns of the matrices, and elements of the array, that the ceilings are measured with."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What one run asks for.
@@ -54,8 +58,8 @@ def counted(run: Callable[[], object]) -> Work:
 
 def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
     """Measures the device with a product of large matrices and a copy of a large array."""
-    cuda = torch.device(device).type == "cuda"
-    side, elements = (8192, 2**28) if cuda else (2048, 2**26)
+    kind = torch.device(device).type
+    side, elements = SIZES[kind]
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     source = torch.zeros(elements, device=device, dtype=dtype)
     target = torch.empty_like(source)
@@ -63,7 +67,7 @@ def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
         "product": lambda: torch.mm(a, b),
         "copy": lambda: target.copy_(source),
     }
-    found = timings(runs, rounds=7, wait=torch.cuda.synchronize if cuda else lambda: None)
+    found = timings(runs, rounds=7, wait=torch.cuda.synchronize if kind == "cuda" else lambda: None)
     moved = 2 * source.nbytes
     return Ceilings(2 * side**3 / found["product"].low, moved / found["copy"].low)
 

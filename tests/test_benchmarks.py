@@ -1,0 +1,202 @@
+"""The suites at sizes that take no time: contestants agree, tables and JSON hold what was measured."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("tltorch")
+pytest.importorskip("transformers")
+
+from benchmarks import attention, contractions, linear, models, report
+from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, measured
+from benchmarks.timing import timings
+from benchmarks.work import ceilings, counted
+
+SUITES = [contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE]
+TINY = [pytest.param(case, id=f"{suite.name}: {case.name}") for suite in SUITES for case in suite.tiny]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+
+def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
+    """Measures a case, and looks at its rows."""
+    found = list(measured(case, place, MEASURES, mode, rounds=1, work=True))
+    assert [row.failed for row in found] == [""] * len(found)
+    assert [row.measure for row in found] == list(case.measures if mode != "graphs" else ["forward"])
+    for row in found:
+        assert len(row.seconds) > 1
+        assert next(iter(row.seconds)) == OURS
+        assert row.ratios().keys() == row.seconds.keys() - {OURS}
+        assert row.kept.keys() == (row.seconds.keys() if row.measure == "backward" else set())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", TINY)
+def test_contestants_agree(case: Case, dtype: torch.dtype) -> None:
+    rows_of(case, Place(dtype=dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["eager", "graphs", "compile"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", TINY)
+def test_contestants_agree_on_a_gpu(case: Case, dtype: torch.dtype, mode: str) -> None:
+    rows_of(case, Place("cuda:0", dtype), mode)
+
+
+def test_cases_have_names_of_their_own() -> None:
+    for suite in SUITES:
+        for cases in (suite.cases, suite.tiny):
+            names = [case.name for case in cases]
+            assert len(names) == len(set(names))
+
+
+# ---------------------------------------------------------------------------- the command
+
+
+def called(*arguments: str, suite: Suite = attention.SUITE) -> Any:
+    return CliRunner().invoke(report.app(suite), ["--tiny", "--rounds", "1", *arguments])
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    found = called("--json", "--save", "--only", "CAUSAL", "--only", "cross")
+    assert found.exit_code == 0
+    (document,) = json.loads(found.stdout)
+    (file,) = (tmp_path / "results").iterdir()
+    assert json.loads(file.read_text(encoding="utf-8")) == document
+    cases = [(row["case"], row["measure"]) for row in document["rows"]]
+    causal, crossed = (case.name for case in attention.SUITE.tiny[1:])
+    assert cases == [(causal, "forward"), (causal, "backward"), (crossed, "forward")]
+    assert document["suite"] == "attention"
+    assert document["versions"]["torch"] == torch.__version__
+    for row in document["rows"]:
+        for timing in row["seconds"].values():
+            assert 0 < timing["low"] <= timing["median"] <= timing["high"]
+
+
+def test_table() -> None:
+    found = called("--measure", "forward", "--work")
+    assert found.exit_code == 0
+    assert "× sdpa" in found.stdout
+    assert "backward" not in found.stdout
+    assert "against the best of these" in found.stdout
+    assert "GFLOP/s in" not in found.stdout or "a large copy" in found.stdout
+
+
+def disagreeing(place: Place) -> dict[str, Contestant]:
+    x = place.drawn(3)
+    return {OURS: Contestant(torch.sin, (x,)), "other": Contestant(torch.cos, (x,))}
+
+
+def shaped_otherwise(place: Place) -> dict[str, Contestant]:
+    x = place.drawn(3)
+    return {OURS: Contestant(torch.sin, (x,)), "other": Contestant(lambda x: torch.sin(x)[:1], (x,))}
+
+
+def undefined(place: Place) -> dict[str, Contestant]:
+    x = place.drawn(3)
+    return {OURS: Contestant(lambda x: x / 0 - x / 0, (x,)), "other": Contestant(torch.sin, (x,))}
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (disagreeing, "tensornet and other differ by"),
+        (shaped_otherwise, "tensornet gives (3,), other (1,)"),
+        (undefined, "tensornet and other differ by nan"),
+    ],
+)
+def test_what_disagrees_is_not_timed(build: Any, told: str) -> None:
+    good = Case("good", lambda place: {OURS: disagreeing(place)[OURS], "other": disagreeing(place)[OURS]})
+    suite = Suite("suite", "title", (), tiny=(Case("bad", build), good))
+    found = called(suite=suite)
+    assert found.exit_code == 1
+    assert f"bad, forward, eager: DisagreementError: {told}" in found.stdout
+    (document,) = json.loads(called("--json", suite=suite).stdout)
+    assert [bool(row["failed"]) for row in document["rows"]] == [True, False]
+    assert document["rows"][0]["seconds"] == {}
+
+
+def test_derivatives_that_disagree_are_not_timed() -> None:
+    def build(place: Place) -> dict[str, Contestant]:
+        x = place.drawn(3).requires_grad_()
+        return {
+            OURS: Contestant(torch.square, (x,)),
+            "other": Contestant(lambda x: x * x.detach(), (x,)),
+        }
+
+    case = Case("square", build, MEASURES)
+    forward, backward = measured(case, Place(), MEASURES, "eager", 1)
+    assert not forward.failed
+    assert "differ by 1.0e+00" in backward.failed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--dtype", "int8"), "there is float64, float32, bfloat16, float16"),
+        (("--measure", "sideways"), "there is forward, backward"),
+        (("--mode", "fast"), "there is eager, graphs, compile"),
+        (("--mode", "graphs"), "CUDA graphs need a CUDA device"),
+    ],
+)
+def test_wrong_options(arguments: tuple[str, ...], told: str) -> None:
+    found = called(*arguments)
+    assert found.exit_code == 2
+    assert told in " ".join(found.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------------------- what is counted
+
+
+def test_work_is_counted() -> None:
+    a, b = torch.zeros(8, 16), torch.zeros(16, 4)
+    found = counted(lambda: (a @ b).T)
+    assert (found.calls, found.views, found.flops) == (1, 1, 2 * 8 * 16 * 4)
+    assert found.moved == 4 * (8 * 16 + 16 * 4 + 8 * 4)
+    broadcast = counted(lambda: torch.zeros(5).expand(7, 5) + 1)
+    assert broadcast.moved == 4 * (5 + 5 + 7 * 5)  # zeros written, read, and the sum written
+    q = torch.zeros(2, 3, 5, 8)
+    attended = counted(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q))
+    assert attended.flops == 2 * (2 * 2 * 3 * 5 * 5 * 8)
+
+
+def test_kept_bytes_are_counted_once_and_without_parameters() -> None:
+    x, W = torch.zeros(6, 8, requires_grad=True), torch.zeros(8, 8, requires_grad=True)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x @ W  # keeps x
+        return torch.exp(y) + (x @ W).sum()  # keeps the exponential, and x again
+
+    assert Contestant(run, (x,), (W,)).kept() == 4 * (6 * 8 + 6 * 8)
+
+
+def test_contestants_take_turns() -> None:
+    order: list[str] = []
+    waits: list[int] = []
+
+    def runs(name: str) -> None:
+        order.append(name)
+        torch.zeros(2**21).sin_()  # longer than the shortest sample, so that no run is repeated within one
+
+    names = ("a", "b", "c")
+    found = timings({name: partial(runs, name) for name in names}, 3, 1, lambda: waits.append(len(order)))
+    assert list(found) == list(names)
+    assert "".join(order)[3:] == "abcbcacab"
+    assert waits[-1] == len(order)
+
+
+def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.work.SIZES", {"cpu": (32, 2**10)})
+    found = ceilings("cpu", torch.float32)
+    assert found.flops > 0
+    assert found.bandwidth > 0
