@@ -15,7 +15,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, ours
+from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -25,7 +25,8 @@ def itself(
 ) -> dict[str, Contestant]:
     """Self-attention; by hand with three projections, and with one for q, k and v."""
     x = place.drawn(batch, tokens, width).requires_grad_()
-    mine, p = _mine(tn.models.attention(width, heads, mask="causal" if causal else None), (x,), place)
+    graph = tn.models.attention(width, heads, mask="causal" if causal else None)
+    mine, p = _mine(graph, (x,), place)
     joined = tuple(torch.cat([p[f"{kind}{part}"] for part in "qkv"]).requires_grad_() for kind in "Wb")
     split = (batch, tokens, heads, width // heads)
 
@@ -44,6 +45,7 @@ def itself(
 
     return {
         OURS: mine,
+        **on_cupy(graph, p, (x,), place),
         "sdpa": Contestant(three, (x,), tuple(p.values())),
         "sdpa, one qkv": Contestant(one, (x,), (*joined, p["Wo"], p["bo"])),
     }
@@ -54,7 +56,8 @@ def cross(
 ) -> dict[str, Contestant]:
     """Queries that read many inputs, as the latents of a Perceiver do."""
     x, z = place.drawn(1, queries, width), place.drawn(1, keys, inputs, seed=1)
-    mine, p = _mine(tn.models.attention(width, heads, keys=inputs), (x, z), place)
+    graph = tn.models.attention(width, heads, keys=inputs)
+    mine, p = _mine(graph, (x, z), place)
 
     def by_hand(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         q, k, v = (
@@ -64,7 +67,8 @@ def cross(
         y = scaled_dot_product_attention(q, k, v)
         return linear(y.transpose(1, 2).reshape(1, -1, width), p["Wo"], p["bo"])
 
-    return {OURS: mine, "sdpa": Contestant(by_hand, (x, z), tuple(p.values()))}
+    theirs = Contestant(by_hand, (x, z), tuple(p.values()))
+    return {OURS: mine, **on_cupy(graph, p, (x, z), place), "sdpa": theirs}
 
 
 def _mine(
@@ -74,7 +78,7 @@ def _mine(
     mine = ours(graph, None, inputs, place)
     module = mine.function
     assert isinstance(module, torch.nn.Module)
-    found = dict(module.named_parameters())
+    found: dict[str, torch.Tensor] = dict(module.named_parameters())
     for number, (name, parameter) in enumerate(found.items()):
         if name.startswith("b"):
             parameter.data = place.drawn(*parameter.shape, seed=number, std=0.1)

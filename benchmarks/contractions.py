@@ -45,7 +45,7 @@ def contracted(
     names = [f"x{number}" for number in range(len(terms))]
     factors = [f"{name}[{','.join(term)}]" for name, term in zip(names, terms, strict=True)]
     y = f"y[{','.join(result)}]" if result else "y"
-    graph = tn.layer(f"{y} = {' * '.join(factors)}", inputs=factors, **sizes)
+    graph = tn.layer(f"{y} = {' * '.join(factors)}", inputs=factors, **dict(sizes))
     operands = tuple(
         place.drawn(*(sizes[axis] for axis in term), seed=number) for number, term in enumerate(terms)
     )

@@ -18,7 +18,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, ours
+from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -58,18 +58,14 @@ def contestants(make: Make, place: Place) -> dict[str, Contestant]:
     graph, parameters = tn.models.from_transformers(model)
     mine = ours(graph, parameters, inputs, place)
     model = model.to(place.device, place.dtype)
-    result = operator.attrgetter("logits" if "logits" in _results(model) else "last_hidden_state")
+    result = operator.attrgetter("logits" if "For" in type(model).__name__ else "last_hidden_state")
 
     def theirs(x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = result(model(x))
         return found
 
-    return {OURS: mine, "transformers": Contestant(theirs, inputs, tuple(model.parameters()))}
-
-
-def _results(model: Any) -> tuple[str, ...]:
-    """What a model returns: with a head its logits."""
-    return ("logits",) if type(model).__name__.find("For") > 0 else ("last_hidden_state",)
+    elsewhere = on_cupy(graph, parameters, inputs, place)
+    return {OURS: mine, **elsewhere, "transformers": Contestant(theirs, inputs, tuple(model.parameters()))}
 
 
 def vit(

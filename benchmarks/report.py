@@ -125,8 +125,14 @@ def _place(device: str, dtype: str) -> Place:
         raise typer.BadParameter(
             f"{dtype}: there is {', '.join(Place(dtype=each).type_name for each in CLOSE)}"
         )
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter(f"{device}: torch.cuda.is_available() is False")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise typer.BadParameter(f"there is no device '{device}'") from None
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise typer.BadParameter(f"{device}: torch.cuda.is_available() is False")
+        torch.cuda.set_device(device)
     return Place(device, found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 import tensornet as tn
 
@@ -24,6 +25,7 @@ __all__ = [
     "Place",
     "Row",
     "Suite",
+    "foreign",
     "measured",
     "on_cupy",
     "ours",
@@ -186,14 +188,20 @@ def ours(
 def on_cupy(
     graph: tn.Graph, parameters: Mapping[str, torch.Tensor], inputs: tuple[torch.Tensor, ...], place: Place
 ) -> dict[str, Contestant]:
-    """The graph on CuPy, where it is installed and has the type; arrays cross over without a copy."""
+    """The graph on CuPy, where it is installed and has the type."""
     if not place.cuda or place.dtype == torch.bfloat16 or importlib.util.find_spec("cupy") is None:
         return {}
-    here = {name: each.detach() for name, each in parameters.items()}
-    held = tn.to_backend(here, "cupy")
-    given = tn.to_backend({str(at): each.detach() for at, each in enumerate(inputs)}, "cupy").values()
-    run = tn.compile(graph, backend="cupy", params=held, device=place.device)
-    return {f"{OURS}, CuPy": Contestant(lambda *_: torch.from_dlpack(run(*given)), inputs, foreign=True)}
+    return {f"{OURS}, CuPy": foreign("cupy", graph, parameters, inputs)}
+
+
+def foreign(
+    backend: str, graph: tn.Graph, parameters: Mapping[str, torch.Tensor], inputs: tuple[torch.Tensor, ...]
+) -> Contestant:
+    """The graph on another library than torch; what is given crosses over once, the result at each call."""
+    held = tn.to_backend({name: each.detach() for name, each in parameters.items()}, backend)
+    given = tn.to_backend({str(at): each.detach() for at, each in enumerate(inputs)}, backend)
+    run, arguments = tn.compile(graph, backend=backend, params=held), tuple(given.values())
+    return Contestant(lambda *_: from_dlpack(run(*arguments)), inputs, foreign=True)
 
 
 # ---------------------------------------------------------------------------- ways of running

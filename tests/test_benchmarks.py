@@ -11,11 +11,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import tensornet as tn
+
 pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
 from benchmarks import attention, contractions, linear, models, report
-from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, measured
+from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.timing import timings
 from benchmarks.work import ceilings, counted
 
@@ -50,6 +52,24 @@ def test_contestants_agree(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("case", TINY)
 def test_contestants_agree_on_a_gpu(case: Case, dtype: torch.dtype, mode: str) -> None:
     rows_of(case, Place("cuda:0", dtype), mode)
+
+
+def test_another_library_takes_part() -> None:
+    """As CuPy does on a GPU; it is neither compiled nor differentiated."""
+
+    def build(place: Place) -> dict[str, Contestant]:
+        x = place.drawn(3, 4).requires_grad_()
+        graph = tn.models.linear((4,), (2,))
+        mine = ours(graph, None, (x,), place)
+        named = dict(zip((leaf.name for leaf in graph.parameters), mine.parameters, strict=True))
+        return {OURS: mine, "again": mine, "NumPy": foreign("numpy", graph, named, (x,))}
+
+    case = Case("linear", build, MEASURES)
+    forward, backward = measured(case, Place(), MEASURES, "eager", 1, work=True)
+    assert (forward.failed, backward.failed) == ("", "")
+    assert list(forward.seconds) == [OURS, "again", "NumPy"]
+    assert list(backward.seconds) == list(backward.kept) == [OURS, "again"]
+    assert list(forward.work) == [OURS, "again"]
 
 
 def test_cases_have_names_of_their_own() -> None:
@@ -147,6 +167,7 @@ def test_derivatives_that_disagree_are_not_timed() -> None:
         (("--measure", "sideways"), "there is forward, backward"),
         (("--mode", "fast"), "there is eager, graphs, compile"),
         (("--mode", "graphs"), "CUDA graphs need a CUDA device"),
+        (("--device", "nowhere"), "there is no device 'nowhere'"),
     ],
 )
 def test_wrong_options(arguments: tuple[str, ...], told: str) -> None:
@@ -180,19 +201,26 @@ def test_kept_bytes_are_counted_once_and_without_parameters() -> None:
     assert Contestant(run, (x,), (W,)).kept() == 4 * (6 * 8 + 6 * 8)
 
 
-def test_contestants_take_turns() -> None:
+def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.timing.SHORTEST", 0.0)  # so that no run is repeated within a sample
     order: list[str] = []
     waits: list[int] = []
-
-    def runs(name: str) -> None:
-        order.append(name)
-        torch.zeros(2**21).sin_()  # longer than the shortest sample, so that no run is repeated within one
-
     names = ("a", "b", "c")
-    found = timings({name: partial(runs, name) for name in names}, 3, 1, lambda: waits.append(len(order)))
+    runs = {name: partial(order.append, name) for name in names}
+    found = timings(runs, rounds=3, warmup=1, wait=lambda: waits.append(len(order)))
     assert list(found) == list(names)
-    assert "".join(order)[3:] == "abcbcacab"
-    assert waits[-1] == len(order)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
+    assert waits == [each for number in range(len(order)) for each in (number, number + 1)]
+
+
+def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("benchmarks.timing.time.perf_counter", lambda: next(clock))  # each run takes a second
+    monkeypatch.setattr("benchmarks.timing.SHORTEST", 3.0)
+    ran: list[None] = []
+    found = timings({"a": lambda: ran.append(None)}, rounds=2, warmup=1)
+    assert len(ran) == 1 + 2 * 3
+    assert found["a"].median == pytest.approx(1 / 3)  # what the clock says of a sample, for each run of it
 
 
 def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
