@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensornet as tn
+from tensornet.operations.functions import FUNCTIONS
 from tensornet.sizes import evaluate
 
 from . import reference
@@ -194,3 +196,60 @@ def test_a_row_that_sees_nothing_sees_all_alike() -> None:
     see[:, 3] = 0
     found = tn.compile(graph, backend="torch")({}, q, k, v, see)
     torch.testing.assert_close(found[:, 3], v.mean(1))
+
+
+# ---------------------------------------------------------------------------- of the user's own
+
+
+@pytest.fixture
+def gated() -> Iterator[list[Any]]:
+    """A kernel `scale · x·w · sigmoid(g)`, and what it was called with."""
+    calls: list[Any] = []
+
+    def kernel(x: Any, w: Any, g: Any, *, scale: float) -> Any:
+        calls.append(([tuple(each.shape) for each in (x, w, g)], scale))
+        return scale * (x @ w.T) * torch.sigmoid(g)
+
+    tn.register("gated", computes="y[b,o] = scale * x[b,i] * w[o,i] * sigmoid(g[b,o])", torch=kernel)
+    yield calls
+    del FUNCTIONS["gated"]
+
+
+def test_a_kernel_of_the_users_own_runs_wherever_equations_say_what_it_computes(gated: list[Any]) -> None:
+    graph = tn.layer(
+        "h[n,t,(p,q)] = x[n,t,c] * W[(p,q),c] * 2\ny[n,t,p,q] = sigmoid(z[t,n,p,q]) * h[n,t,(p,q)]",
+        inputs="x[n,t,c] z[t,n,p,q]",
+        p=2,
+        q=3,
+        c=4,
+    )
+    parameters = tn.init(graph, seed=0, backend="torch")
+    x, z = torch.randn(5, 3, 4), torch.randn(3, 5, 2, 3)
+    found = tn.compile(graph, backend="torch")(parameters, x, z)
+    assert gated == [([(15, 4), (6, 4), (15, 6)], 2)]
+    expected = reference.run(
+        graph, {"x": x.numpy(), "z": z.numpy(), "W": parameters["W"].numpy()}, {"n": 5, "t": 3}
+    )
+    np.testing.assert_allclose(found.numpy(), expected["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_no_axis_of_a_kernel_need_stand_for_any(gated: list[Any]) -> None:
+    graph = tn.layer("y[o] = sigmoid(g[o]) * sum[i](x[i] * w[o,i])", inputs="x[i] w[o,i] g[o]")
+    x, w, g = torch.randn(4), torch.randn(3, 4), torch.randn(3)
+    found = tn.compile(graph, backend="torch")({}, x, w, g)
+    assert gated == [([(1, 4), (3, 4), (1, 3)], 1)]
+    torch.testing.assert_close(found, w @ x * torch.sigmoid(g))
+
+
+def test_what_it_does_not_compute_runs_without(gated: list[Any]) -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * w[o,i] * tanh(g[b,o])", inputs="x[b,i] w[o,i] g[b,o]")
+    tn.compile(graph, backend="torch")({}, torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 3))
+    assert not gated
+
+
+@pytest.mark.parametrize("text", ["", "y[b] = ", "softmax[j](x)", 3])
+def test_a_kernel_that_computes_no_equation_is_refused(text: Any) -> None:
+    if text:
+        with pytest.raises(tn.EquationError, match="computes"):
+            tn.register("wrong", computes=text, torch=torch.sin)
+    assert "wrong" not in FUNCTIONS

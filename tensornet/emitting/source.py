@@ -6,8 +6,12 @@ arguments, so one function serves every batch size.
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BackendError, ShapeError
@@ -29,12 +33,16 @@ from ..language.expression import (
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.arrangement import Arrangement
 from ..planning.blocks import with_functions
+from ..planning.covering import pattern_of
 from ..planning.plans import CallStep, Plan, Result, Step
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol
 from .spelling import FUNCTION_NAME, OBSERVED, Speller, identifier, remark, reserved, tuple_source
 
 __all__ = ["FUNCTION_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
+
+LONGEST = 100
+"""So many characters may stand in a line that takes another in."""
 
 
 def generate(plan: Plan, backend: Backend) -> str:
@@ -82,6 +90,38 @@ def has_dropout(graph: Graph) -> bool:
     return any(isinstance(part, Call) and FUNCTIONS[part.function].random for part in graph.expressions())
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line of a function: the names that it defines, what they become, its mathematics, and what it frees."""
+
+    names: tuple[str, ...]
+    text: str
+    remarks: tuple[str, ...]
+    frees: tuple[str, ...]
+
+    def written(self) -> Iterator[str]:
+        """The line, and one that frees."""
+        yield f"{', '.join(self.names)} = {self.text}  # {'; '.join(self.remarks)}"
+        if self.frees:
+            yield f"del {', '.join(self.frees)}"
+
+    def taking(self, former: _Line) -> _Line | None:
+        """The line with the text of the one before it in the place of its name, if a person would write it so.
+
+        Nothing then lives longer than it would.
+        """
+        (name,) = former.names
+        places = list(re.finditer(rf"(?<![\w.]){name}(?!\w)", self.text))
+        inner = former.text if _is_closed(former.text) else f"({former.text})"
+        if len(places) != 1 or name not in self.frees or former.frees:
+            return None
+        text = f"{self.text[: places[0].start()]}{inner}{self.text[places[0].end() :]}"
+        if len(text) > LONGEST:
+            return None
+        frees = tuple(each for each in self.frees if each != name)
+        return _Line(self.names, text, (*former.remarks, *self.remarks), frees)
+
+
 class _Writer(Speller):
     """Writes the function of one plan.
 
@@ -111,15 +151,7 @@ class _Writer(Speller):
     # ---- the whole function
 
     def source(self) -> str:
-        body: list[str] = []
-        for number, step in enumerate(self.plan.steps):
-            made = ", ".join(self.names[name] for name in step.defines)
-            text = self.call_of(step) if isinstance(step, CallStep) else self.step(step)
-            if isinstance(step, CallStep):
-                self.shapes.update(zip(step.results, step.shapes, strict=True))
-            body.append(f"{made} = {text}  # {remark(step.shown(self.functions))}")
-            if step.frees and number + 1 < len(self.plan.steps):
-                body.append("del " + ", ".join(self.names[name] for name in step.frees))
+        body = [line for part in self._lines() for line in part.written()]
         results = ", ".join(self.result(each) for each in self.plan.results)
         body.append(f"return {results}")
         arguments = self.arguments()
@@ -128,6 +160,28 @@ class _Writer(Speller):
         head = [f"def {self.name}({', '.join(arguments)}):"]
         lines = self._docstring() + self._prologue() + body
         return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
+
+    def _lines(self) -> list[_Line]:
+        """A line for each step; one that only the next step reads, and once, goes into that."""
+        lines: list[_Line] = []
+        reads = Counter(name for step in self.plan.steps for name in step.reads)
+        reads.update(each.value.name for each in self.plan.results)
+        last = len(self.plan.steps) - 1
+        for number, step in enumerate(self.plan.steps):
+            text = self.call_of(step) if isinstance(step, CallStep) else self.step(step)
+            if isinstance(step, CallStep):
+                self.shapes.update(zip(step.results, step.shapes, strict=True))
+            names = tuple(self.names[name] for name in step.defines)
+            frees = tuple(self.names[name] for name in step.frees) if number < last else ()
+            line = _Line(names, text, (remark(step.shown(self.functions)),), frees)
+            former = self.plan.steps[number - 1] if lines else None
+            if former is not None and len(former.defines) == 1 and reads[former.defines[0]] == 1:
+                joined = line.taking(lines[-1])
+                if joined is not None:
+                    line = joined
+                    lines.pop()
+            lines.append(line)
+        return lines
 
     def arguments(self) -> list[str]:
         """The names of what the function takes."""
@@ -364,6 +418,8 @@ class _Writer(Speller):
         function = FUNCTIONS[call.function]
         if function.spelled is not None:
             return function.spelled(self, call, left)
+        if function.means:
+            return self.kernel(call, left)
         match function.axes:
             case "made":
                 return self.made(call)
@@ -372,6 +428,20 @@ class _Writer(Speller):
             case "moved":
                 return self.moved(call)
         return self.over_axes(call, left)
+
+    def kernel(self, call: Call, left: tuple[Any, ...]) -> str:
+        """A kernel of the user's own, of operands with a dimension for each axis of its equation."""
+        self._check_registered(call.function, dict(FUNCTIONS[call.function].implementations))
+        pattern = pattern_of(FUNCTIONS[call.function].means[0])
+        refs = [ref for ref in call.arguments if isinstance(ref, Ref)]
+        groups = pattern.groups([axes_of_index(ref.index) for ref in refs])
+        given = []
+        for ref, tensor in zip(refs, pattern.tensors, strict=True):
+            own = [groups[axis] for axis in axes_of_index(tensor.index)]
+            given.append(self.view(ref, own, [n for n, group in enumerate(own) if not group]))
+        numbers = [f"{name}={text}" for name, text in self.options(call).items()]
+        text = f'functions["{call.function}"]({", ".join([*given, *numbers])})'
+        return text if all(groups[axis] for axis in pattern.left) else self.reshaped(text, left)
 
     def over_axes(self, call: Call, left: tuple[Any, ...]) -> str:
         """A function along dimensions of its operand."""
@@ -522,6 +592,12 @@ class _Around(_Writer):
             text = self.names[name]
             given.append(self.op(CONVERSIONS[Element.NUMBER], text) if leaf.holds is Element.WIDE else text)
         return f"{self.blocks[step.scope]}({', '.join(given)})"
+
+
+def _is_closed(text: str) -> bool:
+    """Whether an expression is a name or a call, so that it can stand anywhere."""
+    tree = ast.parse(text, mode="eval").body
+    return isinstance(tree, ast.Call | ast.Name | ast.Subscript | ast.Attribute)
 
 
 def _is_plain(ref: Ref) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BackendError, EquationError
 from ..sizes import is_name
 from .functions import FUNCTIONS, RESERVED
-from .record import Function
+from .record import Function, Meaning
 
 __all__ = ["pack", "register", "unpack"]
 
@@ -23,12 +23,19 @@ def register(
     over_axis: bool = False,
     arity: int = 1,
     derivative: str | Sequence[str] = (),
+    computes: str = "",
     **backends: Callable[..., Any],
 ) -> None:
-    """Adds a function of your own to the equation language, for every later equation.
+    """Adds a function of your own to the equation language, for every later equation; or a kernel to the planner.
 
     A pointwise function is called with arrays aligned to one another; with `over_axis=True` it
     is called as `f(array, axis)` and keeps the shape, written `name[j](x)`.
+
+    A kernel `computes` an equation, and runs wherever a program says the same, in any order and in as many
+    equations. Each axis of the equation stands for all axes of the program that occur in the same of its
+    tensors, for one 1 long where there is none. The kernel is called with the tensors in the order in which
+    the equation names them first, each with a dimension for each axis that is written, and with the
+    numbers, which are written as names without axes, by these names; it returns an array of the left side.
 
     Args:
         name: how equations call it; a Python name.
@@ -36,12 +43,13 @@ def register(
         arity: how many arrays a pointwise function takes.
         derivative: for each operand of a pointwise function the gradient that it gets, in the equation
             language: of the operands `a`, `b`, …, the result `y` and the gradient `g` that comes in.
+        computes: the equation of a kernel, `"y[b,i] = exp(scale * x[b,i]) * w[i]"`.
         **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `cupy=...`.
 
     Raises:
         EquationError: the name is not a Python name or belongs to the language, the arity is no
-            number of arrays, an implementation is missing or cannot be called, or the derivative is no
-            text for each operand.
+            number of arrays, an implementation is missing or cannot be called, the derivative is no
+            text for each operand, or what it computes is no equation.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -66,6 +74,9 @@ def register(
     if texts and (over_axis or len(texts) != arity or not all(map(_is_expression, texts))):
         fix = "give an expression for each operand of a pointwise function, as '3 * g * a ** 2'"
         raise EquationError(f"the derivative of '{name}' is {derivative!r}", fix=fix)
+    if computes:
+        FUNCTIONS[name] = _kernel(name, computes, tuple(backends.items()))
+        return
     FUNCTIONS[name] = Function(
         name,
         "registered by the user",
@@ -73,6 +84,38 @@ def register(
         (arity, arity),
         derivative=texts,
         implementations=tuple(backends.items()),
+    )
+
+
+def _kernel(
+    name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
+) -> Function:
+    """The record of a kernel; its names without axes are numbers."""
+    left, _, right = computes.partition("=") if isinstance(computes, str) else ("", "", "")
+    if not _is_expression(left.strip()) or not _is_expression(right.strip()):
+        raise EquationError(
+            f"what '{name}' computes is {computes!r}",
+            fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'",
+        )
+    tree = ast.parse(right.strip(), mode="eval")
+    within = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.Subscript)}
+    within |= {
+        id(part) for sub in ast.walk(tree) if isinstance(sub, ast.Subscript) for part in ast.walk(sub.slice)
+    }
+    within |= {id(part.func) for part in ast.walk(tree) if isinstance(part, ast.Call)}
+    names = dict.fromkeys(
+        part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and id(part) not in within
+    )
+    numbers = tuple((each, 0.0) for each in names if each not in RESERVED)
+    return Function(
+        name,
+        "registered by the user",
+        "removed",
+        (1, 10**6),
+        options=numbers,
+        yields="real",
+        means=(Meaning(computes),),
+        implementations=implementations,
     )
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ..errors import EquationError
 from ..graph.graph import Graph
 from ..graph.rewrite import Draft
 from ..graph.shape import Scope, scope_of, size_expression
@@ -42,25 +43,24 @@ from ..language.expression import (
     transform,
 )
 from ..language.reading import parse_block
-from ..operations.functions import FUNCTIONS, Function
+from ..operations.functions import Function
 from ..operations.record import Meaning
 from ..sizes import evaluate, product
 
-__all__ = ["cover"]
+__all__ = ["cover", "groups_of", "pattern_of"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
 
 
-def cover(graph: Graph, cost: Cost, spelled: frozenset[str], values: Mapping[str, int]) -> Graph:
+def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
     """The graph with kernels in the place of what they compute, wherever `cost` says that this pays.
 
     Args:
         graph: the graph.
         cost: the expected seconds of a graph; it is asked about a region and what makes its operands.
-        spelled: the operations that the backend has.
+        kernels: what it may be covered with.
         values: every open size.
     """
-    kernels = [row for row in FUNCTIONS.values() if row.means and row.name in spelled]
     if not kernels:
         return graph
     draft = Draft(graph)
@@ -89,7 +89,7 @@ def _covers(
     heads = [part for part in parts if not is_scalar(part)]
     for kernel in kernels:
         for meaning, head in itertools.product(kernel.means, heads):
-            search = _Search(draft, equation, _pattern(meaning), values)
+            search = _Search(draft, equation, pattern_of(meaning), values)
             ways = (found for found in search.whole(head) if meaning.holds(found.numbers))
             found = min(ways, key=search.elements, default=None)
             if found is not None:
@@ -120,13 +120,14 @@ def _put(expression: Expression, head: Expression, instead: Expression) -> Expre
 
 
 @dataclass(frozen=True)
-class _Pattern:
+class Pattern:
     """What a kernel computes, read.
 
     Attributes:
         expression: the right side of its equation.
         operands: what the kernel takes.
         holders: the tensors that hold each axis, of those that are multiplied.
+        left: the axes of the result.
         inner: the axes that the result has not.
         loose: the tensors that are not multiplied; they may lack axes.
     """
@@ -134,13 +135,25 @@ class _Pattern:
     expression: Expression
     operands: tuple[Expression, ...]
     holders: Mapping[str, frozenset[str]]
+    left: tuple[str, ...]
     inner: tuple[str, ...]
     loose: frozenset[str]
 
+    @property
+    def tensors(self) -> tuple[Ref, ...]:
+        """The tensors that a kernel takes as they are."""
+        return tuple(each for each in self.operands if isinstance(each, Ref))
+
+    def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """The axes of a program for each of its own, of what its operands stand for, in order."""
+        found = groups_of(self, {ref.name: each for ref, each in zip(self.tensors, axes, strict=True)})
+        assert found is not None
+        return found
+
 
 @functools.lru_cache(maxsize=256)
-def _pattern(meaning: Meaning) -> _Pattern:
-    (equation,) = parse_block(meaning.text)
+def pattern_of(meaning: Meaning) -> Pattern:
+    equation = next(iter(parse_block(meaning.text)))
     assert isinstance(equation, Equation)
     right = einstein(equation).right
     tensors = [ref for ref in references(right) if ref.index]
@@ -157,14 +170,38 @@ def _pattern(meaning: Meaning) -> _Pattern:
         for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
     }
     read = tuple(map(_expression, meaning.operands)) or tuple(dict.fromkeys(tensors))
-    inner = tuple(axis for axis in holders if axis not in axes_of_index(equation.left))
-    return _Pattern(right, read, holders, inner, frozenset(ref.name for ref in tensors) - multiplied)
+    left = axes_of_index(equation.left)
+    inner = tuple(axis for axis in holders if axis not in left)
+    if len(set(holders.values())) < len(holders):
+        raise EquationError(
+            f"two axes of '{meaning.text}' occur in the same tensors, so that nothing tells them apart",
+            fix="write one for both: each axis stands for any number of them",
+        )
+    return Pattern(right, read, holders, left, inner, frozenset(ref.name for ref in tensors) - multiplied)
 
 
 def _expression(text: str) -> Expression:
     (equation,) = parse_block(f"y = {text}")
     assert isinstance(equation, Equation)
     return equation.right
+
+
+def groups_of(pattern: Pattern, axes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]] | None:
+    """The axes of a program that stand for each axis of a pattern; nothing if one fits none of them.
+
+    Args:
+        pattern: the pattern.
+        axes: those of what each of its tensors stands for.
+    """
+    groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
+    of = {holders: axis for axis, holders in pattern.holders.items()}
+    strict = [name for name in axes if name not in pattern.loose]
+    for axis in dict.fromkeys(axis for name in strict for axis in axes[name]):
+        of_axis = of.get(frozenset(name for name in strict if axis in axes[name]))
+        if of_axis is None:
+            return None
+        groups[of_axis] = (*groups[of_axis], axis)
+    return groups
 
 
 # ---------------------------------------------------------------------------- search
@@ -204,9 +241,7 @@ class _Found:
 class _Search:
     """Looks for one pattern in one equation, through what is computed for it alone."""
 
-    def __init__(
-        self, draft: Draft, equation: Equation, pattern: _Pattern, values: Mapping[str, int]
-    ) -> None:
+    def __init__(self, draft: Draft, equation: Equation, pattern: Pattern, values: Mapping[str, int]) -> None:
         self.draft, self.graph, self.pattern = draft, draft.graph, pattern
         self.values = {**values, **self.graph.bound}
         self.seen: dict[Ref, Expression | None] = {}
@@ -277,6 +312,7 @@ class _Search:
         numbers = [factor for factor in named if not factor.index]
         tensors: list[Expression] = [factor for factor in named if factor.index]
         whole: list[Expression] = [factor for factor in pattern.factors if not isinstance(factor, Ref)]
+        part, found = self._spread(part, found, len(tensors) + len(whole))
         scalars = [factor for factor in part.factors if is_scalar(factor)]
         factors = [factor for factor in part.factors if not is_scalar(factor)]
         if scalars and not numbers and not outermost:
@@ -307,6 +343,21 @@ class _Search:
                 else:
                     begun = found.running(pattern.summed, remaining)
                 yield from self._all([*pairs, *bound], begun)
+
+    def _spread(self, part: Contraction, found: _Found, wanted: int) -> tuple[Contraction, _Found]:
+        """The product with the factors of products that it has for factors, if it has fewer than are wanted."""
+        for factor in part.factors:
+            if sum(not is_scalar(each) for each in part.factors) >= wanted:
+                break
+            behind, seen = (factor, found) if isinstance(factor, Contraction) else self._look(factor, found)
+            at = part.factors.index(factor)
+            others = (*part.factors[:at], *part.factors[at + 1 :])
+            if isinstance(behind, Contraction) and not set(behind.summed) & occurring(
+                Contraction(others, part.summed)
+            ):
+                factors = (*part.factors[:at], *behind.factors, *part.factors[at + 1 :])
+                part, found = Contraction(factors, (*part.summed, *behind.summed), part.place), seen
+        return part, found
 
     def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
         """The sums over axes that only the factors in one place have."""
@@ -364,18 +415,13 @@ class _Search:
         """The axes of the program for each of the pattern; nothing if they do not agree."""
         pattern = self.pattern
         axes = {name: free_axes(each) for name, each in found.bound.items()}
-        groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
-        of = {holders: axis for axis, holders in pattern.holders.items()}
-        strict = [name for name in axes if name not in pattern.loose]
-        for axis in dict.fromkeys(axis for name in strict for axis in axes[name]):
-            of_axis = of.get(frozenset(name for name in strict if axis in axes[name]))
-            if of_axis is None:
-                return None
-            groups[of_axis] = (*groups[of_axis], axis)
+        groups = groups_of(pattern, axes)
+        if groups is None:
+            return None
         for run, told in found.runs:
             if not told or told != {axis for each in run for axis in groups[each]}:
                 return None
-        if isinstance(pattern.expression, Contraction):
+        if isinstance(pattern.expression, Contraction) and pattern.expression.summed:
             beside = {axis for each in found.beside[0] for axis in free_axes(each)}
             summed = {axis for each in pattern.expression.summed for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:

@@ -101,10 +101,20 @@ def _store() -> Store | None:
 
 
 def _registered(graph: Graph) -> list[Any]:
-    """The functions of the user's own that a graph calls."""
+    """The functions of the user's own that a graph calls, and the kernels that it may be covered with."""
     called = {part.function for part in graph.expressions() if isinstance(part, Call)}
-    rows = [FUNCTIONS[name] for name in sorted(called)]
-    return [(row.name, row.kind, row.arity) for row in rows if row.implementations]
+    own = [row for row in FUNCTIONS.values() if row.implementations and (row.means or row.name in called)]
+    rows = sorted(own, key=lambda row: row.name)
+    return [
+        (
+            row.name,
+            row.kind,
+            row.arity,
+            [each.text for each in row.means],
+            [each for each, _ in row.implementations],
+        )
+        for row in rows
+    ]
 
 
 @functools.cache

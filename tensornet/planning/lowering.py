@@ -41,6 +41,7 @@ from ..language.expression import (
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered, view_order
+from .covering import pattern_of
 from .memory import with_frees
 from .plans import CallStep, Plan, Result, Step
 from .search import Choose, Order, Problem
@@ -557,6 +558,8 @@ class _Lowering:
         function = FUNCTIONS[call.function]
         if function.lowered is not None:
             return function.lowered(self, call, scope)
+        if function.means:
+            return self.kernel(call, scope)
         match function.axes:
             case "none" if function.rounds:
                 return self.rounded(call, scope, wanted)
@@ -572,6 +575,29 @@ class _Lowering:
                 return self.joined(call, scope)
             case "moved":
                 return self.moved(call, scope)
+
+    def kernel(self, call: Call, scope: Scope) -> Value:
+        """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
+        function = FUNCTIONS[call.function]
+        pattern = pattern_of(function.means[0])
+        scope = self.within(call, scope)
+        values = [self.lower(each, scope, None) for each in call.arguments]
+        element, result = function.meeting([each.element for each in values])
+        values = [self.convert(each, element) for each in values]
+        groups = pattern.groups([each.layout for each in values])
+        parts = [[groups[axis] for axis in axes_of_index(ref.index)] for ref in pattern.tensors]
+        values = [
+            each
+            if view_order(each.layout, tuple(part)) is not None
+            else self.reorder(each, flatten(tuple(part)))
+            for each, part in zip(values, parts, strict=True)
+        ]
+        sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+        grouped = (groups[axis] for axis in pattern.left)
+        left = tuple(group[0] if len(group) == 1 else group for group in grouped if group)
+        return self.emit(
+            left, replace(call, arguments=tuple(each.ref for each in values)), values, sizes, result
+        )
 
     def _normed(self, call: Call, scope: Scope) -> Value | None:
         """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""

@@ -54,7 +54,7 @@ def schedule(
     """
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target(backend, device, dtype, profile, spelled)
+    target = Target.of(backend, device, dtype, profile, spelled)
     whole = (
         graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
     )
@@ -137,7 +137,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     def best(part: Graph) -> Graph:
         return simplify(distribute(simplify(part), cost))
 
-    covered = cover(share(prune(graph)), lambda part: cost(best(part)), target.spelled, values)
+    covered = cover(share(prune(graph)), lambda part: cost(best(part)), target.kernels, values)
     return best(covered)
 
 
