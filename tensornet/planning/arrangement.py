@@ -3,7 +3,8 @@
 A tensor lies in memory in some order of its axes, its layout. For a pair, the axes fall into
 four groups: batch (in both and in the result), rows (of the left only), columns (of the right
 only) and summed (in both, not in the result). A matrix product wants each group in one piece:
-`view` says whether a layout offers that for free, by a transposition, or only by a copy.
+`view_order` says whether a layout offers that for free, by a transposition, or only by a copy.
+What is priced is the code that `emitting` writes for a pair: every view, every copy, the kernel.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import DeviceProfile
+from .walk import walk
 
-__all__ = ["Arrangement", "arrangements", "extent", "flatten", "ordered", "view_order"]
+__all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
 
 MOST = 10**60
 """More elements than any tensor has; four such numbers still multiply to a finite one."""
+
+EXPANDED = 2**20
+"""A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
+derivative is made in that size."""
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
@@ -83,145 +89,231 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     return None
 
 
-def _in_place(layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> bool:
-    """Whether a matrix product can read the layout in place: batch axes must not lie innermost."""
-    order = view_order(layout, (batch, outer, inner))
-    return order is not None and not (order and order[-1] == 0 and (outer or inner))
-
-
 def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
     """The number of positions along some axes, cut off where only a hopeless order comes to."""
     return min(math.prod([sizes[axis] for axis in axes]), MOST)
 
 
-def arrangements(
-    a: Layout,
-    b: Layout,
-    kept: frozenset[str],
-    wanted: Layout | None,
-    sizes: Mapping[str, int],
-    profile: DeviceProfile,
-    size: int,
-    free: tuple[bool, bool] = (False, False),
-) -> list[Arrangement]:
-    """The ways to contract two tensors: for each order the result may come out in, the fastest.
+@dataclass(frozen=True)
+class _Matrix:
+    """A tensor as the operand of a product: what it takes to see it so, and how it lies then.
+
+    Attributes:
+        seconds: views, and a copy where there must be one.
+        turned: whether its second group lies before its first.
+        inner: the positions along what lies innermost.
+    """
+
+    seconds: float
+    turned: bool
+    inner: float
+
+
+class Pricing:
+    """The ways to contract pairs of tensors, and what they take on a device.
 
     Args:
-        a: layout of the first tensor.
-        b: layout of the second.
-        kept: the axes of the result.
-        wanted: the order the result must end in, if this is the last step; its cost is included.
         sizes: axis to number of positions.
         profile: the device.
-        size: bytes of one element.
-        free: whether each tensor can still be made in any order at no cost, as an elementwise
-            product can.
+        itemsize: bytes of one element.
     """
-    both, summed = set(a) & set(b), (set(a) & set(b)) - kept
-    if not summed:
-        return [_multiply(a, b, wanted, sizes, profile, size)]
-    rows, columns = set(a) - both, set(b) - both
-    if not rows and not columns:
-        return [_dot(a, b, both & kept, summed, wanted, sizes, profile, size, free)]
-    best: dict[Layout, Arrangement] = {}
-    for groups in _candidates(a, b, both & kept, summed, wanted):
-        for way in _priced(a, b, groups, wanted, sizes, profile, size, free):
+
+    def __init__(self, sizes: Mapping[str, int], profile: DeviceProfile, itemsize: int) -> None:
+        self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
+        self.extent = functools.cache(lambda axes: extent(axes, sizes))
+        self.copied = functools.cache(self._copied)
+        self.matrix = functools.cache(self._matrix)
+        self.walked = functools.cache(self._walked)
+
+    def ways(
+        self, a: Layout, b: Layout, kept: frozenset[str], wanted: Layout | None, readers: Sequence[frozenset[str]]
+    ) -> list[Arrangement]:
+        """For each order that the result may come out in, the fastest way to contract two tensors.
+
+        Args:
+            a: layout of the first tensor.
+            b: layout of the second.
+            kept: the axes of the result.
+            wanted: the order the result must end in, if this is the last step; its cost is included.
+            readers: the axes of the tensors that the result will be contracted with.
+        """
+        both = set(a) & set(b)
+        summed, rows, columns = both - kept, set(a) - both, set(b) - both
+        if not summed:
+            found = self._products(a, b, wanted, readers)
+        elif not rows and not columns:
+            found = self._dots(a, b, both & kept, summed, wanted)
+        else:
+            found = self._matrix_products(a, b, both & kept, summed, wanted)
+        best: dict[Layout, Arrangement] = {}
+        for way in found:
             layout = flatten(way.result)
             if layout not in best or way.seconds < best[layout].seconds:
                 best[layout] = way
-    return list(best.values())
+        return list(best.values())
+
+    # ---- products of elements
+
+    def _products(
+        self, a: Layout, b: Layout, wanted: Layout | None, readers: Sequence[frozenset[str]]
+    ) -> Iterator[Arrangement]:
+        """Elementwise products. The result comes out in the order that the tensors lie in, the one written
+        first before the other; only between axes of one and axes of the other there is a choice."""
+        for swapped in (False, True):
+            one, other = (b, a) if swapped else (a, b)
+            if swapped and _agree(a, b):
+                return
+            for result in dict.fromkeys(_merged(one, other, ranks) for ranks in _ranks(wanted, readers)):
+                seconds = self.walked(result, (one, other)) + self._aligned(one, result) + self._aligned(other, result)
+                groups = tuple((axis,) for axis in result)
+                seconds += self._brought(result, wanted)
+                yield Arrangement("multiply", swapped, result, (), (), (), groups, seconds)
+
+    def _aligned(self, layout: Layout, result: Layout) -> float:
+        """Views that make an operand broadcast to a result."""
+        own = tuple(axis for axis in result if axis in layout)
+        missing = len(own) < len(result) - (result.index(own[0]) if own else 0)
+        return self.profile.view * ((own != layout) + missing)
+
+    # ---- dot products
+
+    def _dots(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> Iterator[Arrangement]:
+        """Products of elements, summed: for each order of either tensor."""
+        orders = [order for order in (a, b, wanted) if order]
+        leads = dict.fromkeys(ordered(batch, order, a) for order in orders)
+        tails = dict.fromkeys(ordered(summed, order) for order in (a, b))
+        for lead, tail in itertools.product(leads, tails):
+            seconds, lying = 0.0, list[Layout]()
+            for layout in (a, b):
+                order = view_order(layout, (lead, tail))
+                lying.append(lead + tail if order is None else layout)
+                seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
+                seconds += self.copied(layout, lead + tail) if order is None else 0.0
+            moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
+            seconds += self.walked(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
+            seconds += self.profile.run * self.extent(lead) + self._brought(lead, wanted)
+            yield Arrangement("dot", False, lead, (), (), tail, (lead,) if lead else (), seconds)
+
+    # ---- matrix products
+
+    def _matrix_products(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> Iterator[Arrangement]:
+        """Products with the tensors as they stand, and with the second before the first."""
+        for groups in self._candidates(a, b, batch, summed, wanted):
+            together, rows, columns, inner = groups
+            for swapped in (False, True):
+                if swapped:
+                    seconds = self._product(b, a, together, columns, rows, inner)
+                    result = (together, columns, rows)
+                else:
+                    seconds = self._product(a, b, together, rows, columns, inner)
+                    result = (together, rows, columns)
+                seconds += self._brought(flatten(result), wanted)
+                kept = tuple(group for group in result if group)
+                yield Arrangement("matmul", swapped, together, rows, columns, inner, kept, seconds)
+
+    def _product(
+        self, one: Layout, two: Layout, batch: Layout, rows: Layout, columns: Layout, summed: Layout
+    ) -> float:
+        left, right = self.matrix(one, batch, rows, summed), self.matrix(two, batch, summed, columns)
+        many, m, n, k = (self.extent(group) for group in (batch, rows, columns, summed))
+        seconds = left.seconds + right.seconds
+        seconds += self.profile.matmul(many, m, n, k, self.itemsize, left.turned and right.turned)
+        if batch:
+            return seconds + (0.0 if rows and columns else self.profile.view)
+        if not rows:  # a vector times a matrix goes through it row by row
+            seconds += self.profile.run * k * n / right.inner
+        if not columns:
+            seconds += self.profile.run * k * m / left.inner
+        return seconds
+
+    def _candidates(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> dict[tuple[Layout, Layout, Layout, Layout], None]:
+        """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
+        own_a, own_b = set(a) - set(b), set(b) - set(a)
+        found: dict[tuple[Layout, Layout, Layout, Layout], None] = {}
+        orders = [order for order in (a, b, wanted) if order]
+        inners = dict.fromkeys(ordered(summed, inner) for inner in (a, b))
+        for lead in [(), *(() if batch else self._leads(a, b, own_a, own_b))]:
+            rows, columns = own_a - set(lead), own_b - set(lead)
+            shared = dict.fromkeys(lead + ordered(batch, order, a) for order in orders)
+            outers = dict.fromkeys((ordered(rows, order, a), ordered(columns, order, b)) for order in orders)
+            for together, inner, (outer_a, outer_b) in itertools.product(shared, inners, outers):
+                found[(together, outer_a, outer_b, inner)] = None
+        return found
+
+    def _leads(self, a: Layout, b: Layout, own_a: set[str], own_b: set[str]) -> Iterator[Layout]:
+        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""
+        for layout, own, other in ((a, own_a, b), (b, own_b, a)):
+            lead = tuple(itertools.takewhile(lambda axis: axis in own, layout))  # noqa: B023
+            repeated = self.extent(lead) * self.extent(other) * self.itemsize
+            if lead and set(lead) < own_a | own_b and repeated <= EXPANDED:
+                yield lead
+
+    def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
+        own = tuple(axis for axis in batch if axis in layout)
+        groups = (own, outer, inner)
+        order, view = view_order(layout, groups), self.profile.view
+        seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
+        grouped = any(len(group) > 1 for group in groups)
+        if order is None or (order and order[-1] == 0 and (outer or inner)):
+            last = next((group for group in (inner, outer, own) if group), ())
+            return _Matrix(seconds + self.copied(layout, flatten(groups)) + view * grouped, False, self.extent(last))
+        seconds += view * (grouped + (list(order) != sorted(order)))
+        turned = bool(outer and inner) and order.index(1) > order.index(2)
+        return _Matrix(seconds, turned, self.extent(groups[order[-1]]) if order else 1.0)
+
+    # ---- memory
+
+    def _walked(self, result: Layout, operands: tuple[Layout, ...]) -> float:
+        return self.profile.walked(walk(result, operands, self.sizes, self.itemsize))
+
+    def _copied(self, layout: Layout, order: Layout) -> float:
+        """Seconds to bring a tensor into another order, the view of it in that order included."""
+        return self.walked(order, (layout,)) + self.profile.view
+
+    def _brought(self, result: Layout, wanted: Layout | None) -> float:
+        """Seconds to bring the last result into the order that is wanted."""
+        return 0.0 if wanted is None or wanted == result else self.copied(result, wanted)
 
 
-def _multiply(
-    a: Layout, b: Layout, wanted: Layout | None, sizes: Mapping[str, int], profile: DeviceProfile, size: int
-) -> Arrangement:
-    everything = set(a) | set(b)
-    big, small = (a, b) if extent(a, sizes) >= extent(b, sizes) else (b, a)
-    result = wanted if wanted is not None and set(wanted) == everything else ordered(everything, big, small)
-    elements = extent(result, sizes)
-    moved = size * (extent(a, sizes) + extent(b, sizes) + elements)
-    seconds = profile.pointwise(moved, size * elements)
-    return Arrangement("multiply", False, result, (), (), (), tuple((axis,) for axis in result), seconds)
+def _agree(a: Layout, b: Layout) -> bool:
+    """Whether two layouts have what they share in the same order."""
+    return [axis for axis in a if axis in b] == [axis for axis in b if axis in a]
 
 
-def _dot(
-    a: Layout,
-    b: Layout,
-    batch: set[str],
-    summed: set[str],
-    wanted: Layout | None,
-    sizes: Mapping[str, int],
-    profile: DeviceProfile,
-    size: int,
-    free: tuple[bool, bool],
-) -> Arrangement:
-    lead, tail = ordered(batch, wanted or (), a), ordered(summed, a)
-    for first in (a, b):
-        if view_order(first, (ordered(batch, first), ordered(summed, first))) == (0, 1):
-            lead, tail = ordered(batch, first), ordered(summed, first)
-            break
-    elements = extent(a, sizes)
-    seconds = profile.pointwise(2.0 * size * elements, size * extent(lead, sizes))
-    seconds += sum(
-        profile.permute(elements, size)
-        for each, loose in zip((a, b), free, strict=True)
-        if each != lead + tail and not loose
-    )
-    if wanted is not None and wanted != lead:
-        seconds += profile.permute(extent(lead, sizes), size)
-    return Arrangement("dot", False, lead, (), (), tail, (lead,) if lead else (), seconds)
+def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[Mapping[str, int]]:
+    """Which axes of an elementwise product had better lie outside: by what is wanted, or read together."""
+    if wanted is not None:
+        yield {axis: place for place, axis in enumerate(wanted)}
+        return
+    yield {}
+    for axes in readers:
+        yield dict.fromkeys(axes, 1)
+        yield dict.fromkeys(axes, -1)
 
 
-def _lead(layout: Layout, own: set[str]) -> Layout:
-    """The leading axes that only this tensor has."""
-    return tuple(itertools.takewhile(lambda axis: axis in own, layout))
+def _merged(one: Layout, other: Layout, ranks: Mapping[str, int]) -> Layout:
+    """The axes of two tensors, each tensor's in its own order as far as the first allows; of the axes that may
+    come next the one of least rank comes, or else that of the first tensor."""
+    shared = [axis for axis in one if axis in other]
+    numbers = {axis: number for number, axis in enumerate(shared)}
+    waiting = [list(one), _settled(other, shared)]
+    result: list[str] = []
+    while waiting[0] or waiting[1]:
+        heads = [each[0] for each in waiting if each]
+        free = [axis for axis in heads if axis not in numbers or heads.count(axis) == 2]
+        chosen = min(free, key=lambda axis: ranks.get(axis, 0))
+        result.append(chosen)
+        waiting = [each[1:] if each and each[0] == chosen else each for each in waiting]
+    return tuple(result)
 
 
-def _candidates(
-    a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
-) -> dict[tuple[Layout, Layout, Layout, Layout], None]:
-    """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
-    own_a, own_b = set(a) - set(b), set(b) - set(a)
-    found: dict[tuple[Layout, Layout, Layout, Layout], None] = {}
-    leads: dict[Layout, None] = {(): None}
-    if not batch:
-        leads |= {_lead(a, own_a): None, _lead(b, own_b): None}
-    orders = [order for order in (a, b, wanted) if order]
-    inners = dict.fromkeys(ordered(summed, inner) for inner in (a, b))
-    for lead in leads:
-        rows, columns = own_a - set(lead), own_b - set(lead)
-        shared = dict.fromkeys(lead + ordered(batch, order, a) for order in orders)
-        outers = dict.fromkeys((ordered(rows, order, a), ordered(columns, order, b)) for order in orders)
-        for together, inner, (outer_a, outer_b) in itertools.product(shared, inners, outers):
-            found[(together, outer_a, outer_b, inner)] = None
-    return found
-
-
-def _priced(
-    a: Layout,
-    b: Layout,
-    groups: tuple[Layout, Layout, Layout, Layout],
-    wanted: Layout | None,
-    sizes: Mapping[str, int],
-    profile: DeviceProfile,
-    size: int,
-    free: tuple[bool, bool],
-) -> Iterator[Arrangement]:
-    """The product with the tensors as they stand, and with the second before the first."""
-    batch, rows, columns, summed = groups
-    copies = 0.0
-    if not free[0] and not _in_place(a, tuple(axis for axis in batch if axis in a), rows, summed):
-        copies += profile.permute(extent(a, sizes), size)
-    if not free[1] and not _in_place(b, tuple(axis for axis in batch if axis in b), summed, columns):
-        copies += profile.permute(extent(b, sizes), size)
-    many, m, n, k = (extent(group, sizes) for group in groups)
-    for swapped in (False, True):
-        seconds = profile.matmul(many, *((n, m) if swapped else (m, n)), k, size)
-        if swapped and not batch:
-            seconds *= 1.05  # nearly a tie: what comes after likes the order as it stands
-        seconds += copies
-        result = (batch, columns, rows) if swapped else (batch, rows, columns)
-        if wanted is not None and flatten(result) != wanted:
-            seconds += profile.permute(extent(flatten(result), sizes), size)
-        kept = tuple(group for group in result if group)
-        yield Arrangement("matmul", swapped, batch, rows, columns, summed, kept, seconds)
+def _settled(layout: Layout, shared: Sequence[str]) -> list[str]:
+    """A layout with the axes that it shares in another order, each of its own after the same number of them."""
+    order = iter(shared)
+    return [next(order) if axis in shared else axis for axis in layout]

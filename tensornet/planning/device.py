@@ -1,52 +1,100 @@
 """How long work takes on a device: a few measured constants, and formulas in seconds.
 
-The model: a step takes the larger of its arithmetic time and its memory time, plus a launch.
-Small matrices reach only part of the peak, d / (d + half) for each of the three sizes; on some
-systems memory that is asked for anew in large pieces is slow at first touch.
+The model: what a step takes adds up. A product pays for its arithmetic, for every byte of its matrices
+once, and for each matrix where there are many; a step that goes through memory element by element pays
+for the bytes, for each innermost loop, and for what it reads out of order; every operation pays for being
+called. Constants belong to one element type: a profile is measured for each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from .walk import Walk
 
 __all__ = ["DeviceProfile", "default_profile"]
+
+RESULT = 6.0
+"""In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
+
+CHUNK = 8.0
+"""Two innermost loops together cost as much to set up as so many innermost ones."""
+
+NARROW = 8
+"""Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
+
+SPREAD = 1.7
+"""What is assumed of the built-in constants: that measured and expected time differ by no more than this."""
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """Device constants; units in the names' comments. `key` tells device, library and version."""
+    """The constants of a device for one element type.
+
+    Attributes:
+        key: tells device, library, version and element type.
+        flops: FLOP/s of a large matrix product.
+        bandwidth: bytes/s, read plus written, in order.
+        launch: seconds that an operation costs whatever its size.
+        view: seconds to look at a tensor in another way, nothing moved.
+        batch: seconds that each matrix of a batched product costs.
+        small: multiply-adds below which the matrices of a batched product go through a plain loop; 0 if never.
+        plain: seconds of a multiply-add there.
+        run: seconds that each innermost loop of a step element by element costs.
+        scattered: seconds for an element that does not lie beside the one before it.
+        line: seconds to fetch it from memory, where everything near it is gone from the caches.
+        fresh_bytes: bytes of a result from which it is touched for the first time.
+        fresh_bandwidth: bytes/s at first touch.
+        spread: four of five products measured with the constants took between 1/spread and spread of what they
+            say; how sure a plan is.
+        unrest: the part by which measuring again gave other times; above `UNREST` of `calibration` the device
+            had other work, and the constants are not to be trusted.
+    """
 
     key: str
-    flops: float  # FLOP/s of a large float32 matrix product
-    half: float  # summed positions at which a product reaches half of that
-    half_rows: float  # the same for rows
-    half_columns: float  # the same for columns
-    bandwidth: float  # bytes/s, read plus written, in order
-    permute_bandwidth: float  # bytes/s, read plus written, across an axis permutation
-    launch: float  # seconds a step costs whatever its size
-    batch: float  # seconds each matrix of a batched product costs
-    fresh_bytes: float  # results larger than this are touched for the first time
-    fresh_bandwidth: float  # bytes/s at first touch
+    flops: float
+    bandwidth: float
+    launch: float
+    view: float
+    batch: float
+    small: float
+    plain: float
+    run: float
+    scattered: float
+    line: float
+    fresh_bytes: float
+    fresh_bandwidth: float
+    spread: float = SPREAD
+    unrest: float = 0.0
 
-    def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
-        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
-        share = (m / (m + self.half_rows)) * (n / (n + self.half_columns)) * (k / (k + self.half))
-        rate = self.flops * share * min(1.0, 4.0 / size)
-        arithmetic = 2.0 * batch * m * n * k / rate if rate else 0.0
+    def matmul(self, batch: float, m: float, n: float, k: float, size: int, turned: bool = False) -> float:
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes.
+
+        Args:
+            turned: whether both matrices lie transposed.
+        """
+        fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0) + self.fresh(size * batch * m * n)
+        if batch > 1 and m * n * k < self.small:
+            return fixed + self.plain * batch * m * n * (k + RESULT)
+        arithmetic = 2.0 * batch * m * n * k / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
-        return max(arithmetic, self.stream(moved)) + each + self.fresh(size * batch * m * n) + self.launch
+        if turned and 1 < m < NARROW:
+            each += self.run * batch * n * k
+        return fixed + arithmetic + self.stream(moved) + each
 
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order."""
         return moved / self.bandwidth
 
-    def permute(self, elements: float, size: int) -> float:
-        """Seconds to copy a tensor into another order of axes."""
-        return 2.0 * elements * size / self.permute_bandwidth + self.fresh(elements * size) + self.launch
+    def walked(self, walk: Walk) -> float:
+        """Seconds of a step that goes through memory element by element."""
+        loops = self.run * (walk.runs + CHUNK * walk.chunks)
+        reads = self.scattered * walk.scattered + self.line * walk.fetched
+        return self.pointwise(walk.moved, walk.written) + loops + reads
 
     def pointwise(self, moved: float, written: float) -> float:
-        """Seconds of an element-by-element step."""
+        """Seconds of a step element by element, of tensors that all lie as the result does."""
         return self.stream(moved) + self.fresh(written) + self.launch
 
     def fresh(self, written: float) -> float:
@@ -54,10 +102,46 @@ class DeviceProfile:
         return written / self.fresh_bandwidth if written > self.fresh_bytes else 0.0
 
 
-_CPU = DeviceProfile("default-cpu", 1.6e11, 10.0, 3.0, 10.0, 4.0e10, 1.8e10, 4e-6, 2e-8, 32 * 2**20, 4.0e9)
-_GPU = DeviceProfile("default-gpu", 5.0e13, 96.0, 96.0, 96.0, 1.5e12, 7.0e11, 6e-6, 1e-9, 1e18, 1e18)
+_CPU = DeviceProfile(
+    key="default-cpu",
+    flops=1.5e11,
+    bandwidth=3.0e10,
+    launch=1.6e-6,
+    view=1.2e-6,
+    batch=8e-8,
+    small=400,
+    plain=5e-10,
+    run=2.3e-9,
+    scattered=4.4e-10,
+    line=7.5e-9,
+    fresh_bytes=32 * 2**20,
+    fresh_bandwidth=4.0e9,
+)
+_GPU = DeviceProfile(
+    key="default-gpu",
+    flops=5.0e13,
+    bandwidth=1.5e12,
+    launch=6e-6,
+    view=1e-6,
+    batch=1e-9,
+    small=0,
+    plain=1e-12,
+    run=1e-12,
+    scattered=6e-12,
+    line=1e-12,
+    fresh_bytes=1e18,
+    fresh_bandwidth=1e18,
+)
+
+_RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "float16": 8.0}}
+"""How many times as fast as float32 the built-in constants take products of other types to be; others go by
+their bytes."""
 
 
-def default_profile(device: str) -> DeviceProfile:
+def default_profile(device: str, dtype: str = "float32") -> DeviceProfile:
     """Built-in constants: those of a two-core server, or of a data-centre GPU."""
-    return _CPU if device.startswith("cpu") else _GPU
+    name, usual = ("cpu", _CPU) if device.startswith("cpu") else ("gpu", _GPU)
+    if dtype == "float32":
+        return usual
+    rate = _RATES[name].get(dtype, {"float64": 0.5, "complex64": 0.25, "complex128": 0.125}.get(dtype, 1.0))
+    return replace(usual, key=f"{usual.key} {dtype}", flops=usual.flops * rate)

@@ -491,7 +491,7 @@ class _Lowering:
             self.profile,
             self.itemsize,
         )
-        return self.build(self.choose(problem), values, sizes, wanted)
+        return self.build(self.choose(problem), values, sizes)
 
     def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
         """Sums the axes that only one factor has, which never hurts; truth values are counted."""
@@ -801,33 +801,16 @@ class _Lowering:
         right = replace(call, arguments=(value.ref,), options=tuple(options))
         return self.emit(value.layout, right, [value], sizes, value.element)
 
-    def build(
-        self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], wanted: Layout | None
-    ) -> Value:
-        """Emits the steps of one contraction; `wanted` is heeded where any order costs the same."""
-        made, asked = list(values), self._asked(order, len(values), wanted)
-        for number, pair in enumerate(order):
+    def build(self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any]) -> Value:
+        """Emits the steps of one contraction."""
+        made = list(values)
+        for pair in order:
             a, b = made[pair.first], made[pair.second]
             way = _linear(pair.way, a, b) if "linear" in self.spelled else pair.way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
-            order_asked = asked.get(len(values) + number)
-            if way.kind == "multiply" and order_asked is not None:
-                left = ordered(flatten(way.result), order_asked)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
-
-    def _asked(self, order: Order, count: int, wanted: Layout | None) -> dict[int, Layout]:
-        """The order in memory that the reader of each intermediate would like, by its number."""
-        asked = {} if wanted is None else {count + len(order) - 1: wanted}
-        for number, pair in reversed(list(enumerate(order, count))):
-            way = pair.way
-            if way.kind != "multiply":
-                asked[pair.first] = flatten((way.batch, way.rows, way.summed))
-                asked[pair.second] = flatten((way.batch, way.summed, way.columns))
-            elif number in asked:
-                asked[pair.first] = asked[pair.second] = asked[number]
-        return asked
 
 
 # ---------------------------------------------------------------------------- small things

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .arrangement import Arrangement, Layout, arrangements, extent, flatten
+from .arrangement import Arrangement, Layout, Pricing, flatten
 from .device import DeviceProfile
 
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
 
-FORMS = 8
+FORMS = 16
 """Of each intermediate so many orders in memory are followed."""
 
 
@@ -69,11 +69,8 @@ class _Made:
     subset: int
 
 
-_Form: TypeAlias = tuple[Layout, bool]
-"""The order a tensor comes out in, and whether any other would have cost the same."""
-
-_Forms: TypeAlias = dict[_Form, tuple[float, "_Made | int"]]
-"""For every form an intermediate may take, the fastest way to it."""
+_Forms: TypeAlias = dict[Layout, tuple[float, "_Made | int"]]
+"""For every order in memory that an intermediate may come out in, its form, the fastest way to it."""
 
 
 class Search:
@@ -86,39 +83,41 @@ class Search:
         self.problem = problem
         self.everything = (1 << len(problem.layouts)) - 1
         self.holders = problem.holders()
+        self.pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
 
     def operand(self, number: int) -> _Forms:
-        return {(self.problem.layouts[number], False): (0.0, number)}
+        return {self.problem.layouts[number]: (0.0, number)}
 
     def join(self, one: tuple[int, _Forms], other: tuple[int, _Forms], best: _Forms) -> None:
         """Adds to `best` the ways to make an intermediate from two others, each with its operands."""
         problem, subset = self.problem, one[0] | other[0]
-        axes = {
-            axis
-            for forms in (one[1], other[1])
-            for (layout, _) in itertools.islice(forms, 1)
-            for axis in layout
-        }
+        axes = {axis for forms in (one[1], other[1]) for axis in next(iter(forms))}
         kept = frozenset(axis for axis in axes if axis in problem.kept or self.holders[axis] & ~subset)
         wanted = problem.wanted if subset == self.everything else None
+        readers = self._readers(subset, kept)
         for (a, (time_a, made_a)), (b, (time_b, made_b)) in itertools.product(
             one[1].items(), other[1].items()
         ):
-            loose = (a[1], b[1])
-            for way in arrangements(
-                a[0], b[0], kept, wanted, problem.sizes, problem.profile, problem.itemsize, loose
-            ):
-                form, seconds = (flatten(way.result), way.kind == "multiply"), time_a + time_b + way.seconds
+            for way in self.pricing.ways(a, b, kept, wanted, readers):
+                form, seconds = flatten(way.result), time_a + time_b + way.seconds
                 if form not in best or seconds < best[form][0]:
-                    best[form] = (seconds, _Made(made_a, made_b, way, subset))
+                    best[form] = (seconds, _made(made_a, made_b, way, subset))
+
+    def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
+        """Of the axes of an intermediate those that each of the other operands has, where not all or none."""
+        others = (
+            frozenset(axis for axis in kept if self.holders[axis] >> number & 1)
+            for number in range(len(self.problem.layouts))
+            if not subset >> number & 1
+        )
+        return tuple(dict.fromkeys(axes for axes in others if axes and axes != kept))
 
     def worthwhile(self, forms: _Forms) -> _Forms:
-        """The forms that nothing beats: not the fastest and a permutation, and the quickest `FORMS` of them."""
-        least, (layout, _) = min((seconds, form) for form, (seconds, _) in forms.items())
-        elements = extent(layout, self.problem.sizes)
-        bound = least + self.problem.profile.permute(elements, self.problem.itemsize)
+        """The forms that nothing beats: not the fastest and a copy, and the quickest `FORMS` of them."""
+        least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        return dict([each for each in ranked if each[1][0] <= bound][:FORMS])
+        near = [each for each in ranked if each[1][0] <= least + self.pricing.copied(layout, each[0])]
+        return dict(near[:FORMS])
 
     def along(self, tree: Tree, breadth: int = 2) -> tuple[float, Order]:
         """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
@@ -142,8 +141,12 @@ class Search:
             trees: good ones; an intermediate that takes longer than the fastest of them is not looked at.
         """
         known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
-        least = min((self.along(tree)[0] for tree in trees), default=math.inf)
-        return self._fastest(self._among(list(known), known, least * (1 + 1e-9))[self.everything])
+        found = [self.along(tree) for tree in trees]
+        least = min((seconds for seconds, _ in found), default=math.inf)
+        forms = self._among(list(known), known, least).get(self.everything)
+        if forms is not None:
+            found.append(self._fastest(forms))
+        return min(found, key=lambda each: each[0])
 
     def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
         """The two parts of an intermediate cut finer, the slowest first, as they were made."""
@@ -201,6 +204,13 @@ def _in_order(made: _Made | int, count: int) -> Order:
             numbers[id(last)] = count + len(pairs)
             pairs.append(Pair(one, other, last.way))
     return tuple(pairs)
+
+
+def _made(one: _Made | int, other: _Made | int, way: Arrangement, subset: int) -> _Made:
+    """An intermediate; of an elementwise product the tensor that gives the order stands first."""
+    if way.kind == "multiply" and way.swapped:
+        one, other, way = other, one, replace(way, swapped=False)
+    return _Made(one, other, way, subset)
 
 
 @functools.cache
