@@ -17,12 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import DeviceProfile
-from .walk import walk
+from .walk import MOST, walk
 
 __all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
-
-MOST = 10**60
-"""More elements than any tensor has; four such numbers still multiply to a finite one."""
 
 EXPANDED = 2**20
 """A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
@@ -151,6 +148,16 @@ class Pricing:
             if layout not in best or way.seconds < best[layout].seconds:
                 best[layout] = way
         return list(best.values())
+
+    def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
+        """Seconds that no way to contract two tensors stays below, however they lie."""
+        work = 2.0 * self.extent(a | b) / self.profile.flops if (a | b) - kept else 0.0
+        moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
+        return self.profile.launch + self.profile.stream(moved) + work
+
+    def read(self, axes: frozenset[str]) -> float:
+        """Seconds that no step which reads a tensor stays below."""
+        return self.profile.launch + self.profile.stream(self.itemsize * self.extent(axes))
 
     # ---- products of elements
 
@@ -286,31 +293,35 @@ def _agree(a: Layout, b: Layout) -> bool:
     return [axis for axis in a if axis in b] == [axis for axis in b if axis in a]
 
 
-def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[Mapping[str, int]]:
+def _ranks(
+    wanted: Layout | None, readers: Iterable[frozenset[str]]
+) -> Iterator[frozenset[tuple[str, int]]]:
     """Which axes of an elementwise product had better lie outside: by what is wanted, or read together."""
     if wanted is not None:
-        yield {axis: place for place, axis in enumerate(wanted)}
+        yield frozenset((axis, place) for place, axis in enumerate(wanted))
         return
-    yield {}
+    yield frozenset()
     for axes in readers:
-        yield dict.fromkeys(axes, 1)
-        yield dict.fromkeys(axes, -1)
+        yield frozenset((axis, 1) for axis in axes)
+        yield frozenset((axis, -1) for axis in axes)
 
 
-def _merged(one: Layout, other: Layout, ranks: Mapping[str, int]) -> Layout:
+@functools.lru_cache(maxsize=1 << 14)
+def _merged(one: Layout, other: Layout, ranks: frozenset[tuple[str, int]]) -> Layout:
     """The axes of two tensors, each tensor's in its own order as far as the first allows; of the axes that may
     come next the one of least rank comes, or else that of the first tensor."""
-    shared = [axis for axis in one if axis in other]
-    numbers = {axis: number for number, axis in enumerate(shared)}
-    waiting = [list(one), _settled(other, shared)]
+    shared, rank = [axis for axis in one if axis in other], dict(ranks)
+    ours, theirs = list(one), _settled(other, shared)
     result: list[str] = []
-    while waiting[0] or waiting[1]:
-        heads = [each[0] for each in waiting if each]
-        free = [axis for axis in heads if axis not in numbers or heads.count(axis) == 2]
-        chosen = min(free, key=lambda axis: ranks.get(axis, 0))
-        result.append(chosen)
-        waiting = [each[1:] if each and each[0] == chosen else each for each in waiting]
-    return tuple(result)
+    while ours and theirs:
+        a, b = ours[0], theirs[0]
+        if a == b:
+            theirs.pop(0)
+        if a == b or b in shared or (a not in shared and rank.get(a, 0) <= rank.get(b, 0)):
+            result.append(ours.pop(0))
+        else:
+            result.append(theirs.pop(0))
+    return (*result, *ours, *theirs)
 
 
 def _settled(layout: Layout, shared: Sequence[str]) -> list[str]:

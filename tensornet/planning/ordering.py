@@ -68,7 +68,10 @@ def fastest(problem: Problem) -> Order:
     """The order expected to be fastest."""
     search = Search(problem)
     if len(problem.layouts) <= EXHAUSTIVE:
-        return search.exhaustive([left_to_right(len(problem.layouts)), _Network(problem).swept()])[1]
+        network = _Network(problem)
+        return search.exhaustive(
+            [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
+        )[1]
     seconds, order, tree = min(
         ((*search.along(tree), tree) for tree in _proposals(problem)), key=lambda each: each[0]
     )

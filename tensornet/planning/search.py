@@ -88,19 +88,27 @@ class Search:
     def operand(self, number: int) -> _Forms:
         return {self.problem.layouts[number]: (0.0, number)}
 
-    def join(self, one: tuple[int, _Forms], other: tuple[int, _Forms], best: _Forms) -> None:
-        """Adds to `best` the ways to make an intermediate from two others, each with its operands."""
+    def join(
+        self, one: tuple[int, _Forms], other: tuple[int, _Forms], best: _Forms, bound: float = math.inf
+    ) -> None:
+        """Adds to `best` the ways to make an intermediate from two others, each with its operands, that take
+        at most `bound` seconds."""
         problem, subset = self.problem, one[0] | other[0]
-        axes = {axis for forms in (one[1], other[1]) for axis in next(iter(forms))}
-        kept = frozenset(axis for axis in axes if axis in problem.kept or self.holders[axis] & ~subset)
+        first, second = (frozenset(next(iter(forms))) for forms in (one[1], other[1]))
+        kept = frozenset(axis for axis in first | second if axis in problem.kept or self.holders[axis] & ~subset)
         wanted = problem.wanted if subset == self.everything else None
+        beside = self.pricing.least(first, second, kept)
+        if subset != self.everything:
+            beside += self.pricing.read(kept)  # by whoever needs it
         readers = self._readers(subset, kept)
         for (a, (time_a, made_a)), (b, (time_b, made_b)) in itertools.product(
             one[1].items(), other[1].items()
         ):
+            if time_a + time_b + beside > bound:
+                continue
             for way in self.pricing.ways(a, b, kept, wanted, readers):
                 form, seconds = flatten(way.result), time_a + time_b + way.seconds
-                if form not in best or seconds < best[form][0]:
+                if seconds < best[form][0] if form in best else seconds <= bound:
                     best[form] = (seconds, _made(made_a, made_b, way, subset))
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
@@ -176,9 +184,10 @@ class Search:
                     half = sum(part for place, part in enumerate(members) if chosen >> place & 1)
                     rest = sum(members) ^ half
                     if least.get(half, math.inf) + least.get(rest, math.inf) <= bound:
-                        self.join((half, found[half]), (rest, found[rest]), best)
-                if best and (quickest := self._least(best)[0]) <= bound:
-                    found[sum(members)], least[sum(members)] = self.worthwhile(best), quickest
+                        self.join((half, found[half]), (rest, found[rest]), best, bound)
+                if best:
+                    found[sum(members)] = self.worthwhile(best)
+                    least[sum(members)] = self._least(best)[0]
         return found
 
     def _fastest(self, forms: _Forms) -> tuple[float, Order]:

@@ -11,7 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Walk", "walk"]
+__all__ = ["MOST", "Walk", "walk"]
+
+MOST = 10**60
+"""More elements than any tensor has; four such numbers still multiply to a finite one."""
 
 LINE = 64
 """Bytes that memory gives at once."""
@@ -44,14 +47,6 @@ class Walk:
     fetched: float
 
 
-@dataclass(frozen=True)
-class _Loop:
-    """One loop: how often, and by how many elements each operand moves on."""
-
-    size: int
-    strides: tuple[int, ...]
-
-
 def walk(
     order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int], itemsize: int
 ) -> Walk:
@@ -63,42 +58,40 @@ def walk(
         sizes: axis to number of positions.
         itemsize: bytes of one element.
     """
-    loops = _loops(order, operands, sizes)
-    elements = math.prod([float(sizes[axis]) for axis in order])
-    parts = [math.prod([float(sizes[axis]) for axis in operand]) for operand in operands]
-    scattered = fetched = 0.0
-    for number, part in enumerate(parts):
-        path = [(loop.size, loop.strides[number]) for loop in loops]
-        if path and path[0][1] > 1:
-            scattered += elements
-        fetched += _fetched(path, elements, part * itemsize, itemsize)
-    inner, second = (loops[n].size if n < len(loops) else 1 for n in (0, 1))
-    return Walk(
-        itemsize * (elements + sum(parts)),
-        itemsize * elements,
-        elements / inner,
-        elements / inner / second,
-        scattered,
-        fetched,
-    )
+    loops, steps = _loops(order, operands, sizes)
+    elements = float(min(math.prod(loops), MOST))
+    inner, second, *_ = (*loops, 1, 1)
+    moved, scattered, fetched = elements, 0.0, 0.0
+    for operand, path in zip(operands, steps, strict=True):
+        part = float(min(math.prod([sizes[axis] for axis in operand]), MOST))
+        moved += part
+        scattered += elements if path and path[0] > 1 else 0.0
+        fetched += _fetched(loops, path, elements, part * itemsize, itemsize)
+    runs = elements / inner
+    return Walk(itemsize * moved, itemsize * elements, runs, runs / second, scattered, fetched)
 
 
 def _loops(
     order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int]
-) -> list[_Loop]:
-    """The loops of a walk, innermost first."""
+) -> tuple[list[int], list[list[int]]]:
+    """The loops of a walk, innermost first: how often each goes, and by how many elements each operand moves on."""
     strides = [_strides(operand, sizes) for operand in operands]
-    loops: list[_Loop] = []
+    loops: list[int] = []
+    steps: list[list[int]] = []
+    following: list[int] = []  # the steps of a loop that would go on where the last one ends
     for axis in reversed(order):
-        if sizes[axis] == 1:
+        size = sizes[axis]
+        if size == 1:
             continue
-        steps = tuple(each.get(axis, 0) for each in strides)
-        last = loops[-1] if loops else None
-        if last is not None and steps == tuple(step * last.size for step in last.strides):
-            loops[-1] = _Loop(last.size * sizes[axis], last.strides)
+        here = [each.get(axis, 0) for each in strides]
+        if loops and here == following:
+            loops[-1] *= size
         else:
-            loops.append(_Loop(sizes[axis], steps))
-    return loops
+            loops.append(size)
+            steps.append(here)
+            following = here
+        following = [step * size for step in following]
+    return loops, [[each[number] for each in steps] for number in range(len(operands))]
 
 
 def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -110,28 +103,28 @@ def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _fetched(path: Sequence[tuple[int, int]], elements: float, extent: float, itemsize: int) -> float:
+def _fetched(
+    loops: Sequence[int], steps: Sequence[int], elements: float, extent: float, itemsize: int
+) -> float:
     """The lines of an operand that are fetched more than once.
 
     Args:
-        path: size and stride of each loop, innermost first.
+        loops, steps: how often each loop goes, and by how many elements the operand moves on; innermost first.
         elements: how many the result has.
         extent: bytes of the operand.
         itemsize: bytes of an element.
     """
     piece, at, repeated = 1, 0, 1
-    while at < len(path) and path[at][1] in (0, piece):  # what lies together, or is the same
-        size, stride = path[at]
-        piece, repeated, at = piece * size if stride else piece, repeated * size, at + 1
-    if at == len(path):
-        return 0.0
-    between, step = 1, math.inf
-    for size, stride in path[at:]:
+    while at < len(loops) and steps[at] in (0, piece):  # what lies together, or is the same
+        piece, repeated = piece * loops[at] if steps[at] else piece, repeated * loops[at]
+        at += 1
+    between, step = 1, 0
+    for size, stride in zip(loops[at:], steps[at:], strict=True):
         if stride == piece:  # here the walk is back beside where it was
             break
         if stride:
-            between, step = between * size, min(step, stride)
-    if not math.isfinite(step):
+            between, step = between * size, min(step, stride) if step else stride
+    if not step:
         return 0.0
     held = min(between * min(step * itemsize, ALIASED), extent)
     return elements / repeated * min(1.0, step * itemsize / LINE) * held / (held + REACH)
