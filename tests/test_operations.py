@@ -251,7 +251,7 @@ def test_no_room_knows_a_function_by_name() -> None:
     words = {"int64", "floor"}
     own = {name for name, row in FUNCTIONS.items() if not row.implementations}
     rooms = ("language", "graph", "planning", "emitting", "running")
-    for path in (path for room in rooms for path in sorted((ROOT / "tensornet" / room).glob("*.py"))):
+    for path in (path for room in rooms for path in sorted((ROOT / "tensornet" / room).rglob("*.py"))):
         tree = ast.parse(path.read_text("utf-8"))
         found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         assert not found & (own - arithmetic - words), path

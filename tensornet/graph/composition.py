@@ -25,7 +25,7 @@ from .graph import Graph
 from .inlining import inlined
 from .instances import Sizes, instance, names_of_sizes, written_out
 from .leaves import Leaf
-from .rewrite import prune
+from .rewriting.pruning import prune
 from .shape import Axis, Dim, dim_size
 from .unify import Unifier
 

@@ -19,16 +19,26 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
+    is_scalar,
     references,
     scalar_value,
     subexpressions,
 )
-from ..operations.functions import FUNCTIONS, Element
+from ..operations.functions import FUNCTIONS, Element, Function
 from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
 
-__all__ = ["check_complex", "holding", "of_dtype", "of_leaf", "of_leaves", "of_number"]
+__all__ = [
+    "check_complex",
+    "holding",
+    "of_dtype",
+    "of_expression",
+    "of_leaf",
+    "of_leaves",
+    "of_number",
+    "of_tensors",
+]
 
 
 def of_number(number: Expression) -> Element:
@@ -107,6 +117,75 @@ def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
     """The graph, each of whose leaves holds what is said: a block is called many times on the like."""
     leaves = tuple(replace(leaf, holds=each) for leaf, each in zip(graph.leaves, held, strict=True))
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
+
+
+# ---------------------------------------------------------------------------- of what is computed
+
+
+def of_tensors(graph: Graph) -> dict[str, Element]:
+    """What each tensor of the graph itself holds, and what its calls return."""
+    return dict(zip(graph.named, _of_tensors(graph), strict=True))
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_tensors(graph: Graph) -> tuple[Element, ...]:
+    """What the tensors hold, in the order of `named`."""
+    known = of_leaves(graph)
+    for item in graph.body:
+        if isinstance(item, Apply):
+            given = {leaf: known[name] for leaf, name in item.names().items()}
+            inside = of_tensors(holding(item.graph, given))
+            outputs = zip(item.results, item.graph.outputs, strict=True)
+            known.update({name: inside[output] for name, output in outputs})
+        else:
+            known[item.name] = of_expression(item.right, known)
+    return tuple(known[name] for name in graph.named)
+
+
+def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:
+    """What the value of an expression holds.
+
+    Args:
+        expression: the expression.
+        known: what the tensors hold that it reads.
+    """
+    match expression:
+        case _ if is_scalar(expression):
+            return of_number(expression)
+        case Ref(name):
+            return known[name]
+        case Contraction(factors):
+            return max(Element.WHOLE, *(of_expression(factor, known) for factor in factors))
+        case Call():
+            return _of_call(expression, FUNCTIONS[expression.function], known)
+    raise AssertionError(expression)
+
+
+def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> Element:
+    """What a function makes of its operands."""
+    if function.rounds and _is_whole_quotient(call.arguments[0], known):
+        return Element.WHOLE
+    found = [of_expression(each, known) for each in call.arguments]
+    if function.rounds:
+        return max(Element.WHOLE, *found)
+    if function.converts is not None and len(found) == 1:
+        return function.converts
+    if function.keeps_whole is not None:
+        function = function.beside([scalar_value(a) if is_scalar(a) else None for a in call.arguments])
+    filling = [of_number(value) for _, values in call.options for value in values if function.resized]
+    return function.meeting(found[function.conditions :], filling)[1]
+
+
+def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> bool:
+    """Whether integers are divided there by a whole number, and not by 0."""
+    match expression:
+        case Contraction((*above, Call("reciprocal", (below,))), ()) if above and is_scalar(below):
+            whole = all(of_expression(each, known) <= Element.WHOLE for each in (*above, below))
+            return whole and scalar_value(below) != 0
+    return False
+
+
+# ---------------------------------------------------------------------------- complex numbers
 
 
 def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..errors import EquationError
 from ..graph.graph import Graph
-from ..graph.rewrite import Draft
+from ..graph.rewriting.draft import Draft
 from ..graph.shape import Scope, scope_of, size_expression
 from ..language.equation import Equation, einstein
 from ..language.expression import (

@@ -11,7 +11,11 @@ from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
-from ..graph.rewrite import between_calls, distribute, prune, share, simplify
+from ..graph.rewriting.distributing import distribute
+from ..graph.rewriting.draft import between_calls
+from ..graph.rewriting.pruning import prune
+from ..graph.rewriting.sharing import share
+from ..graph.rewriting.simplifying import simplify
 from ..operations.functions import Element
 from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
@@ -130,6 +134,7 @@ def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
     """Every rewrite that pays at these sizes."""
 
+    @functools.cache  # the present form is asked about beside each that may take its place
     def cost(part: Graph) -> float:
         steps, _ = lower(part, values, target, fastest)
         return sum(step.seconds for step in steps)

@@ -1,0 +1,15 @@
+"""Rewrites together."""
+
+from __future__ import annotations
+
+from ..graph import Graph
+from .fusing import fuse
+from .pruning import prune
+from .sharing import share
+
+__all__ = ["simplify"]
+
+
+def simplify(graph: Graph) -> Graph:
+    """Every rewrite that always pays: prune, share, fuse."""
+    return prune(fuse(share(prune(graph))))
