@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ from tensornet.graph.graph import Graph
 from tensornet.graph.initialise import init
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
-from tensornet.running.executable import Executable, constant_array, define, fitting
+from tensornet.running.executable import Executable, Place, Program, constant_array, define, fitting
 
 __all__ = ["TensorModule", "make"]
 
@@ -149,9 +149,10 @@ class TensorModule(torch.nn.Module):
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
         standing = self._standing()
         if torch.compiler.is_compiling():
-            self._get_ready()
+            given = [(x.device, x.dtype) for x in inputs]
+            self._get_ready(*(each for pair in given for each in pair))
             assert self._traced is not None
-            return self._traced(self, standing, inputs, self._traced.function)
+            return self._traced(self, standing, inputs, self._traced.traced)
         asked = self._asked(standing)
         found = self._arranged.get(asked) or self._arrange(asked)
         return found(self, standing, inputs, None)
@@ -161,13 +162,19 @@ class TensorModule(torch.nn.Module):
         return found
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-    def _get_ready(self) -> int:
-        """Before a compiler traces: the plan last made, or one for any sizes, which it then keeps."""
+    def _get_ready(self, *given: Any) -> int:
+        """Before a compiler traces: the plan last made, or one for any sizes, which it then keeps.
+
+        Args:
+            *given: device and element type of each input.
+        """
         asked = self._asked(self._standing())
         found = self._arranged.get(asked) or self._arrange(asked)
-        first = next(self.parameters(), None)
-        device = None if first is None else str(first.device)
-        _, found.function = found.executable.last(device, None if first is None else backend.dtype(first))
+        arrays = [(each.device, each.dtype) for each in self.parameters()]
+        arrays += zip(given[::2], given[1::2], strict=True)
+        numbers = (dtype for _, dtype in arrays if dtype.is_floating_point or dtype.is_complex)
+        device = str(arrays[0][0]) if arrays else backend.device()
+        found.trace(device, str(next(numbers, torch.float32)).removeprefix("torch."))
         self._traced = found
         return 0
 
@@ -183,6 +190,7 @@ class TensorModule(torch.nn.Module):
             if owner is not None and buffer is not None:
                 dtype = backend.dtype(buffer if first is None else first)
                 owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
+        self._arranged.clear()  # and the tables that are where the module was
         return self
 
     @property
@@ -209,39 +217,65 @@ _REBUILT = ("_arranged", "_traced", "_places")
 """What is made from the graph and the parameters, and so neither copied nor stored."""
 
 
+class _Way(NamedTuple):
+    """What a call takes: the function, the numbers and names of the constants it reads, the tables."""
+
+    function: Callable[..., Any]
+    constants: list[tuple[int, str]]
+    tables: tuple[torch.Tensor, ...]
+
+
 class _Arranged:
     """A way to run a module: what its function takes of the module, and the function for given inputs."""
 
-    function: Callable[..., Any]
+    traced: _Way
 
     def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
         self.executable = Executable(module.graph, backend, around=asked, **module._options)
-        kinds: dict[str, list[tuple[int, str]]] = {"input": [], "parameter": [], "constant": []}
-        for leaf in self.executable.leaves:
-            if leaf.kind != "input":
-                scope, _, name = leaf.name.rpartition(".")
-                kinds[leaf.kind].append((module._places.at[scope], name))
-        self.parameters, self.constants = kinds["parameter"], kinds["constant"]
+        self.places = {leaf.name: module._places.of(leaf.name) for leaf in self.executable.leaves}
+        self.parameters = [
+            self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind == "parameter"
+        ]
         self.blocks = [module._places.at[scope] for scope in self.executable.scopes]
-        self.needed = sorted({*self.blocks, *(at for at, _ in self.parameters + self.constants if at)})
+        held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
+        self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
+        self.constants: dict[Program, list[tuple[int, str]]] = {}
 
     def __call__(
         self,
         module: TensorModule,
         standing: Sequence[Any],
         inputs: tuple[torch.Tensor, ...],
-        function: Callable[..., Any] | None,
+        way: _Way | None,
     ) -> Any:
-        """Runs the module, by a function that is known to fit or by that for inputs of this kind."""
+        """Runs the module, in a way that is known to fit or in that for inputs of this kind."""
         if self.needed and any(standing[at] is None for at in self.needed):
             raise self._gone(module, standing)
         parameters = [_parameter(standing[at], name) for at, name in self.parameters]
-        constants = [standing[at]._buffers[name] for at, name in self.constants]
+        way = way or self._way([*inputs, *parameters])
+        constants = [standing[at]._buffers[name] for at, name in way.constants]
         blocks = [standing[at] for at in self.blocks]
         options = {"training": module.training} if self.executable.takes_training else {}
-        if function is None:
-            function = self.executable.function([*inputs, *parameters])
-        return function(*inputs, *parameters, *constants, *blocks, **options)
+        return way.function(*inputs, *parameters, *constants, *way.tables, *blocks, **options)
+
+    def _way(self, arrays: list[torch.Tensor]) -> _Way:
+        """The way for inputs and parameters of this kind."""
+        ready = self.executable.ready(arrays)
+        tables = ready.tables or self.executable.tables(ready.program, ready.place)
+        return _Way(ready.program.function, self._read(ready.program), tables.arrays)
+
+    def _read(self, program: Program) -> list[tuple[int, str]]:
+        """The constants that a program reads at each call, but for those of blocks."""
+        if program not in self.constants:
+            names = (leaf.name for leaf in program.plan.constants if leaf.name in self.places)
+            self.constants[program] = [self.places[name] for name in names]
+        return self.constants[program]
+
+    def trace(self, device: str, dtype: str) -> None:
+        """Finds the way that a compiler traces: by the plan last made, or by one for any sizes."""
+        program = self.executable.last(device, dtype, closed=True)
+        tables = self.executable.tables(program, Place(device, dtype, ()))
+        self.traced = _Way(program.function, self._read(program), tables.arrays)
 
     def _gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
         gone = {at for at in self.needed if standing[at] is None}
@@ -268,6 +302,11 @@ class _Places:
         for path in [*blocks, *(leaf.name.rpartition(".")[0] for leaf in graph.leaves)]:
             self._number(path)
         self.blocks = [(self.at[scope], scope, block) for scope, block in blocks.items()]
+
+    def of(self, leaf: str) -> tuple[int, str]:
+        """The number of the module that holds a leaf, and its name there."""
+        scope, _, name = leaf.rpartition(".")
+        return self.at[scope], name
 
     def _number(self, path: str) -> int:
         if path not in self.at:

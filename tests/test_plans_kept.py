@@ -35,7 +35,7 @@ from tensornet.planning.plans import Plan
 from tensornet.planning.store import Store
 from tensornet.protocol import load_backend
 from tensornet.running import executable
-from tensornet.running.executable import Executable, function_of
+from tensornet.running.executable import Executable, Program
 from tensornet.sizes import evaluate, symbol
 
 from . import reference
@@ -81,8 +81,9 @@ def test_a_plan_read_back_runs(case: Block) -> None:
     assert again == found
     assert [leaf.holds for leaf in again.graph.leaves] == [leaf.holds for leaf in found.graph.leaves]
     named = {**parameters, **dict(zip((leaf.name for leaf in graph.inputs), arrays, strict=True))}
-    function = function_of(again, load_backend("numpy"))
-    results = function(*(named[leaf.name] for leaf in compiled.leaves))
+    program, given = Program(again, load_backend("numpy")), [named[leaf.name] for leaf in compiled.leaves]
+    tables = program.tables(compiled.ready(given).place, lambda leaf: named[leaf.name])
+    results = program.function(*given, *tables.arrays)
     results = results if isinstance(results, tuple) else (results,)
     expected = reference.run(graph, named, compiled.sizes([named[leaf.name] for leaf in compiled.leaves]))
     for name, result in zip(graph.outputs, results, strict=True):
@@ -184,11 +185,11 @@ def small_plan() -> Plan:
 
 def test_a_plan_is_told_by_format_and_version() -> None:
     document = json.loads(small_plan().to_json())
-    assert (document["format"], document["version"]) == ("tensornet.plan", 2)
+    assert (document["format"], document["version"]) == ("tensornet.plan", 3)
     assert document["steps"][0]["equation"] == str(small_plan().steps[0].equation)
-    with pytest.raises(tn.EquationError, match=r"not a plan of version 2: tensornet.plan 1\nfix: plan anew"):
+    with pytest.raises(tn.EquationError, match=r"not a plan of version 3: tensornet.plan 1\nfix: plan anew"):
         Plan.from_json(json.dumps({**document, "version": 1}))
-    with pytest.raises(tn.EquationError, match=r"not a plan of version 2: tensornet.graph 1"):
+    with pytest.raises(tn.EquationError, match=r"not a plan of version 3: tensornet.graph 1"):
         Plan.from_json(small_plan().graph.to_json())
 
 
@@ -200,7 +201,9 @@ def test_a_plan_is_told_by_format_and_version() -> None:
         (lambda d: d["steps"][0].update(flops="many"), r"plan.steps\[0\].flops is a str where a whole number"),
         (lambda d: d["steps"][0].update(equation="y = 1"), r"plan.steps\[0\].equation is not the text of t1\["),
         (lambda d: d["steps"][0].update(name="x = 1; import os"), r"plan.steps\[0\].name is 'x = 1; import os'"),
-        (lambda d: d["steps"].pop(0), r"plan cannot be: step 2 reads 't1', which is not there"),
+        (lambda d: d["steps"].pop(0), r"cannot be: step 1 reads 't1', which is not there"),
+        (lambda d: d["once"].pop(0), r"cannot be: a table is 't\d+', which is not there"),
+        (lambda d: d["tables"][0].update(made="q"), r"plan cannot be: a table is 'q', which is not there"),
         (lambda d: d["steps"].append(d["steps"][0]), r"step \d+ makes what is there already"),
         (lambda d: d["results"][0]["value"].update(read="q"), r"the result 'y' is 'q', which is not there"),
         (lambda d: d["graph"]["body"].pop(0), r"'e' is used before it is defined"),

@@ -71,17 +71,18 @@ def planned(
     memory_limit: int | None = None,
     compare: bool = False,
     around: frozenset[str] | None = None,
+    closed: bool = False,
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
     Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
-    are called again, run by themselves.
+    are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
     """
     backend.check_device(device)
     dtype, profile = element_type(dtype), profile or profile_of(backend, device)
     spelled = frozenset(backend.templates)
     found = schedule(
-        graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled
+        graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled, closed
     )
     return written(found, backend, around)
 

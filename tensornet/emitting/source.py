@@ -25,6 +25,7 @@ from ..language.expression import (
     Index,
     Ref,
     axes_of_index,
+    fresh,
     is_scalar,
     option_axes,
     references,
@@ -34,29 +35,41 @@ from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.arrangement import Arrangement
 from ..planning.blocks import with_functions
 from ..planning.covering import pattern_of
-from ..planning.plans import CallStep, Plan, Result, Step
+from ..planning.plans import CallStep, Plan, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol
-from .spelling import FUNCTION_NAME, OBSERVED, Speller, identifier, remark, reserved, tuple_source
+from .spelling import (
+    FUNCTION_NAME,
+    OBSERVED,
+    TABLES_NAME,
+    Speller,
+    identifier,
+    remark,
+    reserved,
+    tuple_source,
+)
 
-__all__ = ["FUNCTION_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
+__all__ = ["FUNCTION_NAME", "TABLES_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
 
 LONGEST = 100
 """So many characters may stand in a line that takes another in."""
 
 
 def generate(plan: Plan, backend: Backend) -> str:
-    """The source of a function of the inputs, parameters and constants of `plan.graph`, in order.
+    """The source of a function of the inputs, parameters, constants and tables of a plan, in order.
 
-    The blocks that it calls stand before it, each a function of its own.
+    The blocks that it calls stand before it, each a function of its own; and the function that makes the
+    tables, where there are any.
 
     Raises:
         BackendError: the backend cannot do one of the steps.
     """
     taken = reserved(backend)
     names = {block: identifier(name, taken) for block, name in plan.functions.items()}
-    blocks = [_Writer(block, backend, name, names).source() for block, name in names.items()]
-    return "\n\n".join([*blocks, _Writer(plan, backend, FUNCTION_NAME, names).source()])
+    functions = [_Writer(block, backend, name, names).source() for block, name in names.items()]
+    if plan.tables:
+        functions.append(_Tables(plan, backend, names).source())
+    return "\n\n".join([*functions, _Writer(plan, backend, FUNCTION_NAME, names).source()])
 
 
 def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> str:
@@ -67,13 +80,14 @@ def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes:
         backend: whose operations it spells.
         leaves, scopes: what it takes, as `arguments_around` says.
     """
-    return _Around(plan, backend, leaves, scopes).source()
+    functions = [_Tables(plan, backend, {}).source()] if plan.tables else []
+    return "\n\n".join([*functions, _Around(plan, backend, leaves, scopes).source()])
 
 
 @functools.lru_cache(maxsize=256)
 def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the function of `generate_around` takes: the inputs and the leaves that no block has to itself,
-    by their names, and then the blocks, by their scopes."""
+    by their names, tables after them, and then the blocks, by their scopes."""
     whole = with_functions(graph, around)
     read = {ref.name for equation in whole.own for ref in references(equation.right)} | set(whole.outputs)
     read |= {name for call in whole.calls for name in call.operands}
@@ -134,6 +148,7 @@ class _Writer(Speller):
     """
 
     element = Element.NUMBER  # of the step being written
+    is_repeated = True  # at each call
 
     def __init__(
         self,
@@ -143,38 +158,34 @@ class _Writer(Speller):
         functions: Mapping[Plan, str],
         leaves: Sequence[Leaf] | None = None,
     ) -> None:
-        super().__init__(
-            plan, backend, _arguments(plan.graph) if leaves is None else leaves, functions.values()
-        )
+        super().__init__(plan, backend, plan.leaves if leaves is None else leaves, functions.values())
         self.name, self.functions = name, functions
+        self.looked_at = {table.leaf.name for table in plan.tables if table.below is not None}
 
     # ---- the whole function
 
     def source(self) -> str:
         body = [line for part in self._lines() for line in part.written()]
-        results = ", ".join(self.result(each) for each in self.plan.results)
-        body.append(f"return {results}")
-        arguments = self.arguments()
-        if has_dropout(self.graph):
-            arguments += ["*", "training=False"]
-        head = [f"def {self.name}({', '.join(arguments)}):"]
+        body.append(f"return {', '.join(self.results())}")
+        training = ["*", "training=False"] if self.is_repeated and has_dropout(self.graph) else []
+        head = [f"def {self.name}({', '.join([*self.arguments(), *training])}):"]
         lines = self._docstring() + self._prologue() + body
         return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
 
     def _lines(self) -> list[_Line]:
         """A line for each step; one that only the next step reads, and once, goes into that."""
         lines: list[_Line] = []
-        reads = Counter(name for step in self.plan.steps for name in step.reads)
-        reads.update(each.value.name for each in self.plan.results)
-        last = len(self.plan.steps) - 1
-        for number, step in enumerate(self.plan.steps):
+        reads = Counter(name for step in self.steps for name in step.reads)
+        reads.update(self.read_last())
+        last = len(self.steps) - 1
+        for number, step in enumerate(self.steps):
             text = self.call_of(step) if isinstance(step, CallStep) else self.step(step)
             if isinstance(step, CallStep):
                 self.shapes.update(zip(step.results, step.shapes, strict=True))
             names = tuple(self.names[name] for name in step.defines)
             frees = tuple(self.names[name] for name in step.frees) if number < last else ()
             line = _Line(names, text, (remark(step.shown(self.functions)),), frees)
-            former = self.plan.steps[number - 1] if lines else None
+            former = self.steps[number - 1] if lines else None
             if former is not None and len(former.defines) == 1 and reads[former.defines[0]] == 1:
                 joined = line.taking(lines[-1])
                 if joined is not None:
@@ -183,8 +194,21 @@ class _Writer(Speller):
             lines.append(line)
         return lines
 
+    @property
+    def steps(self) -> tuple[Step | CallStep, ...]:
+        """The steps that the function does."""
+        return self.plan.steps
+
+    def read_last(self) -> list[str]:
+        """The tensors that the results are made of."""
+        return [each.value.name for each in self.plan.results]
+
+    def results(self) -> list[str]:
+        """What it returns."""
+        return [self.result(each) for each in self.plan.results]
+
     def arguments(self) -> list[str]:
-        """The names of what the function takes."""
+        """The names of what it takes."""
         return [self.names[leaf.name] for leaf in self.leaves]
 
     def call_of(self, step: CallStep) -> str:
@@ -394,9 +418,9 @@ class _Writer(Speller):
         for n, entry in enumerate(entries):
             stride = product(sizes[n + 1 :])
             if isinstance(entry, Ref):
-                term = self.op(
-                    "within", self.aligned(entry, axes), size=self.size(sizes[n]), name=repr(entry.name)
-                )
+                term = self.aligned(entry, axes)
+                if entry.name not in self.looked_at:
+                    term = self.op("within", term, size=self.size(sizes[n]), name=repr(entry.name))
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
@@ -578,7 +602,11 @@ class _Around(_Writer):
 
     def __init__(self, plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> None:
         known = {leaf.name: leaf for leaf in plan.graph.leaves}
-        super().__init__(plan, backend, FUNCTION_NAME, plan.functions, [known[each] for each in leaves])
+        given = [
+            known[each] for each in leaves if known[each].kind != "constant" or known[each] in plan.constants
+        ]
+        tables = [table.leaf for table in plan.tables]
+        super().__init__(plan, backend, FUNCTION_NAME, plan.functions, [*given, *tables])
         self.blocks = {scope: identifier(scope, self.taken) for scope in scopes}
 
     def arguments(self) -> list[str]:
@@ -598,6 +626,44 @@ def _is_closed(text: str) -> bool:
     """Whether an expression is a name or a call, so that it can stand anywhere."""
     tree = ast.parse(text, mode="eval").body
     return isinstance(tree, ast.Call | ast.Name | ast.Subscript | ast.Attribute)
+
+
+class _Tables(_Writer):
+    """Writes the function of what is done once: of an empty array of the element type and on the device that
+    are asked for, of the constants that the tables are made of, and of the open sizes that they depend on."""
+
+    is_repeated = False
+
+    def __init__(self, plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> None:
+        like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
+        super().__init__(plan, backend, TABLES_NAME, functions, [like, *plan.sources])
+
+    @property
+    def steps(self) -> tuple[Step | CallStep, ...]:
+        return self.plan.once
+
+    def read_last(self) -> list[str]:
+        return [table.made for table in self.plan.tables]
+
+    def results(self) -> list[str]:
+        """The tables; positions are looked at here, and never again."""
+        return [f"({', '.join(map(self._table, self.plan.tables))},)"]
+
+    def _table(self, table: Table) -> str:
+        text = self.names[table.made]
+        if table.below is None:
+            return text
+        return self.op("within", text, size=self.size(table.below), name=repr(table.made))
+
+    def arguments(self) -> list[str]:
+        sizes = (self.size_names[name] for name in self.plan.sizes_once)
+        return [*(self.names[leaf.name] for leaf in self.leaves), *sizes]
+
+    def _docstring(self) -> list[str]:
+        return ['"""What depends on nothing that a call gives."""']
+
+    def _size_lines(self) -> list[str]:
+        return []
 
 
 def _is_plain(ref: Ref) -> bool:

@@ -29,14 +29,24 @@ from ..planning.plans import Plan
 from ..protocol import Backend
 from ..sizes import evaluate, product, size_source
 
-__all__ = ["FUNCTION_NAME", "OBSERVED", "Speller", "identifier", "remark", "reserved", "tuple_source"]
+__all__ = [
+    "FUNCTION_NAME",
+    "OBSERVED",
+    "TABLES_NAME",
+    "Speller",
+    "identifier",
+    "remark",
+    "reserved",
+    "tuple_source",
+]
 
-FUNCTION_NAME = "forward"
+FUNCTION_NAME, TABLES_NAME = "forward", "tables"
+"""What the function of a plan is called, and the one that makes what it need not compute each time."""
 
 OBSERVED = "@"
 """Where a size is solved for: stands for what a shape says."""
 
-_RESERVED = {"math", "functions", "dtype", "training", "leading", FUNCTION_NAME}
+_RESERVED = {"math", "functions", "dtype", "training", "leading", FUNCTION_NAME, TABLES_NAME}
 """The names that this library writes into every function itself."""
 
 _WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
@@ -58,8 +68,8 @@ class Speller:
         self._name_everything()
 
     def _name_everything(self) -> None:
-        made = (name for step in self.plan.steps for name in step.defines)
-        for name in (*(leaf.name for leaf in self.leaves), *made):
+        made = (name for step in (*self.plan.once, *self.plan.steps) for name in step.defines)
+        for name in dict.fromkeys((*(leaf.name for leaf in self.leaves), *made)):
             self.names[name] = identifier(name, self.taken)
         for name in self.graph.open_sizes:
             self.size_names[name] = identifier(name, self.taken)

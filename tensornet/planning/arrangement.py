@@ -123,7 +123,12 @@ class Pricing:
         self.walked = functools.cache(self._walked)
 
     def ways(
-        self, a: Layout, b: Layout, kept: frozenset[str], wanted: Layout | None, readers: Sequence[frozenset[str]]
+        self,
+        a: Layout,
+        b: Layout,
+        kept: frozenset[str],
+        wanted: Layout | None,
+        readers: Sequence[frozenset[str]],
     ) -> list[Arrangement]:
         """For each order that the result may come out in, the fastest way to contract two tensors.
 
@@ -171,7 +176,11 @@ class Pricing:
             if swapped and _agree(a, b):
                 return
             for result in dict.fromkeys(_merged(one, other, ranks) for ranks in _ranks(wanted, readers)):
-                seconds = self.walked(result, (one, other)) + self._aligned(one, result) + self._aligned(other, result)
+                seconds = (
+                    self.walked(result, (one, other))
+                    + self._aligned(one, result)
+                    + self._aligned(other, result)
+                )
                 groups = tuple((axis,) for axis in result)
                 seconds += self._brought(result, wanted)
                 yield Arrangement("multiply", swapped, result, (), (), (), groups, seconds)
@@ -269,7 +278,9 @@ class Pricing:
         grouped = any(len(group) > 1 for group in groups)
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
-            return _Matrix(seconds + self.copied(layout, flatten(groups)) + view * grouped, False, self.extent(last))
+            return _Matrix(
+                seconds + self.copied(layout, flatten(groups)) + view * grouped, False, self.extent(last)
+            )
         seconds += view * (grouped + (list(order) != sorted(order)))
         turned = bool(outer and inner) and order.index(1) > order.index(2)
         return _Matrix(seconds, turned, self.extent(groups[order[-1]]) if order else 1.0)
@@ -293,9 +304,7 @@ def _agree(a: Layout, b: Layout) -> bool:
     return [axis for axis in a if axis in b] == [axis for axis in b if axis in a]
 
 
-def _ranks(
-    wanted: Layout | None, readers: Iterable[frozenset[str]]
-) -> Iterator[frozenset[tuple[str, int]]]:
+def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[frozenset[tuple[str, int]]]:
     """Which axes of an elementwise product had better lie outside: by what is wanted, or read together."""
     if wanted is not None:
         yield frozenset((axis, place) for place, axis in enumerate(wanted))

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..errors import EquationError
 from ..graph.graph import Graph
 from ..graph.rewriting.draft import Draft
-from ..graph.shape import Scope, scope_of, size_expression
+from ..graph.shape import Scope, size_expression
 from ..language.equation import Equation, einstein
 from ..language.expression import (
     Call,
@@ -64,10 +64,10 @@ def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping
     if not kernels:
         return graph
     draft = Draft(graph)
-    for name in [equation.name for equation in graph.equations]:
+    for name in [equation.name for equation in graph.own]:
         for found in _covers(draft, draft[name], kernels, values) if name in draft else ():
             before, after = _beside(draft, found)
-            if cost(draft.part(*after)) < cost(draft.part(*before)):
+            if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
                 draft.put(found.equation)
                 break
     return draft.finished()
@@ -97,7 +97,7 @@ def _covers(
                 yield _Cover(replace(equation, right=right), (*search.region(found), equation))
 
 
-def _beside(draft: Draft, found: _Cover) -> tuple[list[Equation], list[Equation]]:
+def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
     """The region as it is and covered, both with the equations that make its operands and serve it alone."""
     inside = {equation.name for equation in found.region}
     made: dict[str, Equation] = {}
@@ -107,7 +107,7 @@ def _beside(draft: Draft, found: _Cover) -> tuple[list[Equation], list[Equation]
                 reader = draft.only_reader(ref.name)
                 if reader is not None and reader.name in inside:
                     made[ref.name] = draft[ref.name]
-    return [*made.values(), *found.region], [*made.values(), found.equation]
+    return (*made.values(), *found.region), (*made.values(), found.equation)
 
 
 def _put(expression: Expression, head: Expression, instead: Expression) -> Expression:
@@ -318,7 +318,7 @@ class _Search:
         if scalars and not numbers and not outermost:
             return
         if numbers:
-            scope = scope_of(replace(part, summed=()), self.graph.dims, self.graph.agree, self.graph.bound)
+            scope = self.draft.scope(replace(part, summed=()))
             told = [self._number(each, scope) for each in scalars]
             for number in numbers:
                 found = replace(found, bound={**found.bound, number.name: product_of(told or [Literal(1)])})
@@ -435,14 +435,14 @@ class _Search:
         """The elements of the operands: of several ways to cut a product, that of the least."""
         total = 0.0
         for expression in found.bound.values():
-            scope = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+            scope = self.draft.scope(expression)
             total += float(evaluate(product(scope[axis] for axis in free_axes(expression)), self.values))
         return total
 
     def region(self, found: _Found) -> Iterator[Equation]:
         """The equations that were looked through, in the order of the program."""
         looked = set(found.looked)
-        return (self.draft[each.name] for each in self.graph.equations if each.name in looked)
+        return (self.draft[each.name] for each in self.graph.own if each.name in looked)
 
     def call(self, kernel: Function, meaning: Meaning, found: _Found) -> Expression:
         """The call of a kernel, among the factors that stand beside it."""

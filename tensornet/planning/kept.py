@@ -47,6 +47,7 @@ class Occasion:
         graph, backend, device, dtype, memory_limit, profile: as for `tensornet.plan`.
         around: scopes of blocks that run by themselves; nothing where none do.
         lengths: about how long the open sizes are, in powers of two.
+        closed: whether what depends on open sizes is made anew at each call.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Occasion:
     lengths: tuple[tuple[str, int], ...]
     profile: DeviceProfile
     around: frozenset[str] | None = None
+    closed: bool = False
 
     def recall(self) -> Plan | None:
         """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
@@ -89,6 +91,7 @@ class Occasion:
             self.lengths,
             asdict(self.profile),
             self.around if self.around is None else sorted(self.around),
+            self.closed,
         ]
         parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

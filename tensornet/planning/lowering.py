@@ -43,6 +43,7 @@ from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered, view_order
 from .covering import pattern_of
 from .memory import with_frees
+from .once import is_still
 from .plans import CallStep, Plan, Result, Step
 from .search import Choose, Order, Problem
 from .target import Target
@@ -124,7 +125,8 @@ def lower(
             lowering.equation(item)
     results = tuple(lowering.result(name, inside) for name in graph.outputs)
     sizes = {*graph.bound, *graph.open_sizes}
-    return with_frees([_plainly(step, sizes) for step in lowering.steps], results), results
+    steps = [_plainly(step, sizes) for step in lowering.steps]
+    return with_frees(steps, [each.value.name for each in results]), results
 
 
 def _plainly(step: Step | CallStep, sizes: set[str]) -> Step | CallStep:
@@ -180,6 +182,7 @@ class _Lowering:
     def __init__(self, graph: Graph, values: Mapping[str, int], target: Target, choose: Choose) -> None:
         self.graph, self.choose, self.spelled = graph, choose, target.spelled
         self.profile, self.itemsize = target.profile, target.itemsize
+        self.told, self.still = target.told_sizes(graph), {leaf.name for leaf in graph.constants}
         self.values = {**values, **graph.bound}
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
@@ -216,6 +219,7 @@ class _Lowering:
         last = self.steps[-1]
         assert isinstance(last, Step)
         self.steps[-1] = replace(last, equation=replace(last.equation, name=name))
+        self._note_still()
 
     def apply(self, call: Apply, planned: Callable[[Graph], Plan]) -> None:
         """A call of a block; what it is given, and what it gives, lies in memory as it is declared."""
@@ -226,6 +230,7 @@ class _Lowering:
         dims = [self.graph.named[name] for name in call.results]
         shapes = tuple(tuple(self.open(dim_size(dim)) for dim in each) for each in dims)
         self.steps.append(CallStep(plan, call.scope, operands, call.results, shapes))
+        self._note_still()
         for name, each, result in zip(call.results, dims, plan.results, strict=True):
             self.stored[name] = _as_declared(name, each, result.element)
 
@@ -308,7 +313,13 @@ class _Lowering:
                 arrangement=arrangement,
             )
         )
+        self._note_still()
         return Value(Ref(name, left), {axis: known[axis] for axis in axes}, element)
+
+    def _note_still(self) -> None:
+        """Notes whether the last step depends on nothing that a call gives."""
+        if is_still(self.steps[-1], self.still, self.told):
+            self.still.update(self.steps[-1].defines)
 
     def _seconds(self, right: Expression, operands: Sequence[Value], moved: int, written: int) -> float:
         """The time of a step that is no product: what its function takes along such axes."""

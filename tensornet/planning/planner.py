@@ -23,6 +23,7 @@ from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower
 from .memory import peak_memory
+from .once import Divided, divided
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
@@ -49,25 +50,28 @@ def schedule(
     sizes: Mapping[str, int],
     around: frozenset[str] | None = None,
     spelled: frozenset[str] = frozenset(),
+    closed: bool = False,
 ) -> Plan:
     """The plan, its code not yet written.
 
     Args:
         spelled: the operations that the backend has, of those that it need not have.
         around: scopes whose calls stay calls in any case, for blocks that run by themselves.
+        closed: whether what depends on open sizes is made anew at each call.
     """
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target.of(backend, device, dtype, profile, spelled)
+    target = Target.of(backend, device, dtype, profile, spelled, closed)
     whole = (
         graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
     )
     steps, results = _lowered(whole, values, target, "fastest")
     steps = tuple(_in_sizes_of(graph, whole, steps))
+    parts = divided(whole, steps, results, values, target, alone=around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
         check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
-    peak = peak_memory(whole, steps, values, target.itemsize)
+    peak = _peak_memory(whole, parts, values, target)
     if memory_limit is not None and peak > memory_limit:
         raise BackendError(
             f"the plan needs {peak:,} bytes at once, and memory_limit is {memory_limit:,}",
@@ -76,7 +80,20 @@ def schedule(
     alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
-    return Plan(graph, backend, device, dtype, at, steps, results, peak, assumed, alternatives)
+    return Plan(
+        graph,
+        backend,
+        device,
+        dtype,
+        at,
+        parts.steps,
+        results,
+        peak,
+        assumed,
+        alternatives,
+        parts.once,
+        parts.tables,
+    )
 
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
@@ -94,6 +111,14 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
         if not isinstance(value, int):
             raise ShapeError(f"the size of '{name}' is {value!r}", fix="give a positive integer")
     return given
+
+
+def _peak_memory(graph: Graph, parts: Divided, values: Mapping[str, int], target: Target) -> int:
+    """Bytes alive at the worst of the steps that are done at each call."""
+    read = {name for step in parts.steps for name in step.reads}
+    leaves = (leaf for leaf in graph.leaves if leaf.kind != "constant" or leaf.name in read)
+    tables = (table.leaf for table in parts.tables)
+    return peak_memory((*leaves, *tables), parts.steps, {**values, **graph.bound}, target.itemsize)
 
 
 def _lowered(
@@ -127,8 +152,20 @@ def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way
     values, whole = dict(at), with_functions(block)
     steps, results = _lowered(whole, values, target, way, inside=True)
     steps = tuple(_in_sizes_of(block, whole, steps))
-    peak = peak_memory(whole, steps, values, target.itemsize)
-    return Plan(block, target.backend, target.device, target.dtype, at, steps, results, peak)
+    parts = divided(whole, steps, results, values, target)
+    peak = _peak_memory(whole, parts, values, target)
+    return Plan(
+        block,
+        target.backend,
+        target.device,
+        target.dtype,
+        at,
+        parts.steps,
+        results,
+        peak,
+        once=parts.once,
+        tables=parts.tables,
+    )
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
@@ -156,13 +193,14 @@ _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choo
 
 def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> Iterator[Alternative]:
     for way in ("as written", "fewest FLOPs"):
-        steps, _ = _lowered(graph, values, target, way)
+        steps, results = _lowered(graph, values, target, way)
+        parts = divided(graph, steps, results, values, target)
         yield Alternative(
             way,
-            sum(step.flops for step in steps),
-            sum(step.bytes for step in steps),
-            sum(step.seconds for step in steps),
-            peak_memory(graph, steps, values, target.itemsize),
+            sum(step.flops for step in parts.steps),
+            sum(step.bytes for step in parts.steps),
+            sum(step.seconds for step in parts.steps),
+            _peak_memory(graph, parts, values, target),
         )
 
 

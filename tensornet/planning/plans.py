@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..errors import EquationError, TensornetError
 from ..graph.apply import names_of_blocks, scoped, shown_call
 from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
 from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.encoding import (
     read_equation,
@@ -26,11 +27,12 @@ from ..language.encoding import (
     write_size,
 )
 from ..language.equation import Equation
-from ..language.expression import Ref, axes_of_index, references
+from ..language.expression import Ref, Size, axes_of_index, references, subexpressions
 from ..operations.functions import Element
+from ..sizes import size_names
 from .arrangement import Arrangement
 
-__all__ = ["Alternative", "CallStep", "Plan", "Result", "Step", "human", "read_plan", "write_plan"]
+__all__ = ["Alternative", "CallStep", "Plan", "Result", "Step", "Table", "human", "read_plan", "write_plan"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class Step:
         """The tensor that it computes."""
         return (self.equation.name,)
 
+    @functools.cached_property
+    def open_sizes(self) -> frozenset[str]:
+        """The open sizes that it depends on."""
+        spoken = (part.axis for part in subexpressions(self.equation.right) if isinstance(part, Size))
+        return frozenset((*spoken, *(name for axis in self.axes for name in size_names(axis.size))))
+
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The step as a line of mathematics."""
         return str(self.equation)
@@ -85,6 +93,7 @@ class CallStep:
         results: the tensors that come back.
         shapes: their sizes, integers or in open sizes.
         frees: tensors that are not needed after it.
+        tables: what the tables of the block are called here.
     """
 
     plan: Plan
@@ -93,13 +102,19 @@ class CallStep:
     results: tuple[str, ...]
     shapes: tuple[tuple[Any, ...], ...]
     frees: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads, the parameters and then the constants of the block after the operands."""
-        block = self.plan.graph
-        held = (leaf.name for leaf in (*block.parameters, *block.constants))
-        return (*self.operands, *(scoped(self.scope, name) for name in held))
+        """The tensors that it reads: the operands, the parameters, the constants and the tables of the block."""
+        block = self.plan
+        held = (leaf.name for leaf in (*block.graph.parameters, *block.constants))
+        return (*self.operands, *(scoped(self.scope, name) for name in held), *self.tables)
+
+    @property
+    def open_sizes(self) -> frozenset[str]:
+        """The open sizes that it depends on."""
+        return frozenset(self.plan.graph.open_sizes)
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -143,6 +158,21 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A tensor that is computed once and handed to the function at each call.
+
+    Attributes:
+        leaf: what the steps know it as.
+        made: the constant or the result of a step done once that it is.
+        below: where it holds positions that are looked up, the size that they must be below.
+    """
+
+    leaf: Leaf
+    made: str
+    below: Any = None
+
+
+@dataclass(frozen=True)
 class Alternative:
     """Another order for the same graph, for comparison."""
 
@@ -166,7 +196,9 @@ class Plan:
         results: where the outputs are.
         peak_memory: bytes of the tensors alive at the worst step, inputs and parameters included.
         alternatives: other orders ("as written", "fewest FLOPs"), for comparison.
-        code: the source of the Python function that runs.
+        once: the operations that depend on nothing that a call gives, done before the first of them.
+        tables: what of these the steps read.
+        code: the source of the Python function that runs, and of the one that makes its tables.
     """
 
     graph: Graph
@@ -179,6 +211,8 @@ class Plan:
     peak_memory: int
     assumed: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    once: tuple[Step | CallStep, ...] = ()
+    tables: tuple[Table, ...] = ()
     code: str = field(default="", repr=False)
 
     def __hash__(self) -> int:
@@ -195,11 +229,37 @@ class Plan:
 
     def _called(self) -> Iterator[tuple[Plan, str]]:
         seen = set[Plan]()
-        for step in self.steps:
+        for step in (*self.once, *self.steps):
             if isinstance(step, CallStep) and step.plan not in seen:
                 seen.add(step.plan)
                 yield from step.plan._called()
                 yield step.plan, step.scope
+
+    @functools.cached_property
+    def constants(self) -> tuple[Leaf, ...]:
+        """The constants that are read at each call."""
+        return self._read_by(self.steps, (each.value.name for each in self.results))
+
+    @functools.cached_property
+    def sources(self) -> tuple[Leaf, ...]:
+        """The constants that the tables are made of."""
+        return self._read_by(self.once, (table.made for table in self.tables))
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What the steps are given: inputs, parameters, constants that they read, and tables."""
+        tables = (table.leaf for table in self.tables)
+        return (*self.graph.inputs, *self.graph.parameters, *self.constants, *tables)
+
+    def _read_by(self, steps: Iterable[Step | CallStep], others: Iterable[str]) -> tuple[Leaf, ...]:
+        read = {*others, *(name for step in steps for name in step.reads)}
+        return tuple(leaf for leaf in self.graph.constants if leaf.name in read)
+
+    @functools.cached_property
+    def sizes_once(self) -> tuple[str, ...]:
+        """The open sizes that the tables depend on, sorted."""
+        names = {name for table in self.tables for name in size_names(table.below or 0)}
+        return tuple(sorted(names.union(*(step.open_sizes for step in self.once))))
 
     @property
     def flops(self) -> int:
@@ -225,13 +285,18 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
-        lines += self._shown_steps(self.functions)
+        lines += self._shown_steps(self.steps)
         calls = Counter(
-            step.plan for each in (self, *self.functions) for step in each.steps if isinstance(step, CallStep)
+            step.plan
+            for each in (self, *self.functions)
+            for step in (*each.once, *each.steps)
+            if isinstance(step, CallStep)
         )
         for block, name in self.functions.items():
             times = "once" if calls[block] == 1 else f"{calls[block]} times"
-            lines += [f"{name}, called {times}:", *block._shown_steps(self.functions)]
+            lines += [f"{name}, called {times}:", *self._shown_steps(block.steps)]
+        if self.once:
+            lines += ["done once:", *self._shown_steps(self.once)]
         rows = [
             Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
             *self.alternatives,
@@ -248,10 +313,10 @@ class Plan:
             )
         return "\n".join(lines)
 
-    def _shown_steps(self, names: Mapping[Plan, str]) -> Iterator[str]:
-        shown = [step.shown(names) for step in self.steps]
+    def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
+        shown = [step.shown(self.functions) for step in steps]
         width = min(76, max((len(text) for text in shown), default=0))
-        for number, (text, step) in enumerate(zip(shown, self.steps, strict=True), 1):
+        for number, (text, step) in enumerate(zip(shown, steps, strict=True), 1):
             cost = (
                 f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
             )
@@ -285,7 +350,7 @@ class Plan:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 2
+FORMAT, VERSION = "tensornet.plan", 3
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -302,10 +367,9 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "sizes": dict(plan.sizes),
         "assumed": list(plan.assumed),
         "graph": write_graph(plan.graph),
-        "steps": [
-            _write_call(step, numbers) if isinstance(step, CallStep) else _write_step(step)
-            for step in plan.steps
-        ],
+        "steps": [_write_any(step, numbers) for step in plan.steps],
+        "once": [_write_any(step, numbers) for step in plan.once],
+        "tables": [_write_table(table) for table in plan.tables],
         "results": [_write_result(result) for result in plan.results],
         "flops": plan.flops,
         "bytes": plan.bytes,
@@ -346,6 +410,8 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             part["peak_memory"].whole(),
             part["assumed"].names(),
             tuple(_read_alternative(each) for each in part["alternatives"]),
+            tuple(_read_step(each, blocks) for each in part["once"]),
+            tuple(_read_table(each) for each in part["tables"]),
             part["code"].text(),
         )
     except TensornetError:
@@ -358,8 +424,23 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
 
 def _check_names(plan: Plan, part: Part) -> None:
     """Refuses a step or a result that reads what is not there."""
-    known = {leaf.name for leaf in plan.graph.leaves}
-    for number, step in enumerate(plan.steps):
+    given = {leaf.name for leaf in plan.graph.leaves}
+    made = _check_steps(plan.once, {leaf.name for leaf in plan.graph.constants}, part["once"])
+    lost = [table.made for table in plan.tables if table.made not in made]
+    if lost:
+        raise part.fail(f"cannot be: a table is '{lost[0]}', which is not there")
+    known = _check_steps(plan.steps, given | {table.leaf.name for table in plan.tables}, part["steps"])
+    for result in plan.results:
+        if result.value.name not in known:
+            raise part.fail(
+                f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
+            )
+
+
+def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) -> set[str]:
+    """The names that are there after the steps, of which none reads what is not there before it."""
+    known = set(known)
+    for number, step in enumerate(steps):
         lost = sorted({*step.reads} - known)
         if isinstance(step, Step):
             lost += sorted({*axes_of_index(step.equation.left)} - {axis.name for axis in step.axes})
@@ -367,11 +448,29 @@ def _check_names(plan: Plan, part: Part) -> None:
             message = f"reads '{lost[0]}', which is not there" if lost else "makes what is there already"
             raise part.fail(f"cannot be: step {number + 1} {message}")
         known.update(step.defines)
-    for result in plan.results:
-        if result.value.name not in known:
-            raise part.fail(
-                f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
-            )
+    return known
+
+
+def _write_any(step: Step | CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
+    return _write_call(step, numbers) if isinstance(step, CallStep) else _write_step(step)
+
+
+def _write_table(table: Table) -> dict[str, Any]:
+    assert table.leaf.holds is not None
+    return {
+        "name": table.leaf.name,
+        "dims": [write_axes(dim) for dim in table.leaf.dims],
+        "element": table.leaf.holds.name,
+        "made": table.made,
+        "below": None if table.below is None else write_size(table.below),
+    }
+
+
+def _read_table(part: Part) -> Table:
+    dims = tuple(read_axes(dim) for dim in part["dims"])
+    leaf = Leaf(part["name"].name(), "constant", dims, holds=read_element(part["element"]))
+    below = part["below"]
+    return Table(leaf, part["made"].name(), None if below.is_none else read_size(below))
 
 
 def _write_step(step: Step) -> dict[str, Any]:
@@ -396,6 +495,7 @@ def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "results": list(step.results),
         "shapes": [[write_size(size) for size in shape] for shape in step.shapes],
         "frees": list(step.frees),
+        "tables": list(step.tables),
     }
 
 
@@ -407,6 +507,7 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         part["results"].names(),
         tuple(tuple(read_size(size) for size in shape) for shape in part["shapes"]),
         part["frees"].names(),
+        part["tables"].names(),
     )
     block = call.plan
     if len(call.operands) != len(block.graph.inputs) or len(call.results) != len(block.results):
@@ -415,6 +516,8 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         )
     if len(call.shapes) != len(call.results):
         raise part.fail("has not a shape for each result")
+    if len(call.tables) not in (0, len(block.tables)):
+        raise part.fail("has not a name for each table of its block")
     return call
 
 

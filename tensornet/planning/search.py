@@ -95,7 +95,9 @@ class Search:
         at most `bound` seconds."""
         problem, subset = self.problem, one[0] | other[0]
         first, second = (frozenset(next(iter(forms))) for forms in (one[1], other[1]))
-        kept = frozenset(axis for axis in first | second if axis in problem.kept or self.holders[axis] & ~subset)
+        kept = frozenset(
+            axis for axis in first | second if axis in problem.kept or self.holders[axis] & ~subset
+        )
         wanted = problem.wanted if subset == self.everything else None
         beside = self.pricing.least(first, second, kept)
         if subset != self.everything:

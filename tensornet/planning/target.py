@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dtypes import itemsize
+from ..graph.graph import Graph
 from ..operations.functions import FUNCTIONS, Function
+from ..sizes import evaluate, size_names
 from .device import DeviceProfile
 
 __all__ = ["Target"]
@@ -19,6 +21,7 @@ class Target:
         backend, device, dtype: as for `tensornet.plan`.
         profile: the constants of the device.
         spelled: the operations that the backend has a spelling for.
+        closed: whether what depends on open sizes is made anew at each call.
         kernels: those that compute what several equations say, the backend's and the user's.
     """
 
@@ -27,6 +30,7 @@ class Target:
     dtype: str
     profile: DeviceProfile
     spelled: frozenset[str]
+    closed: bool = False
     kernels: tuple[Function, ...] = ()
 
     @property
@@ -36,10 +40,23 @@ class Target:
 
     @classmethod
     def of(
-        cls, backend: str, device: str, dtype: str, profile: DeviceProfile, spelled: frozenset[str]
+        cls,
+        backend: str,
+        device: str,
+        dtype: str,
+        profile: DeviceProfile,
+        spelled: frozenset[str],
+        closed: bool = False,
     ) -> Target:
         """The target with the kernels that there are for it; the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.means]
         own = [row for row in known if backend in dict(row.implementations)]
         kernels = (*own, *(row for row in known if row.name in spelled))
-        return cls(backend, device, dtype, profile, spelled, kernels)
+        return cls(backend, device, dtype, profile, spelled, closed, kernels)
+
+    def told_sizes(self, graph: Graph) -> frozenset[str]:
+        """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""
+        if self.closed:
+            return frozenset()
+        shapes = (evaluate(size, graph.bound) for leaf in graph.leaves for size in leaf.shape)
+        return frozenset(name for size in shapes for name in size_names(size))

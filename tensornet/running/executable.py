@@ -8,13 +8,14 @@ import linecache
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ..dtypes import element_type, real_type
 from ..emitting.program import planned, written
-from ..emitting.source import FUNCTION_NAME, arguments_around, has_dropout
+from ..emitting.source import FUNCTION_NAME, TABLES_NAME, arguments_around, has_dropout
 from ..errors import BackendError, DtypeError, ShapeError
 from ..graph.elements import holding, of_dtype
 from ..graph.graph import Graph
@@ -27,12 +28,17 @@ from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
 from .arguments import check_choices, check_dtypes, sizes_from_shapes, wrong_names
 
-__all__ = ["Executable", "compile", "module", "to_backend"]
+__all__ = ["Executable", "Place", "Program", "Tables", "compile", "module", "to_backend"]
 
 SHAPES, PLANS = 4096, 256
 """How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
 
+LENGTHS = 8
+"""At how many sizes tables are kept; those asked for longest ago go."""
+
 _numbers = itertools.count(1)
+
+T = TypeVar("T")
 
 
 def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
@@ -58,6 +64,79 @@ def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
     return function
 
 
+class Place(NamedTuple):
+    """Where tables are, of which element type, and at which of the sizes that they depend on."""
+
+    device: str
+    dtype: str
+    sizes: tuple[int, ...]
+
+
+class Tables:
+    """What is done once, done: the arrays that a function is handed besides what a call gives it."""
+
+    def __init__(self, arrays: tuple[Any, ...]) -> None:
+        self.arrays = arrays
+
+
+def apart(make: Callable[[], T]) -> T:
+    """What is made in a thread of its own, where nothing is on of what is on here, such as autocast, inference
+    mode, a transform or a trace; so it serves wherever it is asked for next."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
+
+
+NO_TABLES = Tables(())
+
+
+class Program:
+    """A plan with its function, and the tables that all who run it have in common.
+
+    Attributes:
+        plan: the plan.
+        function: the function of inputs, parameters, constants and tables.
+    """
+
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        self.plan, self.function, self._backend = plan, function_of(plan, backend), backend
+        self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
+
+    def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
+        """The tables of a place; made where nobody has them yet.
+
+        Args:
+            place: where.
+            source: gives the array of a constant.
+        """
+        if not self.plan.tables:
+            return NO_TABLES
+        found = self._common.get(place)
+        if found is None:
+            found = apart(lambda: self._made(place, source))
+            if not self.plan.sources:
+                self._common[place] = found
+        return found
+
+    def _made(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
+        like = self._backend.asarray([], place.dtype, place.device)
+        sources = [source(leaf) for leaf in self.plan.sources]
+        made = self.function.__globals__[TABLES_NAME](like, *sources, *place.sizes)
+        self._backend.synchronize(place.device)
+        return Tables(made)
+
+
+class _Ready(NamedTuple):
+    """What runs arrays of one kind.
+
+    The tables are not here where they depend on open sizes: of these the last few are kept.
+    """
+
+    program: Program
+    place: Place
+    constants: tuple[Any, ...]
+    tables: Tables | None
+
+
 @dataclass(frozen=True)
 class _Wanted:
     """What a function is asked for: for sizes of about these lengths, in powers of two.
@@ -72,7 +151,7 @@ class _Wanted:
 
 
 @functools.lru_cache(maxsize=PLANS)
-def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
+def _made(wanted: _Wanted) -> Program:
     """The plan and its function, made once for all modules and compiled functions that ask for the same.
 
     A plan that another process kept is believed, and its code written anew.
@@ -91,9 +170,10 @@ def _made(wanted: _Wanted) -> tuple[Plan, Callable[..., Any]]:
             occasion.profile,
             occasion.memory_limit,
             around=occasion.around,
+            closed=occasion.closed,
         )
         occasion.keep(found)
-    return found, function_of(found, backend)
+    return Program(found, backend)
 
 
 def _registered(backend: str) -> Iterator[tuple[str, int]]:
@@ -141,10 +221,11 @@ class Executable:
         self._params = params
         self._held = None if params is None else [params[name] for name in self._parameters]
         self._kind = self.backend.kind
-        self._by_kind: dict[Any, tuple[Callable[..., Any], list[Any]]] = {}
-        self._by_size: dict[Any, tuple[Plan, Callable[..., Any]]] = {}
-        self._constants: dict[tuple[str, str], list[Any]] = {}
-        self._last: tuple[Plan, Callable[..., Any]] | None = None
+        self._by_kind: dict[Any, _Ready] = {}
+        self._by_size: dict[Any, Program] = {}
+        self._constants: dict[tuple[str, str, str], Any] = {}
+        self._tables: dict[tuple[Program, Place], Tables] = {}
+        self._last: tuple[Program, Mapping[str, int]] | None = None
         self.takes_training = has_dropout(graph)
 
     def __repr__(self) -> str:
@@ -169,15 +250,21 @@ class Executable:
     @property
     def plan(self) -> Plan:
         """The plan last made, or one for any sizes where none is made yet."""
-        return self.last()[0]
+        return self.last().plan
 
-    def last(self, device: str | None = None, dtype: str | None = None) -> tuple[Plan, Callable[..., Any]]:
-        """The plan last made, and its function; where none is made yet, one for any sizes, there and so."""
-        if self._last is None:
-            device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
-            self.planned(self._plan_at, device, dtype)
-        assert self._last is not None
-        return self._last
+    def last(self, device: str | None = None, dtype: str | None = None, closed: bool = False) -> Program:
+        """The plan last made, and its function; where none is made yet, one for any sizes, there and so.
+
+        Args:
+            device, dtype: where and of which type the arrays are.
+            closed: whether what depends on open sizes is to be made anew at each call.
+        """
+        device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
+        program, sizes = self._last or (self.planned(self._plan_at, device, dtype), self._plan_at)
+        if closed and program.plan.sizes_once:
+            seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
+            program = self.planned(sizes, device, dtype, seen, closed=True)
+        return program
 
     def __call__(self, *arguments: Any, training: bool = False) -> Any:
         """Runs the graph.
@@ -218,24 +305,25 @@ class Executable:
 
     def run(self, arrays: list[Any], training: bool = False) -> Any:
         """Runs the graph on inputs and parameters, in order."""
-        function, constants = self._ready(arrays)
+        ready = self.ready(arrays)
+        tables = ready.tables or self.tables(ready.program, ready.place)
         if self.takes_training:
-            return function(*arrays, *constants, training=training)
-        return function(*arrays, *constants)
+            return ready.program.function(*arrays, *ready.constants, *tables.arrays, training=training)
+        return ready.program.function(*arrays, *ready.constants, *tables.arrays)
 
     def function(self, arrays: list[Any]) -> Callable[..., Any]:
         """The generated function for arrays of this kind, checked when the kind is new."""
-        return self._ready(arrays)[0]
+        return self.ready(arrays).program.function
 
-    def _ready(self, arrays: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
-        """The generated function for arrays of this kind, and the constants on their device."""
+    def ready(self, arrays: list[Any]) -> _Ready:
+        """What runs arrays of this kind: the program, and the constants and tables on their device."""
         try:
             kind = (self._autocasts(arrays), *map(self._kind, arrays))
         except AttributeError:
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
         if found is None:
-            found = self._prepare(arrays), self._constants_on(arrays)
+            found = self._prepare(arrays)
             if len(self._by_kind) >= SHAPES:
                 self._by_kind.clear()
             self._by_kind[kind] = found
@@ -247,26 +335,54 @@ class Executable:
         device: str,
         dtype: str,
         seen: Mapping[str, Element] = MappingProxyType({}),
-    ) -> Callable[..., Any]:
-        """The function planned for about these sizes, and for leaves that were seen to hold this."""
+        closed: bool = False,
+    ) -> Program:
+        """The program planned for about these sizes, and for leaves that were seen to hold this."""
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
         lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
-        about = device, dtype, tuple(seen.values()), lengths
+        about = device, dtype, tuple(seen.values()), lengths, closed
         found = self._by_size.get(about)
         if found is None:
             graph, profile = holding(self.graph, seen), profile_of(self.backend, device)
             limit, around = self._memory_limit, self._around
-            occasion = Occasion(graph, self.backend.name, device, dtype, limit, lengths, profile, around)
+            occasion = Occasion(
+                graph, self.backend.name, device, dtype, limit, lengths, profile, around, closed
+            )
             functions = tuple(_registered(self.backend.name))
             wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
             found = self._by_size[about] = _made(wanted)
-        self._last = found
-        return found[1]
+        if not closed:
+            self._last = found, sizes
+        return found
 
-    def _prepare(self, arrays: Sequence[Any]) -> Callable[..., Any]:
-        """Checks arrays of a new kind and finds the function for them."""
+    def tables(self, program: Program, place: Place) -> Tables:
+        """The tables of a program; those of the sizes asked for last are kept."""
+        found = self._tables.pop((program, place), None)
+        if found is None:
+            found = program.tables(place, lambda leaf: self._constant(leaf, place))
+            while len(self._tables) >= LENGTHS:
+                del self._tables[next(iter(self._tables))]
+        self._tables[program, place] = found
+        return found
+
+    def _constant(self, leaf: Leaf, place: Place) -> Any:
+        """The array of a constant, the one at hand if it is read at each call as well."""
+        found = self._constants.get((leaf.name, place.device, place.dtype))
+        return constant_array(leaf, self.backend, place.dtype, place.device) if found is None else found
+
+    def _constants_on(self, program: Program, place: Place) -> tuple[Any, ...]:
+        """The constants that a program reads at each call, which stay where they are."""
+        if self._around is not None:
+            return ()  # given by who gives the blocks
+        for leaf in program.plan.constants:
+            key = leaf.name, place.device, place.dtype
+            self._constants[key] = self._constant(leaf, place)
+        return tuple(self._constants[leaf.name, place.device, place.dtype] for leaf in program.plan.constants)
+
+    def _prepare(self, arrays: Sequence[Any]) -> _Ready:
+        """Checks arrays of a new kind and finds what runs them."""
         self._check_library(arrays)
         self._check_device(arrays)
         sizes = self.sizes(arrays)
@@ -277,9 +393,15 @@ class Executable:
         if not self._autocasts(arrays):
             check_dtypes(dtypes, self.backend)
         working = self._working_dtype(arrays)
-        device = self._device or (self.backend.device(arrays[0]) if arrays else self.backend.device())
+        device = self.backend.device(arrays[0]) if arrays else self.backend.device()
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
-        return self.planned(sizes, device, self._dtype or working, seen)
+        program = self.planned(sizes, self._device or device, self._dtype or working, seen)
+        if not set(program.plan.sizes_once) <= set(sizes):  # no array tells one of them
+            program = self.planned(sizes, self._device or device, self._dtype or working, seen, closed=True)
+        place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
+        constants = self._constants_on(program, place)
+        tables = None if place.sizes else self.tables(program, place)
+        return _Ready(program, place, constants, tables)
 
     def _autocasts(self, arrays: Sequence[Any]) -> bool:
         return bool(arrays) and self.backend.autocasts(arrays[0])
@@ -291,21 +413,11 @@ class Executable:
         }
 
     def _working_dtype(self, arrays: Sequence[Any]) -> str:
-        """The one floating type of the arrays; complex beside real is complex."""
-        dtypes = list(self._dtypes(arrays).values())
-        found = [dtype for kind in ("complex", "float") for dtype in dtypes if kind in dtype]
+        """The one floating type of the arrays, of the parameters where these differ; complex beside real is complex."""
+        dtypes = [self.backend.dtype(array) for array in arrays]
+        ranked = dtypes[len(self._inputs) :] + dtypes[: len(self._inputs)]
+        found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
         return found[0] if found else self._dtype or "float32"
-
-    def _constants_on(self, arrays: Sequence[Any]) -> list[Any]:
-        if not self.graph.constants:
-            return []
-        device = self.backend.device(arrays[0]) if arrays else self.backend.device()
-        dtype = self._working_dtype(arrays)
-        if (device, dtype) not in self._constants:
-            self._constants[device, dtype] = [
-                constant_array(leaf, self.backend, dtype, device) for leaf in self.graph.constants
-            ]
-        return self._constants[device, dtype]
 
     def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
         given = list(zip(self.leaves, arrays, strict=False))
