@@ -82,13 +82,19 @@ def app(*suites: Suite) -> typer.Typer:
             bool,
             typer.Option("--work", help="Count calls, FLOPs and bytes too, and measure what the device can."),
         ] = False,
+        clock: Annotated[
+            str,
+            typer.Option(
+                help="wall, or process: only time that this process had the processor, where others use it too."
+            ),
+        ] = "wall",
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of tables.")] = False,
         save: Annotated[bool, typer.Option("--save", help=f"Keep the JSON in {RESULTS.name}/.")] = False,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         asked = Asked(
-            place=_place(device, dtype),
+            place=_place(device, dtype, clock),
             only=tuple(only or ("",)),
             measures=tuple(measure or MEASURES),
             modes=(*(mode or ("eager",)), *(("compile",) if compile else ())),
@@ -97,10 +103,8 @@ def app(*suites: Suite) -> typer.Typer:
             work=work,
         )
         _check(asked)
-        warnings.filterwarnings(
-            "ignore", module="torch._dynamo"
-        )  # of what it meets in the libraries of others
-        most = ceilings(device, asked.place.dtype) if work else None
+        warnings.filterwarnings("ignore", module="torch._dynamo")  # of what it meets in others' libraries
+        most = ceilings(device, asked.place.dtype, asked.place.clock) if work else None
         documents = []
         for suite in suites:
             circumstances = _circumstances(asked.place)
@@ -119,7 +123,7 @@ def app(*suites: Suite) -> typer.Typer:
     return made
 
 
-def _place(device: str, dtype: str) -> Place:
+def _place(device: str, dtype: str, clock: str) -> Place:
     found = getattr(torch, dtype, None)
     if found not in CLOSE:
         raise typer.BadParameter(
@@ -133,7 +137,11 @@ def _place(device: str, dtype: str) -> Place:
         if not torch.cuda.is_available():
             raise typer.BadParameter(f"{device}: torch.cuda.is_available() is False")
         torch.cuda.set_device(device)
-    return Place(device, found)
+    if clock not in ("wall", "process"):
+        raise typer.BadParameter(f"{clock}: there is wall, process")
+    if clock == "process" and (kind == "cuda" or torch.get_num_threads() > 1):
+        raise typer.BadParameter("process: such time is that of one thread of the processor; add --threads 1")
+    return Place(device, found, clock == "process")
 
 
 def _check(asked: Asked) -> None:
@@ -261,6 +269,7 @@ def _circumstances(place: Place) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(place.device) if place.cuda else _processor(),
         "threads": torch.get_num_threads(),
         "dtype": place.type_name,
+        "clock": "process" if place.alone else "wall",
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "calibrated": os.environ.get("TENSORNET_CALIBRATE") != "0",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,

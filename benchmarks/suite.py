@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 import tensornet as tn
 
-from .timing import Timing, timings
+from .timing import Clock, Timing, timings
 from .work import Work, counted
 
 __all__ = [
@@ -45,10 +46,17 @@ class DisagreementError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a suite runs, and in which type."""
+    """Where a suite runs, in which type, and how its time is read.
+
+    Attributes:
+        device: as torch names it.
+        dtype: of weights, inputs and results.
+        alone: whether only time that this process had the processor counts, where others use it too.
+    """
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    alone: bool = False
 
     @property
     def cuda(self) -> bool:
@@ -60,10 +68,12 @@ class Place:
         """The type as it is written."""
         return str(self.dtype).removeprefix("torch.")
 
-    def wait(self) -> None:
-        """Returns when all that was started here is done."""
+    @property
+    def clock(self) -> Clock:
+        """How time is read here."""
         if self.cuda:
-            torch.cuda.synchronize(self.device)
+            return Clock(wait=lambda: torch.cuda.synchronize(self.device))
+        return Clock(time.process_time) if self.alone else Clock()
 
     def drawn(self, *shape: int, seed: int = 0, std: float = 1.0) -> torch.Tensor:
         """Random numbers, the same on every device."""
@@ -278,7 +288,7 @@ def _row(
         _check_derivatives(running, place)
         kept = {name: each.kept() for name, each in running.items()}
     runs = {name: getattr(each, measure) for name, each in running.items()}
-    found = timings(runs, rounds, wait=place.wait)
+    found = timings(runs, rounds, clock=place.clock)
     counting = plain if work and mode != "compile" else {}
     done = {name: counted(getattr(each, measure)) for name, each in counting.items() if not each.foreign}
     return Row(case, measure, mode, found, kept, done)

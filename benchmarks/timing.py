@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Timing", "geometric_mean", "interleaved", "timings"]
+__all__ = ["Clock", "Timing", "geometric_mean", "interleaved", "timings"]
 
 SHORTEST = 2e-3
 """Seconds that a sample takes at least: a quicker run is repeated within it."""
@@ -22,27 +22,52 @@ class Timing:
     high: float
 
 
+@dataclass(frozen=True)
+class Clock:
+    """How the time of a run is read.
+
+    Attributes:
+        now: seconds since any moment.
+        wait: returns when what was started is done, as on a GPU.
+    """
+
+    now: Callable[[], float] = time.perf_counter
+    wait: Callable[[], object] = lambda: None
+
+    def sample(self, run: Callable[[], object], repeats: int) -> float:
+        """Seconds of one of so many runs."""
+        self.wait()
+        start = self.now()
+        for _ in range(repeats):
+            run()
+        self.wait()
+        return (self.now() - start) / repeats
+
+
 def timings(
     contestants: Mapping[str, Callable[[], object]],
     rounds: int = 15,
     warmup: int = 2,
-    wait: Callable[[], object] = lambda: None,
+    clock: Clock = Clock(),
 ) -> dict[str, Timing]:
     """The time of each contestant; they take turns, so that drift of the machine hits all alike.
 
     Args:
         contestants: what is run, by name.
         rounds: samples of each.
-        warmup: runs of each before them.
-        wait: returns when what was started is done, as on a GPU.
+        warmup: runs of each before them; the last says how often a sample has to repeat it.
+        clock: how time is read.
     """
-    repeats = {name: _repeats(run, warmup, wait) for name, run in contestants.items()}
+    repeats = {}
+    for name, run in contestants.items():
+        seconds = [clock.sample(run, 1) for _ in range(warmup)]
+        repeats[name] = max(1, round(SHORTEST / seconds[-1]))
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for turn in range(rounds):
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
-            samples[name].append(_sample(contestants[name], repeats[name], wait))
+            samples[name].append(clock.sample(contestants[name], repeats[name]))
     return {name: _timing(each) for name, each in samples.items()}
 
 
@@ -51,23 +76,6 @@ def interleaved(
 ) -> dict[str, float]:
     """Median seconds of each contestant."""
     return {name: each.median for name, each in timings(contestants, rounds, warmup).items()}
-
-
-def _repeats(run: Callable[[], object], warmup: int, wait: Callable[[], object]) -> int:
-    """How often a sample runs it, after so many runs to warm up; the last of them says how long one takes."""
-    seconds = SHORTEST
-    for _ in range(warmup):
-        seconds = _sample(run, 1, wait)
-    return max(1, round(SHORTEST / seconds))
-
-
-def _sample(run: Callable[[], object], repeats: int, wait: Callable[[], object]) -> float:
-    wait()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    wait()
-    return (time.perf_counter() - start) / repeats
 
 
 def _timing(samples: list[float]) -> Timing:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from .timing import timings
+from .timing import Clock, timings
 
 __all__ = ["Ceilings", "Work", "ceilings", "counted"]
 
@@ -56,10 +56,9 @@ def counted(run: Callable[[], object]) -> Work:
     return Work(calls.calls, calls.views, calls.flops, calls.moved)
 
 
-def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
+def ceilings(device: str, dtype: torch.dtype, clock: Clock) -> Ceilings:
     """Measures the device with a product of large matrices and a copy of a large array."""
-    kind = torch.device(device).type
-    side, elements = SIZES[kind]
+    side, elements = SIZES[torch.device(device).type]
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     source = torch.zeros(elements, device=device, dtype=dtype)
     target = torch.empty_like(source)
@@ -67,9 +66,8 @@ def ceilings(device: str, dtype: torch.dtype) -> Ceilings:
         "product": lambda: torch.mm(a, b),
         "copy": lambda: target.copy_(source),
     }
-    found = timings(runs, rounds=7, wait=torch.cuda.synchronize if kind == "cuda" else lambda: None)
-    moved = 2 * source.nbytes
-    return Ceilings(2 * side**3 / found["product"].low, moved / found["copy"].low)
+    found = timings(runs, rounds=7, clock=clock)
+    return Ceilings(2 * side**3 / found["product"].low, 2 * source.nbytes / found["copy"].low)
 
 
 class _Calls(TorchDispatchMode):

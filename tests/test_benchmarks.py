@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ pytest.importorskip("transformers")
 
 from benchmarks import attention, contractions, linear, models, report
 from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
-from benchmarks.timing import timings
+from benchmarks.timing import Clock, timings
 from benchmarks.work import ceilings, counted
 
 SUITES = [contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE]
@@ -80,6 +81,13 @@ def test_cases_have_names_of_their_own() -> None:
 
 
 # ---------------------------------------------------------------------------- the command
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 def called(*arguments: str, suite: Suite = attention.SUITE) -> Any:
@@ -167,6 +175,8 @@ def test_derivatives_that_disagree_are_not_timed() -> None:
         (("--measure", "sideways"), "there is forward, backward"),
         (("--mode", "fast"), "there is eager, graphs, compile"),
         (("--mode", "graphs"), "CUDA graphs need a CUDA device"),
+        (("--clock", "process", "--threads", "2"), "add --threads 1"),
+        (("--clock", "sun"), "there is wall, process"),
         (("--device", "nowhere"), "there is no device 'nowhere'"),
     ],
 )
@@ -207,24 +217,23 @@ def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
     names = ("a", "b", "c")
     runs = {name: partial(order.append, name) for name in names}
-    found = timings(runs, rounds=3, warmup=1, wait=lambda: waits.append(len(order)))
+    found = timings(runs, 3, 1, Clock(wait=lambda: waits.append(len(order))))
     assert list(found) == list(names)
     assert "".join(order) == "abc" + "abc" + "bca" + "cab"
     assert waits == [each for number in range(len(order)) for each in (number, number + 1)]
 
 
 def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(1000))
-    monkeypatch.setattr("benchmarks.timing.time.perf_counter", lambda: next(clock))  # each run takes a second
+    clock = iter(range(1000))  # at each look a second later
     monkeypatch.setattr("benchmarks.timing.SHORTEST", 3.0)
     ran: list[None] = []
-    found = timings({"a": lambda: ran.append(None)}, rounds=2, warmup=1)
+    found = timings({"a": lambda: ran.append(None)}, 2, 1, Clock(lambda: next(clock)))
     assert len(ran) == 1 + 2 * 3
-    assert found["a"].median == pytest.approx(1 / 3)  # what the clock says of a sample, for each run of it
+    assert found["a"].median == pytest.approx(1 / 3)  # a sample takes a second, and has three runs
 
 
 def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.work.SIZES", {"cpu": (32, 2**10)})
-    found = ceilings("cpu", torch.float32)
+    found = ceilings("cpu", torch.float32, Clock())
     assert found.flops > 0
     assert found.bandwidth > 0
