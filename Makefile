@@ -29,8 +29,8 @@ bench: .venv/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: 
 gpu: .venv/ready  # what needs a CUDA device: the tests marked so, and the suites in every way of running
 	$(BIN)/pytest -m gpu tests
 	failed=0; for type in float32 bfloat16; do \
-		$(BIN)/python -m benchmarks --device cuda:0 --dtype $$type --mode eager --mode graphs --mode compile \
-			--work --save $(ARGS) || failed=1; \
+		$(BIN)/python -m benchmarks --device cuda:0 --dtype $$type --size large --work --save \
+			--mode eager --mode graphs --mode compile $(ARGS) || failed=1; \
 	done; exit $$failed
 
 format: .venv/ready

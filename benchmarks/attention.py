@@ -52,20 +52,20 @@ def itself(
 
 
 def cross(
-    queries: int, keys: int, width: int, inputs: int, heads: int, place: Place
+    batch: int, queries: int, keys: int, width: int, inputs: int, heads: int, place: Place
 ) -> dict[str, Contestant]:
     """Queries that read many inputs, as the latents of a Perceiver do."""
-    x, z = place.drawn(1, queries, width), place.drawn(1, keys, inputs, seed=1)
+    x, z = place.drawn(batch, queries, width), place.drawn(batch, keys, inputs, seed=1)
     graph = tn.models.attention(width, heads, keys=inputs)
     mine, p = _mine(graph, (x, z), place)
 
     def by_hand(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         q, k, v = (
-            linear(each, p[f"W{part}"], p[f"b{part}"]).view(1, -1, heads, width // heads).transpose(1, 2)
+            linear(each, p[f"W{part}"], p[f"b{part}"]).view(batch, -1, heads, width // heads).transpose(1, 2)
             for part, each in zip("qkv", (x, z, z), strict=True)
         )
         y = scaled_dot_product_attention(q, k, v)
-        return linear(y.transpose(1, 2).reshape(1, -1, width), p["Wo"], p["bo"])
+        return linear(y.transpose(1, 2).reshape(batch, -1, width), p["Wo"], p["bo"])
 
     theirs = Contestant(by_hand, (x, z), tuple(p.values()))
     return {OURS: mine, **on_cupy(graph, p, (x, z), place), "sdpa": theirs}
@@ -85,6 +85,9 @@ def _mine(
     return mine, found
 
 
+LARGER = 16
+"""How many times the batch is larger for a GPU."""
+
 BOTH = ("forward", "backward")
 SHAPES = [
     (8, 197, 384, 6, False),
@@ -96,23 +99,29 @@ SHAPES = [
 """Batch, tokens, width, heads, causal: ViT-S, longer texts, windows of Swin-T, a long sequence."""
 
 
-def _case(batch: int, tokens: int, width: int, heads: int, causal: bool) -> Case:
-    name = f"{batch}×{tokens:,}×{width}, {heads} heads" + (", causal" if causal else "")
+def _case(scale: int, batch: int, tokens: int, width: int, heads: int, causal: bool) -> Case:
+    batch *= scale
+    name = f"{batch:,}×{tokens:,}×{width}, {heads} heads" + (", causal" if causal else "")
     return Case(name, partial(itself, batch, tokens, width, heads, causal), BOTH)
+
+
+def _read(scale: int, queries: int, keys: int, width: int, inputs: int) -> Case:
+    name = f"Perceiver cross-attention, {scale}×{queries} of {keys:,}×{inputs}"
+    return Case(name, partial(cross, scale, queries, keys, width, inputs, 1))
+
+
+def _cases(scale: int) -> tuple[Case, ...]:
+    return (*(_case(scale, *shape) for shape in SHAPES), _read(scale, 512, 50_176, 1024, 261))
 
 
 SUITE = Suite(
     "attention",
     "attention with projections, against scaled_dot_product_attention by hand",
-    cases=(
-        *(_case(*shape) for shape in SHAPES),
-        Case("Perceiver cross-attention, 512 of 50,176×261", partial(cross, 512, 50_176, 1024, 261, 1)),
-    ),
-    tiny=(
-        _case(2, 5, 12, 3, False),
-        _case(2, 5, 12, 3, True),
-        Case("cross-attention, 4 of 40×5", partial(cross, 4, 40, 8, 5, 1)),
-    ),
+    {
+        "usual": _cases(1),
+        "tiny": (_case(1, 2, 5, 12, 3, False), _case(1, 2, 5, 12, 3, True), _read(2, 4, 40, 8, 5)),
+        "large": _cases(LARGER),
+    },
 )
 
 if __name__ == "__main__":

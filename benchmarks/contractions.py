@@ -126,17 +126,24 @@ def _layer(batch: int, sizes: tuple[int, ...], ranks: tuple[int, ...]) -> Case:
     return Case(name, partial(tensor_contraction_layer, batch, sizes, ranks))
 
 
+OPERANDS = (3, 4, 5)
 TCL = Suite(
     "tcl",
     "tensor contraction layers, forward",
-    cases=tuple(_layer(*shape) for shape in LAYERS),
-    tiny=(_layer(6, (2, 3, 4), (3, 2, 2)),),
+    {
+        "usual": tuple(_layer(*shape) for shape in LAYERS),
+        "tiny": (_layer(6, (2, 3, 4), (3, 2, 2)),),
+        "large": tuple(_layer(16 * batch, *shape) for batch, *shape in LAYERS),
+    },
 )
 CONTRACTIONS = Suite(
     "contractions",
     "random contractions of 3 to 5 operands, forward",
-    cases=tuple(islice(drawn(0, (3, 4, 5), (1e6, 2e9), 4e6), DRAWN)),
-    tiny=tuple(islice(drawn(1, (3, 4, 5), (1e2, 1e5), 1e4), 6)),
+    {
+        "usual": tuple(islice(drawn(0, OPERANDS, (1e6, 2e9), 4e6), DRAWN)),
+        "tiny": tuple(islice(drawn(1, OPERANDS, (1e2, 1e5), 1e4), 6)),
+        "large": tuple(islice(drawn(2, OPERANDS, (1e9, 1e12), 1e8), DRAWN)),
+    },
 )
 
 if __name__ == "__main__":

@@ -127,11 +127,20 @@ def _case(factorization: str, share: float, batch: int, modes: tuple[int, ...] =
 
 
 KINDS = ("tucker", "cp", "tt", "blocktt", "kronecker")
+
+
+def _cases(batches: tuple[int, ...]) -> tuple[Case, ...]:
+    return tuple(_case(kind, share, batch) for batch in batches for share in (0.05, 0.2) for kind in KINDS)
+
+
 SUITE = Suite(
     "linear",
     f"factorized linear layers, {' × '.join(map(str, MODES))} both ways, forward",
-    cases=tuple(_case(kind, share, batch) for batch in (64, 2048) for share in (0.05, 0.2) for kind in KINDS),
-    tiny=tuple(_case(kind, 0.5, 3, (2, 3, 4)) for kind in KINDS),
+    {
+        "usual": _cases((64, 2048)),
+        "tiny": tuple(_case(kind, 0.5, 3, (2, 3, 4)) for kind in KINDS),
+        "large": _cases((64, 65_536)),
+    },
 )
 
 if __name__ == "__main__":

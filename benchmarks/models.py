@@ -105,54 +105,45 @@ FOURIER = ("PerceiverForImageClassificationFourier", "PerceiverConfig")
 TOKENS = ("XLNetModel", "XLNetConfig")
 
 
+TINY_SWIN = {"image_size": 16, "embed_dim": 4, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2}
+TINY_XLNET = {"vocab_size": 29, "d_model": 12, "n_layer": 2, "n_head": 3, "d_inner": 20}
+TINY_PERCEIVER = {
+    **PERCEIVER,
+    "num_latents": 7,
+    "d_latents": 12,
+    "num_self_attention_heads": 4,
+    "image_size": 9,
+    "num_labels": 5,
+}
+
+
 def _case(name: str, make: Callable[..., Any], *how: Any) -> Case:
     return Case(name, partial(contestants, partial(make, *how)))
+
+
+def _cases(scale: int) -> tuple[Case, ...]:
+    return (
+        _case(f"ViT-S/16, {8 * scale} images", image, *VIT, 8 * scale, 224, vit(384, 6)),
+        _case(f"ViT-B/16, {4 * scale} images", image, *VIT, 4 * scale, 224, vit(768, 12)),
+        _case(f"Swin-T, {4 * scale} images", image, *SWIN, 4 * scale, 224, {}),
+        _case(f"XLNet, 6 layers, {4 * scale} texts of 128", text, *TOKENS, 4 * scale, 128, XLNET),
+        _case(f"Perceiver, 2 blocks of 3, {scale} image(s)", image, *FOURIER, scale, 224, PERCEIVER),
+    )
 
 
 SUITE = Suite(
     "models",
     "models, forward, against transformers with the same weights",
-    cases=(
-        _case("ViT-S/16, 8 images", image, *VIT, 8, 224, vit(384, 6)),
-        _case("ViT-B/16, 4 images", image, *VIT, 4, 224, vit(768, 12)),
-        _case("Swin-T, 4 images", image, *SWIN, 4, 224, {}),
-        _case("XLNet, 6 layers, 4 texts of 128", text, *TOKENS, 4, 128, XLNET),
-        _case("Perceiver, Fourier, 2 blocks of 3, 1 image", image, *FOURIER, 1, 224, PERCEIVER),
-    ),
-    tiny=(
-        _case("ViT", image, *VIT, 2, 16, vit(12, 3, 2, 16, 4)),
-        _case(
-            "Swin",
-            image,
-            *SWIN,
-            2,
-            16,
-            {"image_size": 16, "embed_dim": 4, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2},
+    {
+        "usual": _cases(1),
+        "tiny": (
+            _case("ViT", image, *VIT, 2, 16, vit(12, 3, 2, 16, 4)),
+            _case("Swin", image, *SWIN, 2, 16, TINY_SWIN),
+            _case("XLNet", text, *TOKENS, 2, 7, TINY_XLNET),
+            _case("Perceiver", image, *FOURIER, 1, 9, TINY_PERCEIVER),
         ),
-        _case(
-            "XLNet",
-            text,
-            *TOKENS,
-            2,
-            7,
-            {"vocab_size": 29, "d_model": 12, "n_layer": 2, "n_head": 3, "d_inner": 20},
-        ),
-        _case(
-            "Perceiver",
-            image,
-            *FOURIER,
-            1,
-            9,
-            {
-                **PERCEIVER,
-                "num_latents": 7,
-                "d_latents": 12,
-                "num_self_attention_heads": 4,
-                "image_size": 9,
-                "num_labels": 5,
-            },
-        ),
-    ),
+        "large": _cases(16),
+    },
 )
 
 if __name__ == "__main__":

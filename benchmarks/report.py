@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tensornet.terminal import printable
 
-from .suite import CLOSE, MEASURES, MODES, OURS, Place, Row, Suite, measured
+from .suite import CLOSE, MEASURES, MODES, OURS, SIZES, Place, Row, Suite, measured
 from .timing import geometric_mean
 from .work import Ceilings, ceilings
 
@@ -42,7 +42,7 @@ class Asked:
     measures: tuple[str, ...]
     modes: tuple[str, ...]
     rounds: int
-    tiny: bool
+    size: str
     work: bool
 
 
@@ -75,9 +75,10 @@ def app(*suites: Suite) -> typer.Typer:
         compile: Annotated[bool, typer.Option("--compile", help="Under torch.compile too.")] = False,
         device: Annotated[str, typer.Option(help="Where: cpu, or cuda:0.")] = "cpu",
         dtype: Annotated[str, typer.Option(help="The element type: float32, bfloat16 …")] = "float32",
-        tiny: Annotated[
-            bool, typer.Option("--tiny", help="Small sizes, to see that all run and agree.")
-        ] = False,
+        size: Annotated[
+            str,
+            typer.Option(help="usual; tiny, to see that all run and agree; large, to keep a GPU busy."),
+        ] = "usual",
         work: Annotated[
             bool,
             typer.Option("--work", help="Count calls, FLOPs and bytes too, and measure what the device can."),
@@ -99,7 +100,7 @@ def app(*suites: Suite) -> typer.Typer:
             measures=tuple(measure or MEASURES),
             modes=(*(mode or ("eager",)), *(("compile",) if compile else ())),
             rounds=rounds,
-            tiny=tiny,
+            size=size,
             work=work,
         )
         _check(asked)
@@ -107,10 +108,9 @@ def app(*suites: Suite) -> typer.Typer:
         most = ceilings(device, asked.place.dtype, asked.place.clock) if work else None
         documents = []
         for suite in suites:
-            circumstances = _circumstances(asked.place)
+            circumstances = _circumstances(asked, most)
             rows = _rows(suite, asked)
             documents.append({"suite": suite.name, **circumstances, "rows": [asdict(row) for row in rows]})
-            documents[-1] |= {} if most is None else {"ceilings": asdict(most)}
             if save:
                 _save(documents[-1])
             if not as_json and rows:
@@ -145,7 +145,7 @@ def _place(device: str, dtype: str, clock: str) -> Place:
 
 
 def _check(asked: Asked) -> None:
-    for given, known in ((asked.measures, MEASURES), (asked.modes, MODES)):
+    for given, known in ((asked.measures, MEASURES), (asked.modes, MODES), ((asked.size,), SIZES)):
         for name in given:
             if name not in known:
                 raise typer.BadParameter(f"{name}: there is {', '.join(known)}")
@@ -156,7 +156,7 @@ def _check(asked: Asked) -> None:
 def _rows(suite: Suite, asked: Asked) -> list[Row]:
     cases = [
         case
-        for case in (suite.tiny if asked.tiny else suite.cases)
+        for case in suite.cases[asked.size]
         if any(text.lower() in case.name.lower() for text in asked.only)
     ]
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
@@ -179,6 +179,7 @@ def _print(suite: Suite, rows: list[Row], place: Place, most: Ceilings | None) -
     console = Console()
     console = console if console.is_terminal else Console(width=WIDTH)
     where = f"{place.device}, {torch.get_num_threads()} threads, {place.type_name}"
+    where += ", time of this process" if place.alone else ""
     measured_rows = [row for row in rows if not row.failed]
     if measured_rows:
         console.print(_times(f"{suite.name}: {suite.title} ({where})", measured_rows))
@@ -263,9 +264,11 @@ def _done(rows: list[Row], most: Ceilings) -> Table:
     return table
 
 
-def _circumstances(place: Place) -> dict[str, Any]:
-    """With what, where and beside what it was measured."""
+def _circumstances(asked: Asked, most: Ceilings | None) -> dict[str, Any]:
+    """With what, where and beside what it is measured."""
+    place = asked.place
     return {
+        "size": asked.size,
         "device": torch.cuda.get_device_name(place.device) if place.cuda else _processor(),
         "threads": torch.get_num_threads(),
         "dtype": place.type_name,
@@ -274,6 +277,7 @@ def _circumstances(place: Place) -> dict[str, Any]:
         "calibrated": os.environ.get("TENSORNET_CALIBRATE") != "0",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "versions": {"python": platform.python_version(), **_versions()},
+        **({} if most is None else {"ceilings": asdict(most)}),
     }
 
 
@@ -299,5 +303,6 @@ def _save(document: Mapping[str, Any]) -> None:
     """Writes a document where the next of its kind replaces it."""
     RESULTS.mkdir(exist_ok=True)
     where = "cpu" if "×" in document["device"] else document["device"].lower().replace(" ", "-")
-    name = f"{document['suite']}-{where}-{document['dtype']}-{document['threads']}.json"
+    kept = (document["suite"], document["size"], where, document["dtype"], document["threads"])
+    name = f"{'-'.join(map(str, kept))}.json"
     (RESULTS / name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -21,6 +21,7 @@ __all__ = [
     "MEASURES",
     "MODES",
     "OURS",
+    "SIZES",
     "Case",
     "Contestant",
     "Place",
@@ -34,6 +35,7 @@ __all__ = [
 
 OURS = "tensornet"
 MEASURES = ("forward", "backward")
+SIZES = ("usual", "tiny", "large")
 
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.06, torch.float16: 0.02}
 """How far two contestants may be apart, as a share of the largest element; positions of transformers are of
@@ -146,14 +148,13 @@ class Suite:
     Attributes:
         name: of its module.
         title: what it compares.
-        cases: what `make bench` measures.
-        tiny: the same at sizes that take no time, to see that all run and agree.
+        cases: by size, of `SIZES`: what `make bench` measures on a processor, the same at sizes that take no
+            time, to see that all run and agree, and at sizes that keep a GPU busy.
     """
 
     name: str
     title: str
-    cases: tuple[Case, ...]
-    tiny: tuple[Case, ...]
+    cases: Mapping[str, tuple[Case, ...]]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
 from benchmarks import attention, contractions, linear, models, report
-from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
+from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.timing import Clock, timings
 from benchmarks.work import ceilings, counted
 
 SUITES = [contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE]
-TINY = [pytest.param(case, id=f"{suite.name}: {case.name}") for suite in SUITES for case in suite.tiny]
+TINY = [
+    pytest.param(case, id=f"{suite.name}: {case.name}") for suite in SUITES for case in suite.cases["tiny"]
+]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
@@ -75,7 +77,8 @@ def test_another_library_takes_part() -> None:
 
 def test_cases_have_names_of_their_own() -> None:
     for suite in SUITES:
-        for cases in (suite.cases, suite.tiny):
+        assert suite.cases.keys() == set(SIZES)
+        for cases in suite.cases.values():
             names = [case.name for case in cases]
             assert len(names) == len(set(names))
 
@@ -91,7 +94,7 @@ def _threads() -> Iterator[None]:
 
 
 def called(*arguments: str, suite: Suite = attention.SUITE) -> Any:
-    return CliRunner().invoke(report.app(suite), ["--tiny", "--rounds", "1", *arguments])
+    return CliRunner().invoke(report.app(suite), ["--size", "tiny", "--rounds", "1", *arguments])
 
 
 def test_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,7 +105,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (file,) = (tmp_path / "results").iterdir()
     assert json.loads(file.read_text(encoding="utf-8")) == document
     cases = [(row["case"], row["measure"]) for row in document["rows"]]
-    causal, crossed = (case.name for case in attention.SUITE.tiny[1:])
+    causal, crossed = (case.name for case in attention.SUITE.cases["tiny"][1:])
     assert cases == [(causal, "forward"), (causal, "backward"), (crossed, "forward")]
     assert document["suite"] == "attention"
     assert document["versions"]["torch"] == torch.__version__
@@ -145,7 +148,7 @@ def undefined(place: Place) -> dict[str, Contestant]:
 )
 def test_what_disagrees_is_not_timed(build: Any, told: str) -> None:
     good = Case("good", lambda place: {OURS: disagreeing(place)[OURS], "other": disagreeing(place)[OURS]})
-    suite = Suite("suite", "title", (), tiny=(Case("bad", build), good))
+    suite = Suite("suite", "title", {"tiny": (Case("bad", build), good)})
     found = called(suite=suite)
     assert found.exit_code == 1
     assert f"bad, forward, eager: DisagreementError: {told}" in found.stdout
@@ -173,6 +176,7 @@ def test_derivatives_that_disagree_are_not_timed() -> None:
     [
         (("--dtype", "int8"), "there is float64, float32, bfloat16, float16"),
         (("--measure", "sideways"), "there is forward, backward"),
+        (("--size", "huge"), "there is usual, tiny, large"),
         (("--mode", "fast"), "there is eager, graphs, compile"),
         (("--mode", "graphs"), "CUDA graphs need a CUDA device"),
         (("--clock", "process", "--threads", "2"), "add --threads 1"),
