@@ -38,28 +38,25 @@ def layer(
     module = mine.function
     assert isinstance(module, torch.nn.Module)
     parameters = dict(module.named_parameters())
-    parameters["bias"].data = place.drawn(*parameters["bias"].shape, seed=1)
-    held = tuple(parameters.values())
-    with torch.no_grad():
-        dense = module(torch.eye(x.shape[1], device=x.device, dtype=x.dtype)) - parameters["bias"]
-        dense = dense.T.contiguous().requires_grad_()
-
-    def einsum(x: torch.Tensor) -> torch.Tensor:
-        factors = [each for name, each in parameters.items() if name != "bias"]
-        y = torch.einsum(equation, x.view(batch, *modes), *factors)
-        return y.reshape(batch, -1) + parameters["bias"]
-
+    bias = parameters["bias"]
+    bias.data = place.drawn(*bias.shape, seed=1)
+    factors = [parameters[leaf.name] for leaf in graph.parameters if leaf.name != "bias"]
     equation = _equation(graph, len(modes))
+
+    def einsum(x: torch.Tensor, factors: list[torch.Tensor] = factors) -> torch.Tensor:
+        y = torch.einsum(equation, x.view(-1, *modes), *factors)
+        return y.reshape(len(x), -1)
+
+    with torch.no_grad():
+        ones = torch.eye(x.shape[1], device=x.device, dtype=torch.float64)
+        dense = einsum(ones, [each.double() for each in factors]).T.to(place.dtype).contiguous()
+    dense.requires_grad_()
     peers = {
-        "torch.einsum": Contestant(einsum, (x,), held),
-        "dense": Contestant(
-            lambda x: torch.nn.functional.linear(x, dense, parameters["bias"]),
-            (x,),
-            (dense, parameters["bias"]),
-        ),
+        "torch.einsum": Contestant(lambda x: einsum(x) + bias, (x,), (*factors, bias)),
+        "dense": Contestant(lambda x: torch.nn.functional.linear(x, dense, bias), (x,), (dense, bias)),
     }
     if factorization in THEIRS:
-        theirs = _tltorch(factorization, modes, parameters, place)
+        theirs = _tltorch(factorization, modes, parameters, factors, place)
         peers = {"tltorch": Contestant(theirs, (x,), tuple(theirs.parameters())), **peers}
     return {OURS: mine, **on_cupy(graph, parameters, (x,), place), **peers}
 
@@ -101,7 +98,11 @@ THEIRS: dict[str, tuple[Callable[..., Any], Callable[[Mapping[str, torch.Tensor]
 
 
 def _tltorch(
-    factorization: str, modes: tuple[int, ...], parameters: Mapping[str, torch.Tensor], place: Place
+    factorization: str,
+    modes: tuple[int, ...],
+    parameters: Mapping[str, torch.Tensor],
+    factors: list[torch.Tensor],
+    place: Place,
 ) -> torch.nn.Module:
     """Their layer, with our factors."""
     with warnings.catch_warnings():
@@ -112,7 +113,6 @@ def _tltorch(
         module = tltorch.FactorizedLinear(
             modes, modes, factorization=factorization, rank=rank(parameters, len(modes))
         ).to(place.device, place.dtype)
-    factors = [each for name, each in parameters.items() if name != "bias"]
     with torch.no_grad():
         module.bias.copy_(parameters["bias"])
         for target, source in pairs(module.weight, factors):
