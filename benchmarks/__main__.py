@@ -1,6 +1,6 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, contractions, linear, models
+from . import attention, calls, contractions, linear, models
 from .report import run
 
-run(contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE)
+run(calls.SUITE, contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE)

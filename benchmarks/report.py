@@ -206,11 +206,17 @@ def _times(title: str, rows: list[Row]) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         ratios = row.ratios()
-        cells = [f"{1e3 * row.seconds[name].median:.2f}" if name in row.seconds else "" for name in names]
+        cells = [_milliseconds(row.seconds[name].median) if name in row.seconds else "" for name in names]
         cells += [f"{ratios[name]:.2f}" if name in ratios else "" for name in peers]
         cells += [f"{row.kept[name] / 2**20:.1f}" if name in row.kept else "" for name in names if kept]
         table.add_row(row.case, _how(row), *cells)
     return table
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three digits or more."""
+    shown = 1e3 * seconds
+    return f"{shown:,.{3 if shown < 1 else 2 if shown < 10 else 1 if shown < 100 else 0}f}"
 
 
 def _how(row: Row) -> str:

@@ -17,12 +17,19 @@ import tensornet as tn
 pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
-from benchmarks import attention, contractions, linear, models, report
+from benchmarks import attention, calls, contractions, linear, models, report
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.timing import Clock, timings
 from benchmarks.work import ceilings, counted
 
-SUITES = [contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE]
+SUITES = [
+    calls.SUITE,
+    contractions.TCL,
+    contractions.CONTRACTIONS,
+    linear.SUITE,
+    attention.SUITE,
+    models.SUITE,
+]
 TINY = [
     pytest.param(case, id=f"{suite.name}: {case.name}") for suite in SUITES for case in suite.cases["tiny"]
 ]
