@@ -36,7 +36,13 @@ def _meanings() -> Iterator[Meaning]:
         Meaning(score, ("q", "k", "v")),
         Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask")),
         Meaning(f"where(index(i) >= index(j), {score}, hidden)", ("q", "k", "v"), (("causal", 1),), _hidden),
-        Meaning(f"where(see[b,i,j], {score}, hidden)", ("q", "k", "v", "where(see, 0, hidden)"), (), _hidden),
+        # a query that sees nothing weighs all alike whatever it is, and gets no gradient
+        Meaning(
+            f"where(see[b,i,j], {score}, hidden)",
+            ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
+            (),
+            _hidden,
+        ),
     )
     for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
         weighted = weights.format(f"softmax[j]({scores.text})")

@@ -448,7 +448,7 @@ class _Search:
         """The call of a kernel, among the factors that stand beside it."""
         groups = self._groups(found)
         assert groups is not None
-        operands = tuple(_bound(each, found.bound) for each in self.pattern.operands)
+        operands = tuple(_bound(each, found.bound, groups) for each in self.pattern.operands)
         told = dict(kernel.options)
         options = tuple((name, (each,)) for name, each in found.bound.items() if name in told)
         options += tuple((name, (Literal(value),)) for name, value in meaning.options)
@@ -458,8 +458,15 @@ class _Search:
         return contraction((made, *beside), tuple(sorted(remaining - set(axes))), None)
 
 
-def _bound(expression: Expression, bound: Mapping[str, Expression]) -> Expression:
-    """An expression of a pattern with what its names stand for."""
+def _bound(
+    expression: Expression, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
+) -> Expression:
+    """An expression of a pattern with what its names and axes stand for; over no axis a function is left out."""
     if isinstance(expression, Ref):
         return bound[expression.name]
-    return flat(transform(expression, lambda part: _bound(part, bound)))
+    changed = transform(expression, lambda part: _bound(part, bound, groups))
+    if isinstance(changed, Call) and changed.axes:
+        present = free_axes(Contraction(changed.arguments))
+        axes = tuple(axis for each in changed.axes for axis in groups[each] if axis in present)
+        return replace(changed, axes=axes) if axes else changed.arguments[0]
+    return flat(changed)

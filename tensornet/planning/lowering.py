@@ -184,6 +184,7 @@ class _Lowering:
         self.profile, self.itemsize = target.profile, target.itemsize
         self.told, self.still = target.told_sizes(graph), {leaf.name for leaf in graph.constants}
         self.values = {**values, **graph.bound}
+        self.opened, self.known = dict[Any, Any](), dict[Any, int]()
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
         self.asked_for = frozenset(_asked_for(graph))
@@ -257,7 +258,9 @@ class _Lowering:
 
     def open(self, size: Any) -> Any:
         """The size with what is bound put in: an integer, or an expression in open sizes."""
-        return evaluate(size, self.graph.bound)
+        if size not in self.opened:
+            self.opened[size] = evaluate(size, self.graph.bound)
+        return self.opened[size]
 
     def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""
@@ -268,6 +271,11 @@ class _Lowering:
         return product(sizes[axis] for axis in axes)
 
     def _known(self, size: Any) -> int:
+        if size not in self.known:
+            self.known[size] = self._told(size)
+        return self.known[size]
+
+    def _told(self, size: Any) -> int:
         value = evaluate(size, self.values)
         if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
             return max(1, round(float(value)))

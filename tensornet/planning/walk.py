@@ -68,7 +68,7 @@ def walk(
         scattered += elements if path and path[0] > 1 else 0.0
         fetched += _fetched(loops, path, elements, part * itemsize, itemsize)
     runs = elements / inner
-    return Walk(itemsize * moved, itemsize * elements, runs, runs / second, scattered, fetched)
+    return Walk(itemsize * moved, itemsize * elements, runs, runs / (second or 1), scattered, fetched)
 
 
 def _loops(
