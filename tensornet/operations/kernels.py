@@ -43,6 +43,12 @@ def _meanings() -> Iterator[Meaning]:
             (),
             _hidden,
         ),
+        Meaning(
+            f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
+            ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
+            (),
+            _hidden,
+        ),
     )
     for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
         weighted = weights.format(f"softmax[j]({scores.text})")
@@ -100,7 +106,13 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
 
     def copies(heads: int) -> tuple[int, int]:
         pairs = zip(three, axes.operands(heads), strict=True)
-        return sum(not lowering.offers(each, groups) for each, groups in pairs), abs(heads - 1)
+        copied = sum(not lowering.offers(each, groups) for each, groups in pairs)
+        spread = sum(
+            0 < len(set(group) & set(each.layout)) < len(group)
+            for each in mask
+            for group in (*axes.split(heads), axes.queries, axes.keys)
+        )
+        return copied + spread, abs(heads - 1)
 
     heads = min(range(len(axes.shared) + 1 if axes.queries else 1), key=copies)
     three = [lowering.grouped(each, groups) for each, groups in zip(three, axes.operands(heads), strict=True)]

@@ -244,6 +244,8 @@ class _Search:
     def __init__(self, draft: Draft, equation: Equation, pattern: Pattern, values: Mapping[str, int]) -> None:
         self.draft, self.graph, self.pattern = draft, draft.graph, pattern
         self.values = {**values, **self.graph.bound}
+        outer = pattern.expression.factors if isinstance(pattern.expression, Contraction) else ()
+        self.keeps_numbers = not any(isinstance(each, Ref) and not each.index for each in outer)
         self.seen: dict[Ref, Expression | None] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
@@ -325,24 +327,37 @@ class _Search:
         places = [*range(len(tensors)), *([-1] if outermost else [])]
         for chosen in itertools.permutations(range(len(factors)), len(whole)):
             left = [factor for n, factor in enumerate(factors) if n not in chosen]
-            pairs = [*zip(whole, (factors[n] for n in chosen), strict=True)]
-            for assigned in itertools.product(places, repeat=len(left)):
-                if not set(range(len(tensors))) <= set(assigned):
-                    continue
-                groups = [[f for f, to in zip(left, assigned, strict=True) if to == n] for n in places]
-                held = [*groups, [each for _, each in pairs]]
-                own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
-                remaining = frozenset(part.summed) - frozenset().union(*own)
-                bound: list[tuple[Expression, Expression]] = [
-                    (tensor, contraction(tuple(group), tuple(sorted(sums)), part.place))
-                    for tensor, group, sums in zip(tensors, groups, own, strict=False)
-                ]
-                if outermost:
-                    beside = (*(() if numbers else scalars), *groups[-1])
-                    begun = replace(found, beside=(tuple(beside), remaining))
-                else:
-                    begun = found.running(pattern.summed, remaining)
-                yield from self._all([*pairs, *bound], begun)
+            taken = [factors[n] for n in chosen]
+            for seen in self._all([*zip(whole, taken, strict=True)], found):
+                for assigned in itertools.product(places, repeat=len(left)):
+                    if set(range(len(tensors))) <= set(assigned):
+                        groups = [
+                            [f for f, to in zip(left, assigned, strict=True) if to == n] for n in places
+                        ]
+                        yield from self._dealt(pattern, part, tensors, [*groups, taken], seen, outermost)
+
+    def _dealt(
+        self,
+        pattern: Contraction,
+        part: Contraction,
+        tensors: Sequence[Expression],
+        held: list[list[Expression]],
+        found: _Found,
+        outermost: bool,
+    ) -> Iterator[_Found]:
+        """A product whose factors are dealt out: to each tensor some, and the others beside and to functions."""
+        own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
+        remaining = frozenset(part.summed) - frozenset().union(*own)
+        if outermost:
+            numbers = [each for each in part.factors if is_scalar(each)] if self.keeps_numbers else []
+            found = replace(found, beside=((*numbers, *held[len(tensors)]), remaining))
+        else:
+            found = found.running(pattern.summed, remaining)
+        products = (
+            contraction(tuple(group), tuple(sorted(sums)), part.place)
+            for group, sums in zip(held, own, strict=False)
+        )
+        yield from self._all([*zip(tensors, products, strict=False)], found)
 
     def _spread(self, part: Contraction, found: _Found, wanted: int) -> tuple[Contraction, _Found]:
         """The product with the factors of products that it has for factors, if it has fewer than are wanted."""

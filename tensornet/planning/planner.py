@@ -176,11 +176,14 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         steps, _ = lower(part, values, target, fastest)
         return sum(step.seconds for step in steps)
 
-    def best(part: Graph) -> Graph:
+    def settled(part: Graph) -> Graph:
         return simplify(distribute(simplify(part), cost))
 
-    covered = cover(share(prune(graph)), lambda part: cost(best(part)), target.kernels, values)
-    return best(covered)
+    def priced(region: Graph) -> float:
+        return cost(settled(region))
+
+    written = cover(share(prune(graph)), priced, target.kernels, values)
+    return simplify(cover(settled(written), cost, target.kernels, values))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
