@@ -119,7 +119,12 @@ SUITE = Suite(
     "attention with projections, against scaled_dot_product_attention by hand",
     {
         "usual": _cases(1),
-        "tiny": (_case(1, 2, 5, 12, 3, False), _case(1, 2, 5, 12, 3, True), _read(2, 4, 40, 8, 5)),
+        "tiny": (
+            _case(1, 2, 5, 12, 3, False),
+            _case(1, 2, 5, 12, 3, True),
+            _case(1, 64, 9, 12, 3, False),
+            _read(2, 4, 40, 8, 5),
+        ),
         "large": _cases(LARGER),
     },
 )
