@@ -23,6 +23,7 @@ from .operations.registering import register
 if TYPE_CHECKING:
     from . import models
     from .emitting.program import plan
+    from .graph.freezing import freeze
     from .graph.initialise import init
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
@@ -47,6 +48,7 @@ __all__ = [
     "einsum",
     "flop_count",
     "flop_formula",
+    "freeze",
     "init",
     "layer",
     "model",
@@ -67,6 +69,7 @@ _WHEN_USED = {
     "compile": "running.executable",
     "module": "running.executable",
     "to_backend": "running.executable",
+    "freeze": "graph.freezing",
     "init": "graph.initialise",
     "flop_count": "planning.planner",
     "flop_formula": "planning.planner",

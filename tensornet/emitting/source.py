@@ -10,7 +10,7 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -637,6 +637,8 @@ class _Tables(_Writer):
     def __init__(self, plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> None:
         like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
         super().__init__(plan, backend, TABLES_NAME, functions, [like, *plan.sources])
+        steps = (step.equation for step in plan.once if isinstance(step, Step))
+        self.views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
 
     @property
     def steps(self) -> tuple[Step | CallStep, ...]:
@@ -651,6 +653,8 @@ class _Tables(_Writer):
 
     def _table(self, table: Table) -> str:
         text = self.names[table.made]
+        if table.leaf.dims and table.made in self.views:
+            text = self.op("contiguous", text)
         if table.below is None:
             return text
         return self.op("within", text, size=self.size(table.below), name=repr(table.made))
@@ -662,8 +666,8 @@ class _Tables(_Writer):
     def _docstring(self) -> list[str]:
         return ['"""What depends on nothing that a call gives."""']
 
-    def _size_lines(self) -> list[str]:
-        return []
+    def _prologue(self) -> list[str]:
+        return [self.dtype_line()] if self.needs_dtype else []
 
 
 def _is_plain(ref: Ref) -> bool:

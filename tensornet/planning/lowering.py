@@ -496,7 +496,7 @@ class _Lowering:
         values = [self.convert(each, element) for each in values]
         kept = frozenset(axis for each in values for axis in each.layout) - set(summed)
         if scalars:
-            smallest = min(range(len(values)), key=lambda n: self.count(values[n].sizes, values[n].layout))
+            smallest = min(range(len(values)), key=lambda n: self._weight(values[n]))
             values[smallest] = self._scaled(values[smallest], scalars)
         if len(values) == 1:
             return values[0]
@@ -509,8 +509,13 @@ class _Lowering:
             {axis: self.count(sizes, (axis,)) for axis in sizes},
             self.profile,
             self.itemsize,
+            frozenset(n for n, each in enumerate(values) if each.ref.name in self.still),
         )
         return self.build(self.choose(problem), values, sizes)
+
+    def _weight(self, value: Value) -> tuple[bool, int]:
+        """What it takes to do something to a value: nothing where that is done once."""
+        return value.ref.name not in self.still, self.count(value.sizes, value.layout)
 
     def _sum_alone(self, values: list[Value], summed: set[str]) -> list[Value]:
         """Sums the axes that only one factor has, which never hurts; truth values are counted."""
@@ -672,8 +677,11 @@ class _Lowering:
             return None
         if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
             return None
-        if made.element is not bias.element or made.element.is_exact:
+        if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
             return None
+        self.steps.pop()
+        bias = self.convert(bias, made.element)
+        self.steps.append(last)
         right = Call("add", (last.equation.right, bias.ref))
         moved = last.bytes + self.itemsize * self.count(bias.sizes, bias.layout)
         equation, way = replace(last.equation, right=right), replace(way, kind="linear")
@@ -824,12 +832,23 @@ class _Lowering:
         """Emits the steps of one contraction."""
         made = list(values)
         for pair in order:
-            a, b = made[pair.first], made[pair.second]
+            a, b = made[pair.first], self._settled(made[pair.second], made[pair.first], pair.way)
             way = _linear(pair.way, a, b) if "linear" in self.spelled else pair.way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
+
+    def _settled(self, value: Value, other: Value, way: Arrangement) -> Value:
+        """The second tensor of a product, brought once into the order it is read in at each call, if it is still."""
+        if way.kind != "matmul" or value.ref.name not in self.still or other.ref.name in self.still:
+            return value
+        if not (way.batch or way.swapped):
+            return self.reorder(value, (*way.columns, *way.summed))
+        batch = tuple(axis for axis in way.batch if axis in value.layout)
+        groups = (batch, way.summed, way.columns)
+        offered = view_order(value.layout, groups) is not None
+        return value if offered else self.reorder(value, flatten(groups))
 
 
 # ---------------------------------------------------------------------------- small things

@@ -20,7 +20,15 @@ FORMS = 16
 
 @dataclass(frozen=True)
 class Problem:
-    """An n-ary contraction to be ordered."""
+    """An n-ary contraction to be ordered.
+
+    Attributes:
+        layouts: the axes of each operand, as they lie.
+        kept: the axes of the result.
+        wanted: the order in memory that would suit the result.
+        sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
+        still: the operands that depend on nothing that a call gives.
+    """
 
     layouts: tuple[Layout, ...]
     kept: frozenset[str]
@@ -28,6 +36,7 @@ class Problem:
     sizes: Mapping[str, int]
     profile: DeviceProfile
     itemsize: int
+    still: frozenset[int] = frozenset()
 
     def holders(self) -> dict[str, int]:
         """The operands that have each axis, as a set of bits."""

@@ -18,6 +18,7 @@ from ..emitting.program import planned, written
 from ..emitting.source import FUNCTION_NAME, TABLES_NAME, arguments_around, has_dropout
 from ..errors import BackendError, DtypeError, ShapeError
 from ..graph.elements import holding, of_dtype
+from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..operations.functions import FUNCTIONS, Element
@@ -26,7 +27,7 @@ from ..planning.kept import Occasion
 from ..planning.planner import whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
-from .arguments import check_choices, check_dtypes, sizes_from_shapes, wrong_names
+from .arguments import check_choices, check_dtypes, wrong_names
 
 __all__ = ["Executable", "Place", "Program", "Tables", "compile", "module", "to_backend"]
 

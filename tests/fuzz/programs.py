@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.running.arguments import sizes_from_shapes
+from tensornet.graph.fitting import sizes_from_shapes
 
 from ..strategies import Block, blocks
 from ..test_backends import BACKENDS, check
