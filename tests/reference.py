@@ -96,7 +96,8 @@ def _value_of(
     graph: Graph, equation: Equation, tensors: Mapping[str, np.ndarray], known: Mapping[str, Any]
 ) -> np.ndarray:
     scope = _inner_sizes(equation.right, tensors)
-    scope |= {name: _number(size, known) for name, size in graph.scope(equation).sizes.items()}
+    told = graph.scope(equation)
+    scope |= {name: _number(size, known) for name, size in {**told.inner, **told.sizes}.items()}
     axes, array = _Evaluator(tensors, known).value(equation.right, scope)
     flat = [a for entry in equation.left for a in ([entry] if isinstance(entry, str) else entry)]
     array = np.einsum(array, [axes.index(a) for a in axes], [axes.index(a) for a in flat])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,30 +14,87 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.graph.elements import holding, of_dtype, of_tensors
 from tensornet.graph.rewriting.distributing import distribute
+from tensornet.graph.rewriting.draft import Cost
 from tensornet.graph.rewriting.fusing import fuse
+from tensornet.graph.rewriting.narrowing import gather_first, narrow
 from tensornet.graph.rewriting.pruning import prune
 from tensornet.graph.rewriting.sharing import share
 from tensornet.graph.rewriting.simplifying import simplify
+from tensornet.graph.shape import dim_size
 from tensornet.planning.device import default_profile
 from tensornet.planning.plans import Step
+from tensornet.protocol import load_backend
+from tensornet.sizes import evaluate
 
 from . import reference
 from .strategies import Block, blocks
+from .test_backends import check
 
 CPU = default_profile("cpu")
 
 
 # ---------------------------------------------------------------------------- every rewrite
 
-_ASKED = itertools.count()
-REWRITES = {"prune": prune, "share": share, "fuse": fuse, "simplify": simplify,
-            "distribute": lambda graph: distribute(graph, lambda part: next(_ASKED))}  # fmt: skip
-"""Each rewrite; to `distribute` what it asks about first, the changed form, is always the cheaper."""
+REWRITES = {
+    "prune": prune, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
+    "distribute": lambda graph: distribute(graph, eager()),
+    "gather_first": lambda graph: gather_first(graph, eager()),
+}  # fmt: skip
+"""Each rewrite; those that go by cost make every change."""
 
 
-@given(blocks(), st.sampled_from(sorted(REWRITES)))
-def test_rewrites_keep_the_value(case: Block, name: str) -> None:
+def eager() -> Cost:
+    """Seconds by which what is asked about second, the changed form, is always the cheaper, for a while."""
+    falling = itertools.chain((10.0**-n for n in range(12)), itertools.repeat(1.0))
+    return lambda part: next(falling)
+
+
+@st.composite
+def read_on(draw: Any) -> Block:
+    """A random block whose results are read on: at a position, at those of a tensor, whole, or averaged."""
+    case = draw(blocks())
     graph = case.graph()
+    lines, outputs, more = [case.text], [], []
+    for number, name in enumerate(graph.outputs):
+        shape = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
+        if not all(isinstance(size, int) for size in shape):
+            outputs.append(name)
+            continue
+        axes = [f"e{number}_{at}" for at in range(len(shape))]
+        way = draw(st.sampled_from(["at", "at", "gather", "gather", "mean", "whole"])) if axes else "whole"
+        at = draw(st.integers(0, len(axes) - 1)) if axes else 0
+        index = [*axes]
+        if way == "at":
+            index[at] = str(draw(st.sampled_from([0, -1, shape[at] - 1])))
+        elif way == "gather":
+            along = draw(st.sampled_from([["e"], axes[:at], [*axes[:at], "e"], axes[at + 1 :]])) or ["e"]
+            sizes = {**dict(zip(axes, shape, strict=True)), "e": 3}
+            more.append((f"p{number}", tuple(sizes[axis] for axis in along), shape[at]))
+            index[at] = f"p{number}[{','.join(along)}]"
+        read = f"{name}[{','.join(index)}]" if index else name
+        kept = [
+            axis for axis in axes if axis in ",".join(index).replace("[", ",").replace("]", ",").split(",")
+        ]
+        kept += ["e"] if way == "gather" and "e" in along else []
+        if way == "mean":
+            kept, read = [axis for axis in axes if axis != axes[at]], f"mean[{axes[at]}]({read})"
+        outputs.append(f"o{number}")
+        lines.append(f"o{number}[{','.join(kept)}] = {read}" if kept else f"o{number} = {read}")
+    return replace(
+        case,
+        text="\n".join(lines),
+        inputs=" ".join([case.inputs, *(name for name, _, _ in more)]),
+        outputs=tuple(outputs),
+        input_shapes=(*case.input_shapes, *((name, shape) for name, shape, _ in more)),
+        index_bounds=(*case.index_bounds, *((name, bound) for name, _, bound in more)),
+    )
+
+
+@pytest.mark.parametrize("name", REWRITES)
+@given(st.one_of(blocks(), read_on()))
+def test_rewrites_keep_the_value(name: str, case: Block) -> None:
+    seen = {name: of_dtype(dtype, "float64") for name, dtype in case.dtypes}
+    graph = holding(case.graph(), seen)
     changed = REWRITES[name](graph)
     inputs = dict(zip((leaf.name for leaf in graph.inputs), case.arrays(0), strict=True))
     arrays = {**case.parameters(0), **inputs}
@@ -45,6 +103,8 @@ def test_rewrites_keep_the_value(case: Block, name: str) -> None:
         np.testing.assert_allclose(
             reference.run(changed, arrays, sizes)[output], expected, rtol=1e-9, atol=1e-9
         )
+    held, before = of_tensors(changed), of_tensors(graph)
+    assert {name: held[name] for name in graph.outputs} == {name: before[name] for name in graph.outputs}
 
 
 def test_rewrites_print_as_mathematics() -> None:
@@ -137,3 +197,79 @@ def test_cross_attention_costs_in_proportion_to_its_inputs() -> None:
     flops = [tn.plan(graph, profile=CPU, b=1, i=512, j=n * 25_088).flops for n in (1, 2, 3)]
     assert flops[2] - flops[1] == flops[1] - flops[0]
     assert flops[0] < 0.6 * flops[1]
+
+
+# ---------------------------------------------------------------------------- positions
+
+
+ROW = "x[b,i,c] * W[o,c] + u[o]"
+
+READ_AT = {
+    "a product": (f"y[b,i,o] = {ROW}", 2 * 7 * 4 * 3),
+    "a function": (f"y[b,i,o] = gelu({ROW})", 2 * 7 * 4 * 3),
+    "functions over other axes": (f"y[b,i,o] = softmax[o](normalize[o]({ROW}))", 2 * 7 * 4 * 3),
+    "a function over the axis": (f"y[b,i,o] = softmax[i]({ROW})", 2 * 7 * 5 * 4 * 3),
+    "a product of what runs over the axis": ("y[b,i,o] = softmax[i](x[b,i,c]) * W[o,c]", 2 * 7 * 4 * 3),
+    "causal attention": (
+        "s[b,i,j] = x[b,i,c] * x[b,j,c]\n"
+        "y[b,i,o] = softmax[j](where(index(i) >= index(j), s, -inf)) * x[b,j,c] * W[o,c]",
+        2 * 7 * (5 * 4 + 5 * 4 + 4 * 3),
+    ),
+    "what is joined": (
+        "h[b,i,o] = x[b,i,c] * W[o,c]\ny[b,i,r] = gelu(concat[r](x[b,i,r], h[b,i,r]))",
+        2 * 7 * 4 * 3,
+    ),
+    "what is joined along it": (
+        "h[b,i,o] = x[b,i,c] * W[o,c]\ny[b,i,o] = concat[i](h[b,i,o], gelu(h[b,i,o]))",
+        2 * 7 * 5 * 4 * 3,
+    ),
+    "what is moved": ("y[b,i,o] = roll(x[b,i,c] * W[o,c], o=1)", 2 * 7 * 4 * 3),
+    "its size": ("y[b,i,o] = x[b,i,c] * W[o,c] / sqrt(i) + index(i)", 2 * 7 * 4 * 3),
+    "its composite": ("y[b,i,o] = x[b,i,c] * W[o,c] * v[(b,i)]", 2 * 7 * (4 * 3 + 3)),
+    "two steps": ("h[b,i,p] = gelu(x[b,i,c] * W[p,c])\ny[b,i,o] = h[b,i,p] * V[o,p]", 2 * 7 * (4 * 3 + 3 * 6)),
+}  # fmt: skip
+"""What a result behind an index may be made of, and the FLOPs where one row of it is computed."""
+
+
+@pytest.mark.parametrize("at", ["0", "-1", "2"])
+@pytest.mark.parametrize("name", READ_AT)
+def test_an_index_moves_in_front_of_what_makes_the_tensor(name: str, at: str) -> None:
+    text, flops = READ_AT[name]
+    sizes = {"b": 7, "i": 5, "c": 4, "o": 3, "p": 3} | ({"o": 6} if name == "two steps" else {})
+    told = {axis: size for axis, size in sizes.items() if f"{axis}" in text}
+    graph = tn.layer(f"{text}\nz[b,r] = y[b,{at},r]", inputs="x[b,i,c]", **told)
+    assert tn.plan(graph, profile=CPU).flops == flops
+    run_as_reference(graph)
+
+
+def run_as_reference(graph: tn.Graph, **given: np.ndarray) -> None:
+    """On random arrays, in float64, with NumPy and PyTorch."""
+    random = np.random.default_rng(0)
+    sizes = dict.fromkeys(graph.open_sizes, 3)
+    arrays = {
+        leaf.name: random.standard_normal(
+            tuple(int(evaluate(dim_size(dim), {**graph.bound, **sizes})) for dim in leaf.dims)
+        )
+        for leaf in (*graph.inputs, *graph.parameters)
+    } | given
+    for backend in ("numpy", "torch"):
+        check(graph, arrays, load_backend(backend))
+
+
+def test_a_row_that_a_tensor_tells_is_computed_alone_where_that_is_less() -> None:
+    text = "h[b,v,d] = gelu(E[b,v,c] * W[d,c])\ny[b,k,d] = h[b,t[b,k],d]"
+    graph = tn.layer(text, inputs="t E", b=3, v=4000, c=64, d=32)
+    few, many = (tn.plan(graph, profile=CPU, k=k).flops for k in (2, 50_000))
+    assert (few, many) == (2 * 3 * 2 * 64 * 32, 2 * 3 * 4000 * 64 * 32)
+    positions = np.random.default_rng(1).integers(0, 4000, (3, 2))
+    run_as_reference(graph.bind(k=2), t=positions)
+    with pytest.raises(tn.ShapeError, match="'t' holds the position 4000, where there are 4000"):
+        tn.compile(graph)({"W": np.ones((32, 64))}, np.full((3, 2), 4000), np.ones((3, 4000, 64)))
+
+
+def test_random_numbers_are_drawn_where_they_are_written() -> None:
+    """A mask of the whole tensor is not one of a row, nor drawn twice where a product is taken apart."""
+    graph = tn.layer("y[b,i] = dropout(x[b,i], 0.5)\nz[b] = y[b,0]", inputs="x", i=4)
+    assert narrow(graph) == graph
+    graph = tn.layer("y[b,o] = dropout(x[b,i], 0.5) * (A[o,i] + u[i])", inputs="x", i=4, o=3)
+    assert distribute(graph, eager()) == graph

@@ -29,6 +29,7 @@ __all__ = [
     "Ref",
     "Size",
     "axes_of_index",
+    "bound_axes",
     "contraction",
     "flat",
     "fresh",

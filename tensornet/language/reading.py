@@ -15,6 +15,7 @@ expression  := see `expression`
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 import textwrap
@@ -40,7 +41,7 @@ from .expression import (
     transform,
 )
 
-__all__ = ["parse_block", "parse_names", "parse_size", "read_sizes"]
+__all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
 _KINDS = ("input", "parameter", "constant", "output")
 _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
@@ -83,6 +84,28 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
             raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))
         found.append(statements[0])
     return tuple(found)
+
+
+@functools.lru_cache
+def _parse_rule(text: str) -> Expression:
+    match _Reader(f"rule = {text}").statements():
+        case (Equation(right=right),):
+            return right
+    raise EquationError(f"{text!r} is not an expression", fix="write it as the right side of an equation")
+
+
+def parse_rule(text: str, meaning: Mapping[str, Expression]) -> Expression:
+    """Reads a rule of a function's record, such as `cast(a == p)`.
+
+    Args:
+        text: an expression of bare names.
+        meaning: what the names stand for.
+    """
+
+    def visit(part: Expression) -> Expression:
+        return meaning[part.name] if isinstance(part, Ref) else transform(part, visit)
+
+    return visit(_parse_rule(text))
 
 
 def parse_size(text: str) -> Any:

@@ -122,6 +122,7 @@ class Function:
             `a`, `b`, `c`, …, the result `y` and the gradient `g` that comes in; the last text serves all further
             operands. Nothing where there is none to be written. Of real numbers; where a function has a
             kink, what lies between its slopes there.
+        at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
         moments: its rule for the mean and the mean square.
         positive: whether it is asked of positive numbers.
         carries: whether elements that go in come out on their scale, though nothing is moved.
@@ -163,6 +164,7 @@ class Function:
     scalar: Callable[..., Any] | None = field(default=None, compare=False)
     number: str = ""
     derivative: tuple[str, ...] = ()
+    at: str = ""
     moments: Rule | None = field(default=None, compare=False)
     positive: bool = False
     carries: bool = False

@@ -56,6 +56,7 @@ INDEX = Function(
     arity=(0, 0),
     written="index(i)",
     yields="same",
+    at="p",
     moments=lambda known: STANDARD,
 )
 
@@ -96,6 +97,7 @@ ROWS = (
         "1 where a is the position along j, else 0",
         "made",
         yields="number",
+        at="cast(a == p)",
         moments=_of_onehot,
         lowered=_lower_onehot,
     ),

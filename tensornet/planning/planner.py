@@ -13,6 +13,7 @@ from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
 from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
+from ..graph.rewriting.narrowing import gather_first
 from ..graph.rewriting.pruning import prune
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
@@ -182,8 +183,9 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     def priced(region: Graph) -> float:
         return cost(settled(region))
 
-    written = cover(share(prune(graph)), priced, target.kernels, values)
-    return simplify(cover(settled(written), cost, target.kernels, values))
+    graph = gather_first(share(prune(graph)), cost)
+    graph = settled(cover(graph, priced, target.kernels, values))
+    return simplify(cover(graph, cost, target.kernels, values))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
