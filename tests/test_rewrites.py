@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.graph.elements import holding, of_dtype, of_tensors
+from tensornet.graph.rewriting.averaging import average_first
 from tensornet.graph.rewriting.distributing import distribute
 from tensornet.graph.rewriting.draft import Cost
 from tensornet.graph.rewriting.fusing import fuse
@@ -38,6 +39,7 @@ CPU = default_profile("cpu")
 REWRITES = {
     "prune": prune, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
     "distribute": lambda graph: distribute(graph, eager()),
+    "average_first": lambda graph: average_first(graph, eager()),
     "gather_first": lambda graph: gather_first(graph, eager()),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
@@ -273,3 +275,49 @@ def test_random_numbers_are_drawn_where_they_are_written() -> None:
     assert narrow(graph) == graph
     graph = tn.layer("y[b,o] = dropout(x[b,i], 0.5) * (A[o,i] + u[i])", inputs="x", i=4, o=3)
     assert distribute(graph, eager()) == graph
+
+
+def test_a_sum_inside_gives_way_to_an_axis_that_is_split_off() -> None:
+    graph = tn.layer(
+        "h[i,p] = x[d,j] * w[p,i]\ny[k,d] = h[k,(b,d)]",
+        inputs="x w[p,i]", p=6, b=3, i=2, j=1, k=2, d=2,
+    )  # fmt: skip
+    x, w = np.array([[2.0], [3.0]]), np.arange(12.0).reshape(6, 2)
+    expected = 5 * w.T.reshape(2, 3, 2).sum(1)
+    np.testing.assert_allclose(tn.compile(graph)({}, x, w), expected)
+    run_as_reference(graph)
+
+
+# ---------------------------------------------------------------------------- averages
+
+MATMUL = 2 * 7 * 40 * 30
+"""The FLOPs of a product of rows of 40 with a matrix, for each of 7 batches."""
+
+AVERAGED = {
+    "a product": ("y[b,n,o] = x[b,n,c] * W[o,c]", MATMUL),
+    "a product and a bias": ("y[b,n,o] = x[b,n,c] * W[o,c] + u[o]", MATMUL),
+    "a sum with the input": ("y[b,n,c] = gelu(x[b,n,e] * W[e,c]) * V[c] + x[b,n,c]", None),
+    "two steps": ("h[b,n,p] = x[b,n,c] * W[p,c] + u[p]\ny[b,n,o] = h[b,n,p] * V[o,p] + w[o]", None),
+    "a product of two that have the axis": ("y[b,n,o] = x[b,n,c] * W[o,c] * v[n]", None),
+    "a function": ("y[b,n,o] = gelu(x[b,n,c] * W[o,c])", 2000 * MATMUL),
+    "a product with positions": ("y[b,n,o] = index(n) * x[b,n,o] + index(o)", 2 * 7 * 2000 * 30),
+}
+"""What may be averaged over `n`, and the FLOPs where the average is taken first."""
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_an_average_is_taken_of_what_has_the_axis(name: str) -> None:
+    text, flops = AVERAGED[name]
+    sizes = {axis: size for axis, size in {"c": 40, "o": 30, "p": 30}.items() if axis in text}
+    axes = "b,n,c" if "y[b,n,c]" in text else "b,n,o"
+    kept = axes.replace(",n", "")
+    graph = tn.layer(f"{text}\nz[{kept}] = mean[n](y[{axes}])", inputs="x", n=2000, **sizes)
+    assert flops is None or tn.plan(graph, profile=CPU, b=7).flops == flops
+    run_as_reference(graph)
+
+
+def test_averages_over_several_axes_part() -> None:
+    graph = tn.layer("z[b] = mean[i,j](x[b,i] * y[b,j])", inputs="x y", i=200, j=300)
+    (equation,) = average_first(graph, eager()).own
+    assert str(equation) == "z[b] = mean[i](x[b,i]) * mean[j](y[b,j])"
+    run_as_reference(graph)

@@ -186,9 +186,11 @@ def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def bound_axes(call: Call) -> frozenset[str]:
-    """The axes that exist only inside a call: those a reduction runs over."""
-    return frozenset(call.axes) if FUNCTIONS[call.function].kind == "reduction" else frozenset()
+def bound_axes(part: Contraction | Call) -> frozenset[str]:
+    """The axes that exist only inside of a part: those that it sums, or that a reduction runs over."""
+    if isinstance(part, Contraction):
+        return frozenset(part.summed)
+    return frozenset(part.axes) if FUNCTIONS[part.function].kind == "reduction" else frozenset()
 
 
 def option_axes(call: Call) -> frozenset[str]:

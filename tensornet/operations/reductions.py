@@ -27,7 +27,15 @@ SUM = Function("sum", "Σ a", "removed")
 """Read as a contraction, so no row of the table; a user meets it as one function among others."""
 
 ROWS = (
-    Function("mean", "arithmetic mean", "removed", yields="real", moments=_of_mean, passes=(1.5, 1.5)),
+    Function(
+        "mean",
+        "arithmetic mean",
+        "removed",
+        yields="real",
+        averages=True,
+        moments=_of_mean,
+        passes=(1.5, 1.5),
+    ),
     Function(
         "var",
         "biased variance",

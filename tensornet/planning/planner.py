@@ -11,9 +11,10 @@ from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
+from ..graph.rewriting.averaging import average_first
 from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
-from ..graph.rewriting.narrowing import gather_first
+from ..graph.rewriting.narrowing import gather_first, narrow
 from ..graph.rewriting.pruning import prune
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
@@ -183,7 +184,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     def priced(region: Graph) -> float:
         return cost(settled(region))
 
-    graph = gather_first(share(prune(graph)), cost)
+    graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(cover(graph, cost, target.kernels, values))
 

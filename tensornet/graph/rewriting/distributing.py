@@ -11,18 +11,16 @@ from ...language.expression import (
     Contraction,
     Expression,
     contraction,
-    flat,
     free_axes,
     occurring,
     references,
     subexpressions,
     sum_of,
-    transform,
 )
 from ...sizes import size_names, symbol
 from ..graph import Graph
 from ..shape import Scope, size_expression
-from .draft import Change, Cost, Draft
+from .draft import Change, Cost, Draft, replaced
 from .fusing import inline
 from .sharing import is_random
 
@@ -64,11 +62,11 @@ def _distributions(draft: Draft, reader: Equation) -> Iterator[Change]:
 
 
 def _changes(
-    draft: Draft, equation: Equation, product: Contraction, replaced: tuple[Equation, ...]
+    draft: Draft, equation: Equation, product: Contraction, before: tuple[Equation, ...]
 ) -> Iterator[Change]:
     changed = multiplied_out(draft, equation, product)
     if changed is not None:
-        yield Change((changed,), replaced)
+        yield Change((changed,), before)
 
 
 def _is_sum(expression: Expression) -> bool:
@@ -101,15 +99,7 @@ def multiplied_out(draft: Draft, equation: Equation, product: Contraction) -> Eq
     if any(map(is_random, rest)) or not draft.is_number(product):
         return None
     terms = sum_of([_term(product, at, term, inside) for term in total.arguments], product.place)
-    return replace(equation, right=_replaced(equation.right, product, terms))
-
-
-def _replaced(expression: Expression, part: Expression, other: Expression) -> Expression:
-    """The expression with another in the place of a part; sums of sums, and so products, are one."""
-    if expression is part:
-        return other
-    changed = transform(expression, lambda each: _replaced(each, part, other))
-    return expression if changed == expression else flat(changed)
+    return replace(equation, right=replaced(equation.right, product, terms))
 
 
 def _term(product: Contraction, at: int, term: Expression, sizes: Scope) -> Expression:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...language.equation import Equation
-from ...language.expression import Expression, fresh, references
+from ...language.expression import Expression, flat, fresh, references, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
 from ..apply import Apply
 from ..elements import of_expression, of_tensors
@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..leaves import Leaf
 from ..shape import Scope, result_dims, scope_of
 
-__all__ = ["Change", "Cost", "Draft", "between_calls"]
+__all__ = ["Change", "Cost", "Draft", "between_calls", "replaced"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
 """The expected seconds of a graph."""
@@ -166,6 +166,14 @@ def _before_readers(equations: Mapping[str, Equation]) -> Iterable[Equation]:
                 last = waiting.pop()
                 done[last.name] = last
     return done.values()
+
+
+def replaced(expression: Expression, part: Expression, other: Expression) -> Expression:
+    """The expression with another in the place of a part; sums of sums, and so products, are one."""
+    if expression is part:
+        return other
+    changed = transform(expression, lambda each: replaced(each, part, other))
+    return expression if changed == expression else flat(changed)
 
 
 # ---------------------------------------------------------------------------- beside calls

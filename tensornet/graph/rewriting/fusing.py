@@ -12,10 +12,13 @@ from ...language.expression import (
     Ref,
     Size,
     axes_of_index,
+    bound_axes,
     contraction,
+    free_axes,
     fresh,
     occurring,
     rename,
+    sized_by_name,
     subexpressions,
     transform,
 )
@@ -92,16 +95,20 @@ def _moved(
     fixed: set[str],
 ) -> Expression | None:
     """The producer's expression under the reader's axis names; its own sums give way to the reader's."""
+    moves = dict(names)
     for axis, parts in splits.items():
-        divided = split(producer, axis, parts)
+        own = [fresh(part, taken | {*moves, *parts}) for part in parts]  # until all axes are renamed at once
+        divided = split(producer, axis, tuple(own))
         if divided is None:
             return None
         producer = divided
+        moves.update(zip(own, parts, strict=True))
     right = producer.right
     inner = set(right.summed) if isinstance(right, Contraction) else set()
     whole = Contraction(right.factors, (), right.place) if isinstance(right, Contraction) else right
-    targets = set(names.values()) | {axis for parts in splits.values() for axis in parts}
-    moves = dict(names)
+    targets = set(moves.values())
+    if targets & sized_by_name(whole) - set(free_axes(whole)):
+        return None  # it would give way, and lose its size
     for axis in sorted(inner):
         moves[axis] = fresh(axis, taken | targets) if axis in outer | targets else axis
         taken.add(moves[axis])
@@ -116,10 +123,18 @@ def _moved(
 
 
 def _sized_by_name(draft: Draft, equation: Equation) -> set[str]:
-    """The axes whose size only their name tells, as `h` in `x[(h,d)]`: they cannot be renamed."""
+    """The axes whose size only their name tells, as `h` in `x[(h,d)]`: they cannot be renamed.
+
+    A sum inside is looked at by itself: what stands outside of it tells it no sizes.
+    """
     right = equation.right
     whole = Contraction(right.factors) if isinstance(right, Contraction) else right
-    return occurring(whole) - set(draft.scope(whole).sizes)
+    names = occurring(whole) - set(draft.scope(whole).sizes)
+    for part in subexpressions(whole):
+        if isinstance(part, Contraction | Call) and bound_axes(part):
+            inside = Contraction(part.factors if isinstance(part, Contraction) else part.arguments)
+            names |= sized_by_name(inside) - set(draft.scope(inside).sizes)
+    return names
 
 
 def _same_parts(
