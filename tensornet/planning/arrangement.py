@@ -25,6 +25,9 @@ EXPANDED = 2**20
 """A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
 derivative is made in that size."""
 
+HELD = 1e15
+"""Elements that no memory holds: how such a tensor would lie is not looked at."""
+
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
 
@@ -175,19 +178,17 @@ class Pricing:
             one, other = (b, a) if swapped else (a, b)
             if swapped and _agree(a, b):
                 return
-            for result in dict.fromkeys(_merged(one, other, ranks) for ranks in _ranks(wanted, readers)):
-                seconds = (
-                    self.walked(result, (one, other))
-                    + self._aligned(one, result)
-                    + self._aligned(other, result)
-                )
+            choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
+            for result in dict.fromkeys(_merged(one, other, ranks) for ranks in choices):
+                seconds = self.walked(result, (one, other)) + self._brought(result, wanted)
+                seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
-                seconds += self._brought(result, wanted)
                 yield Arrangement("multiply", swapped, result, (), (), (), groups, seconds)
 
     def _aligned(self, layout: Layout, result: Layout) -> float:
         """Views that make an operand broadcast to a result."""
-        own = tuple(axis for axis in result if axis in layout)
+        present = set(layout)
+        own = tuple(axis for axis in result if axis in present)
         missing = len(own) < len(result) - (result.index(own[0]) if own else 0)
         return self.profile.view * ((own != layout) + missing)
 
@@ -288,6 +289,8 @@ class Pricing:
     # ---- memory
 
     def _walked(self, result: Layout, operands: tuple[Layout, ...]) -> float:
+        if self.extent(result) > HELD:
+            return self.profile.pointwise(self.itemsize * self.extent(result), 0.0)
         return self.profile.walked(walk(result, operands, self.sizes, self.itemsize))
 
     def _copied(self, layout: Layout, order: Layout) -> float:
@@ -301,7 +304,8 @@ class Pricing:
 
 def _agree(a: Layout, b: Layout) -> bool:
     """Whether two layouts have what they share in the same order."""
-    return [axis for axis in a if axis in b] == [axis for axis in b if axis in a]
+    shared = set(a) & set(b)
+    return [axis for axis in a if axis in shared] == [axis for axis in b if axis in shared]
 
 
 def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[frozenset[tuple[str, int]]]:
@@ -319,21 +323,17 @@ def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator
 def _merged(one: Layout, other: Layout, ranks: frozenset[tuple[str, int]]) -> Layout:
     """The axes of two tensors, each tensor's in its own order as far as the first allows; of the axes that may
     come next the one of least rank comes, or else that of the first tensor."""
-    shared, rank = [axis for axis in one if axis in other], dict(ranks)
-    ours, theirs = list(one), _settled(other, shared)
+    shared, rank = set(one) & set(other), dict(ranks)
+    order = iter([axis for axis in one if axis in shared])
+    theirs = [next(order) if axis in shared else axis for axis in other]
     result: list[str] = []
-    while ours and theirs:
-        a, b = ours[0], theirs[0]
-        if a == b:
-            theirs.pop(0)
-        if a == b or b in shared or (a not in shared and rank.get(a, 0) <= rank.get(b, 0)):
-            result.append(ours.pop(0))
-        else:
-            result.append(theirs.pop(0))
-    return (*result, *ours, *theirs)
-
-
-def _settled(layout: Layout, shared: Sequence[str]) -> list[str]:
-    """A layout with the axes that it shares in another order, each of its own after the same number of them."""
-    order = iter(shared)
-    return [next(order) if axis in shared else axis for axis in layout]
+    at = 0
+    for axis in one:
+        while at < len(theirs) and theirs[at] not in shared:
+            if axis not in shared and rank.get(axis, 0) <= rank.get(theirs[at], 0):
+                break
+            result.append(theirs[at])
+            at += 1
+        result.append(axis)
+        at += axis in shared
+    return (*result, *theirs[at:])

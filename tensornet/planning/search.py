@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -16,6 +17,10 @@ __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_righ
 
 FORMS = 16
 """Of each intermediate so many orders in memory are followed."""
+
+
+READERS = 5
+"""The order of an elementwise product is fitted to so many of the operands that are still to come."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +128,14 @@ class Search:
                     best[form] = (seconds, _made(made_a, made_b, way, subset))
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
-        """Of the axes of an intermediate those that each of the other operands has, where not all or none."""
-        others = (
-            frozenset(axis for axis in kept if self.holders[axis] >> number & 1)
-            for number in range(len(self.problem.layouts))
-            if not subset >> number & 1
-        )
-        return tuple(dict.fromkeys(axes for axes in others if axes and axes != kept))
+        """Of the axes of an intermediate those that each of a few other operands has, where not all."""
+        others = {axis: self.holders[axis] & ~subset for axis in kept}
+        waiting = functools.reduce(operator.or_, others.values(), 0)
+        found: dict[frozenset[str], None] = {}
+        for _ in range(READERS):
+            last, waiting = waiting & -waiting, waiting & (waiting - 1)
+            found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
+        return tuple(axes for axes in found if axes and axes != kept)
 
     def worthwhile(self, forms: _Forms) -> _Forms:
         """The forms that nothing beats: not the fastest and a copy, and the quickest `FORMS` of them."""
