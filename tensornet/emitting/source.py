@@ -32,7 +32,7 @@ from ..language.expression import (
     show,
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
-from ..planning.arrangement import Arrangement
+from ..planning.arrangement import Arrangement, flatten, view_order
 from ..planning.blocks import with_functions
 from ..planning.covering import pattern_of
 from ..planning.plans import CallStep, Plan, Result, Step, Table
@@ -302,7 +302,7 @@ class _Writer(Speller):
                     "sum", self.atomic(ref), axes=tuple_source([str(n) for n in _positions(ref, summed)])
                 )
             case Ref() as ref if _is_plain(ref):
-                return self.view(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
+                return self.copy(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
             case Ref() as ref:
                 return self.special(ref, left)
             case Call(function) as call if FUNCTIONS[function].axes != "none":
@@ -311,6 +311,12 @@ class _Writer(Speller):
                 return self.number(expression)
             case expression:
                 return self.render(expression, left)
+
+    def copy(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group, lying in memory in their order."""
+        text, layout = self.view(ref, groups), axes_of_index(ref.index)
+        merged = view_order(layout, tuple(groups)) is None and any(len(group) > 1 for group in groups)
+        return text if merged or layout == flatten(tuple(groups)) else self.op("contiguous", text)
 
     def number(self, expression: Expression) -> str:
         """A number as a tensor."""

@@ -254,6 +254,8 @@ class _Lowering:
         value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
         if stored.element is Element.WIDE and not inside:  # what leaves is of the working type
             value = self.convert(value, Element.NUMBER)
+        if inside:  # a caller takes it to lie as it is declared
+            value = self.reorder(value, left) if value.layout != axes_of_index(left) else value
         return Result(name, value.ref, left, axes, value.element)
 
     def open(self, size: Any) -> Any:
