@@ -29,6 +29,7 @@ ROWS = (
         complex="refused",
         moments=_of_one_chosen,
         passes=(3.5, 4.0),
+        sums_to_one=True,
     ),
     Function(
         "log_softmax",

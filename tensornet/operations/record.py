@@ -122,6 +122,7 @@ class Function:
             `a`, `b`, `c`, …, the result `y` and the gradient `g` that comes in; the last text serves all further
             operands. Nothing where there is none to be written. Of real numbers; where a function has a
             kink, what lies between its slopes there.
+        sums_to_one: whether its value sums to 1 along its axes.
         averages: whether it is linear in its operand, and leaves a number along its axes that is there all along.
         at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
         moments: its rule for the mean and the mean square.
@@ -165,6 +166,7 @@ class Function:
     scalar: Callable[..., Any] | None = field(default=None, compare=False)
     number: str = ""
     derivative: tuple[str, ...] = ()
+    sums_to_one: bool = False
     averages: bool = False
     at: str = ""
     moments: Rule | None = field(default=None, compare=False)

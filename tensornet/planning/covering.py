@@ -446,13 +446,13 @@ class _Search:
                 return None
         return groups
 
-    def elements(self, found: _Found) -> float:
-        """The elements of the operands: of several ways to cut a product, that of the least."""
+    def elements(self, found: _Found) -> tuple[float, int]:
+        """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
         total = 0.0
         for expression in found.bound.values():
             scope = self.draft.scope(expression)
             total += float(evaluate(product(scope[axis] for axis in free_axes(expression)), self.values))
-        return total
+        return total, sum(len(list(references(each))) for each in found.bound.values())
 
     def region(self, found: _Found) -> Iterator[Equation]:
         """The equations that were looked through, in the order of the program."""

@@ -18,6 +18,7 @@ from ..graph.rewriting.narrowing import gather_first, narrow
 from ..graph.rewriting.pruning import prune
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
+from ..graph.rewriting.totals import drop_totals
 from ..operations.functions import Element
 from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
@@ -179,7 +180,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         return sum(step.seconds for step in steps)
 
     def settled(part: Graph) -> Graph:
-        return simplify(distribute(simplify(part), cost))
+        return simplify(drop_totals(distribute(simplify(part), cost)))
 
     def priced(region: Graph) -> float:
         return cost(settled(region))
