@@ -312,37 +312,51 @@ def study(
 def calibrate(
     backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "torch",
     device: Annotated[str | None, typer.Option(help="The device, e.g. cpu or cuda:0.")] = None,
+    dtype: Annotated[str, typer.Option(help="The element type; each has constants of its own.")] = "float32",
     as_json: Json = False,
 ) -> None:
     """Measure the constants of this device anew, and keep them for every later plan."""
     from dataclasses import asdict
 
+    from .dtypes import element_type
     from .planning.calibration import measure
     from .planning.profiles import save_profile
     from .protocol import load_backend
 
     chosen = load_backend(backend)
-    profile = measure(chosen, chosen.device() if device is None else device)
+    profile = measure(chosen, chosen.device() if device is None else device, element_type(dtype))
     path = save_profile(profile)
     if as_json:
         typer.echo(json.dumps({**asdict(profile), "path": str(path or "")}, indent=1))
         return
     table = Table("constant", "value", title=profile.key, title_justify="left")
-    units = {
-        "flops": "FLOP/s",
-        "half": "positions",
-        "half_rows": "rows",
-        "half_columns": "columns",
-        "fresh_bytes": "bytes",
-        "launch": "s",
-        "batch": "s",
-    }
     for name, value in asdict(profile).items():
-        if name != "key":
-            table.add_row(name, f"{value:.3g} {units.get(name, 'bytes/s')}")
+        if name in _UNITS:
+            table.add_row(name, f"{value:.3g} {_UNITS[name]}")
     console = _console()
     console.print(table)
+    console.print(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
+    if not profile.is_steady:
+        part = f"{100 * profile.unrest:.0f} %"
+        console.print(f"the device had other work: rounds differ by {part}; measure again when it is idle")
     console.print(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
+
+
+_UNITS = {
+    "flops": "FLOP/s",
+    "bandwidth": "bytes/s",
+    "launch": "s",
+    "view": "s",
+    "batch": "s",
+    "small": "multiply-adds",
+    "plain": "s",
+    "run": "s",
+    "scattered": "s",
+    "line": "s",
+    "fresh_bytes": "bytes",
+    "fresh_bandwidth": "bytes/s",
+}
+"""In what the constants of a device are measured."""
 
 
 # ---------------------------------------------------------------------------- reading options

@@ -79,7 +79,8 @@ def planned(
     are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
     """
     backend.check_device(device)
-    dtype, profile = element_type(dtype), profile or profile_of(backend, device)
+    dtype = element_type(dtype)
+    profile = profile or profile_of(backend, device, dtype)
     spelled = frozenset(backend.templates)
     found = schedule(
         graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled, closed

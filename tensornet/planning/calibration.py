@@ -1,152 +1,242 @@
-"""Measuring the constants of a device, once per machine."""
+"""Measuring the constants of a device, once per machine and element type.
+
+Each constant comes from a probe: an operation that it alone decides once those before it are known. The
+rounds are spread over time and the least time of each probe counts, so that a passing load does not become
+a constant; that the rounds differ says how much load there was. Other operations, timed in the last round,
+are held against what the constants say of them.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..dtypes import itemsize
 from ..errors import BackendError
 from ..protocol import Backend, is_offered
 from .device import DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
+from .walk import Walk, walk
 
 __all__ = ["measure", "profile_of"]
 
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
+LOOPED = 400
+"""Multiply-adds below which torch multiplies the matrices of a batch in a plain loop on the processor."""
 
-def profile_of(backend: Backend, device: str) -> DeviceProfile:
+PLAUSIBLE = 16.0
+"""What is measured is cut off where it lies further from the usual than this factor."""
+
+FAR = (((500, 32, 96), (2, 0, 1)), ((480, 32, 100), (2, 0, 1)), ((96, 48, 24, 16), (3, 1, 0, 2)))
+"""Copies for which lines of memory are fetched again; how much depends on the sizes, so these are several."""
+
+
+def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
     """The constants of a device: measured before, or measured now and kept.
 
-    With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
-    missing, the built-in constants.
+    What was measured while the device had other work holds for this process only. With
+    `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is missing, the built-in
+    constants.
     """
     if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or not is_offered(backend.name):
-        return default_profile(device)
-    return _profile_of(backend, device)
+        return default_profile(device, dtype)
+    return _profile_of(backend, device, dtype)
 
 
 @functools.cache
-def _profile_of(backend: Backend, device: str) -> DeviceProfile:
+def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     try:
-        key = backend.version(device)
+        known = load_profile(_key(backend, device, dtype))
     except BackendError:
-        return default_profile(device)
-    known = load_profile(key)
+        return default_profile(device, dtype)
     if known is None:
-        known = measure(backend, device)
-        save_profile(known)
+        known = measure(backend, device, dtype)
+        if known.is_steady:
+            save_profile(known)
     return known
 
 
-def measure(backend: Backend, device: str, rounds: int = 3) -> DeviceProfile:
-    """Times a few operations on the device, in a second or two.
+def _key(backend: Backend, device: str, dtype: str) -> str:
+    return f"{backend.version(device)}, {dtype}"
 
-    The rounds are spread over that time and the least of each kind counts, so that a passing load
-    on the machine does not become a constant; what lies far from anything plausible is cut off.
+
+def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int = 4) -> DeviceProfile:
+    """Times a few operations on the device, in some seconds.
+
+    Args:
+        backend: the library.
+        device: the device, as it names it.
+        dtype: the element type.
+        rounds: how often each operation is looked at; the least time counts.
 
     Raises:
         BackendError: the library or the device is missing.
     """
     backend.check_device(device)
-    backend.version(device)  # before anything is timed: is it here?
-    probe = _Probe(backend, device)
-    found = [_constants(probe, device) for _ in range(rounds)][-1]
-    usual = default_profile(device)
+    key = _key(backend, device, dtype)  # before anything is timed: is it here?
+    probe = _Probe(backend, device, dtype)
+    usual = default_profile(device, dtype)
+    found = usual
+    for _ in range(rounds):
+        found = _plausible(_constants(probe, usual), usual)
+        ratios = [measured / expected for measured, expected in _others(probe, found)]
+    away = sorted(abs(math.log(ratio)) for ratio in ratios)
+    spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
+    return replace(found, key=key, spread=round(spread, 2), unrest=round(probe.unrest(), 2))
 
-    def plausible(name: str, factor: float) -> float:
-        middle, measured = float(getattr(usual, name)), float(getattr(found, name))
-        return min(middle * factor, max(middle / factor, measured))
 
-    return replace(
-        found,
-        half=plausible("half", 4.0),
-        half_rows=plausible("half_rows", 8.0),
-        half_columns=plausible("half_columns", 8.0),
-        batch=plausible("batch", 8.0),
-        launch=plausible("launch", 16.0),
+def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
+    """The constants, those of a call and of small pieces not too far from the usual."""
+    names = ("launch", "view", "batch", "plain", "run", "scattered", "line")
+    kept = {
+        name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
+        for name in names
+        for middle in [getattr(usual, name)]
+    }
+    return replace(found, **kept)
+
+
+def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
+    """The constants that the least times so far imply, each with the help of those before it."""
+    on_cpu = probe.device.startswith("cpu")
+    size = probe.itemsize
+    found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
+    found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
+    elements = 2**19 if on_cpu else 2**26
+    found = replace(
+        found, bandwidth=2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
     )
+    large = 768 if on_cpu else 4096
+    left = probe.matmul((large, large), (large, large)) - found.launch - found.stream(3.0 * size * large**2)
+    found = replace(found, flops=2.0 * large**3 / max(left, 1e-9))
+    found = replace(found, batch=0.0, small=0.0)
+    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
+    found = replace(found, batch=max(1e-12, many / 4096))
+    found = _loop(probe, found)
+    found = replace(found, run=0.0, scattered=0.0, line=0.0)
+    narrow = {"a": 512, "b": 128, "c": 4}
+    loops = walk("abc", ("ab", "ac"), narrow, size)
+    left = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, 4)) - found.walked(loops)
+    found = replace(found, run=max(1e-13, left / replace(found, run=1.0).walked(loops)))
+    found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
+    far = (max(1e-13, probe.copied(shape, axes, found, "fetched")) for shape, axes in FAR)
+    found = replace(found, line=statistics.geometric_mean(far))
+    fresh = _fresh(probe, found.bandwidth) or (1e18, found.bandwidth)
+    return replace(found, fresh_bytes=fresh[0], fresh_bandwidth=fresh[1])
 
 
-def _constants(probe: _Probe, device: str) -> DeviceProfile:
-    """The constants that the least times so far imply."""
-    launch = probe.seconds("{0} + {0}", (8,), repeats=100, typical=True)
-    large = 768 if device.startswith("cpu") else 4096
-    peak = 2.0 * large**3 / probe.matmul((large, large), (large, large))
-    side, tall = (16, 2**18) if device.startswith("cpu") else (64, 2**20)
-    share = min(1.0, 2.0 * tall * side * side / probe.matmul((tall, side), (side, side)) / peak)
-    half = max(1.0, side * (1.0 / math.sqrt(share) - 1.0))
-    turned = probe.backend.templates["permute"].format("{0}", axes="(0, 2, 1)")
-    tall_time = probe.seconds(
-        probe.backend.templates["matmul"].format(turned, "{1}"), (4096, 8, 96), (4096, 8, 8)
-    )
-    lean = min(4.0, max(0.25, tall_time / probe.matmul((4096, 8, 8), (4096, 8, 96))))
-    # (8 + columns) / (8 + rows) = lean, with columns · rows = half²
-    half_columns = 4.0 * (lean - 1.0) + math.sqrt(16.0 * (lean - 1.0) ** 2 + lean * half**2)
-    half_rows = half**2 / half_columns
-    elements = 6 * 2**20
-    bandwidth = 2.0 * 4 * elements / probe.seconds("{0} + 1", (elements,))
-    permute = 2.0 * 4 * 512 * 96 * 128 / probe.seconds(probe.permutation(), (512, 96, 128))
-    small = (8 / (8 + half)) * (8 / (8 + half_rows)) * (8 / (8 + half_columns))
-    arithmetic = 2.0 * 4096 * 8**3 / (peak * small)
-    batch = max(1e-10, (probe.matmul((4096, 8, 8), (4096, 8, 8)) - launch - arithmetic) / 4096)
-    fresh = _fresh(probe, bandwidth) or (1e18, bandwidth)
-    key = probe.backend.version(device)
-    return DeviceProfile(
-        key, peak, half, half_rows, half_columns, bandwidth, min(permute, bandwidth), launch, batch, *fresh
-    )
+def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With it from how few multiply-adds on the matrices of a batch go through a plain loop, and how fast it is."""
+    seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
+    if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
+        return found
+    found = replace(found, small=float(LOOPED), plain=0.0)
+    left = seconds - found.matmul(2048, 7, 7, 8, probe.itemsize)
+    return replace(found, plain=left / replace(found, plain=1.0).matmul(2048, 7, 7, 8, probe.itemsize))
+
+
+def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]]:
+    """Measured and expected seconds of operations that no constant was taken from."""
+    size = probe.itemsize
+    for m, n, k in (
+        (2000, 64, 64),
+        (64, 64, 2000),
+        (300, 300, 300),
+        (20_000, 8, 24),
+        (400, 400, 8),
+        (32, 32, 32),
+    ):
+        yield probe.matmul((m, k), (k, n)), found.matmul(1, m, n, k, size)
+    for batch, m, n, k in ((300, 32, 32, 32), (1000, 16, 40, 12), (3000, 4, 4, 4), (50, 100, 20, 60)):
+        yield probe.matmul((batch, m, k), (batch, k, n)), found.matmul(batch, m, n, k, size)
+    for shape, axes in (((40, 60, 80), (1, 0, 2)), ((300, 400), (1, 0)), ((30, 50, 6, 20), (2, 0, 3, 1))):
+        yield probe.permuted(shape, axes), found.walked(_copy(shape, axes, size)) + found.view
+    for a, b in (((200, 1000), (200, 1)), ((3000, 12), (1, 12)), ((60, 1, 50), (60, 40, 1))):
+        sizes = {name: max(pair) for name, *pair in zip("abc", a, b, strict=False)}
+        layouts = [[name for name, n in zip("abc", shape, strict=False) if n > 1] for shape in (a, b)]
+        yield probe.seconds("{0} * {1}", a, b), found.walked(walk(list(sizes), layouts, sizes, size))
+
+
+def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Walk:
+    """What it takes to copy a tensor into another order of its axes."""
+    names = "abcdef"[: len(shape)]
+    return walk([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
 
 
 def _fresh(probe: _Probe, bandwidth: float) -> tuple[float, float] | None:
     """Threshold and bandwidth of first touch, where it costs anything."""
     size = 2 * MAPPED
-    excess = probe.seconds("{0} + 1", (size // 4,)) - 2.0 * size / bandwidth
-    return (float(MAPPED), size / excess) if excess > size / bandwidth else None
+    moved = 2.0 * size / bandwidth
+    excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
+    return (float(MAPPED), size / excess) if excess > moved / 2.0 else None
 
 
 class _Probe:
     """Times operations of one backend, spelled as in generated code."""
 
-    def __init__(self, backend: Backend, device: str) -> None:
-        self.backend, self.device = backend, device
+    def __init__(self, backend: Backend, device: str, dtype: str) -> None:
+        self.backend, self.device, self.dtype = backend, device, dtype
+        self.itemsize = itemsize(dtype)
         self.names = dict(backend.namespace())
-        self.least: dict[tuple[object, ...], float] = {}
+        self.rounds: dict[tuple[object, ...], list[float]] = {}
+        self._array(
+            (MAPPED // self.itemsize - 2**10,)
+        )  # made and gone: the C library keeps memory from then on
 
-    def permutation(self) -> str:
-        permuted = self.backend.templates["permute"].format("{0}", axes="(0, 2, 1)")
-        return self.backend.templates["reshape"].format(permuted, shape="(-1,)")
+    def unrest(self) -> float:
+        """By which part the rounds of a probe lie above the least of them, in the middle of all probes."""
+        return statistics.median(statistics.median(each) / min(each) - 1.0 for each in self.rounds.values())
 
     def matmul(self, *shapes: tuple[int, ...]) -> float:
         return self.seconds(self.backend.templates["matmul"], *shapes)
 
-    def seconds(
-        self, source: str, *shapes: tuple[int, ...], repeats: int = 6, typical: bool = False
-    ) -> float:
-        """The least time of all runs so far (the least median if `typical`), one to warm up not counted."""
-        import numpy
+    def reshaped(self, shape: tuple[int, ...], to: tuple[int, ...], repeats: int) -> float:
+        return self.seconds(self.backend.templates["reshape"].format("{0}", shape=to), shape, repeats=repeats)
 
-        arrays = [
-            self.backend.asarray(numpy.ones(shape, dtype=numpy.float32), device=self.device)
-            for shape in shapes
-        ]
+    def permuted(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> float:
+        permuted = self.backend.templates["permute"].format("{0}", axes=axes)
+        return self.seconds(self.backend.templates["contiguous"].format(permuted), shape)
+
+    def copied(
+        self, shape: tuple[int, ...], axes: tuple[int, ...], known: DeviceProfile, counted: str
+    ) -> float:
+        """What one of the things that are counted of a walk must take, so that this copy takes the time it does."""
+        path = _copy(shape, axes, self.itemsize)
+        left = self.permuted(shape, axes) - known.view - known.walked(path)
+        return left / float(getattr(path, counted))
+
+    def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...]) -> float:
+        """Seconds above those that the call takes."""
+        return max(self.seconds(source, *shapes) - fixed, 1e-9)
+
+    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        """The least time of all rounds so far; of a round the least of its runs, the first not counted."""
+        arrays = [self._array(shape) for shape in shapes]
         names = [f"a{n}" for n in range(len(arrays))]
         run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)
-        times: list[float] = []
-        for _ in range(repeats + 1):
+        rounds = self.rounds.setdefault((source, shapes), [])
+        rounds.append(min(self._runs(run, arrays, repeats)))
+        return min(rounds)
+
+    def _runs(self, run: Callable[..., Any], arrays: Sequence[Any], repeats: int) -> Iterator[float]:
+        for number in range(repeats + 1):
             self.backend.synchronize(self.device)
             start = time.perf_counter()
             run(*arrays)
             self.backend.synchronize(self.device)
-            times.append(time.perf_counter() - start)
-        ranked = sorted(times[1:])
-        key = (source, shapes)
-        self.least[key] = min(
-            ranked[len(ranked) // 2] if typical else ranked[0], self.least.get(key, math.inf)
-        )
-        return self.least[key]
+            if number:
+                yield time.perf_counter() - start
+
+    def _array(self, shape: tuple[int, ...]) -> Any:
+        import numpy
+
+        ones = numpy.ones(shape, dtype=numpy.float32)
+        return self.backend.asarray(ones, dtype=self.dtype, device=self.device)

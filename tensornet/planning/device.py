@@ -23,6 +23,9 @@ CHUNK = 8.0
 NARROW = 8
 """Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
 
+UNREST = 0.25
+"""Where measuring again gives times that differ by more than this part, the device had other work."""
+
 SPREAD = 1.7
 """What is assumed of the built-in constants: that measured and expected time differ by no more than this."""
 
@@ -47,8 +50,7 @@ class DeviceProfile:
         fresh_bandwidth: bytes/s at first touch.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
-        unrest: the part by which measuring again gave other times; above `UNREST` of `calibration` the device
-            had other work, and the constants are not to be trusted.
+        unrest: the part by which measuring again gave other times; 0 of the built-in constants.
     """
 
     key: str
@@ -66,6 +68,11 @@ class DeviceProfile:
     fresh_bandwidth: float
     spread: float = SPREAD
     unrest: float = 0.0
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the device had no other work while the constants were measured."""
+        return self.unrest <= UNREST
 
     def matmul(self, batch: float, m: float, n: float, k: float, size: int, turned: bool = False) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes.
@@ -104,18 +111,18 @@ class DeviceProfile:
 
 _CPU = DeviceProfile(
     key="default-cpu",
-    flops=1.5e11,
+    flops=1.7e11,
     bandwidth=3.0e10,
-    launch=1.6e-6,
+    launch=1.4e-6,
     view=1.2e-6,
-    batch=8e-8,
-    small=400,
+    batch=6e-8,
+    small=400.0,
     plain=5e-10,
-    run=2.3e-9,
+    run=2.1e-9,
     scattered=4.4e-10,
     line=7.5e-9,
-    fresh_bytes=32 * 2**20,
-    fresh_bandwidth=4.0e9,
+    fresh_bytes=float(32 * 2**20),
+    fresh_bandwidth=2.5e9,
 )
 _GPU = DeviceProfile(
     key="default-gpu",
@@ -124,7 +131,7 @@ _GPU = DeviceProfile(
     launch=6e-6,
     view=1e-6,
     batch=1e-9,
-    small=0,
+    small=0.0,
     plain=1e-12,
     run=1e-12,
     scattered=6e-12,
@@ -139,7 +146,7 @@ their bytes."""
 
 
 def default_profile(device: str, dtype: str = "float32") -> DeviceProfile:
-    """Built-in constants: those of a two-core server, or of a data-centre GPU."""
+    """Built-in constants: those of a two-core server of which one core works, or of a data-centre GPU."""
     name, usual = ("cpu", _CPU) if device.startswith("cpu") else ("gpu", _GPU)
     if dtype == "float32":
         return usual

@@ -12,15 +12,19 @@ __all__ = ["load_profile", "save_profile"]
 
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
-    "half": (1e-3, 1e5),
-    "half_rows": (1e-3, 1e5),
-    "half_columns": (1e-3, 1e5),
     "bandwidth": (1e6, 1e15),
-    "permute_bandwidth": (1e5, 1e15),
     "launch": (1e-9, 1.0),
+    "view": (1e-9, 1.0),
     "batch": (1e-12, 1.0),
+    "small": (0.0, 1e5),
+    "plain": (1e-14, 1e-2),
+    "run": (1e-14, 1e-2),
+    "scattered": (1e-15, 1e-3),
+    "line": (1e-14, 1e-2),
     "fresh_bytes": (1.0, 1e18),
     "fresh_bandwidth": (1e5, 1e18),
+    "spread": (1.0, 1e3),
+    "unrest": (0.0, 1e3),
 }
 """The least and the largest that each constant of any device, slow or to come, may be."""
 

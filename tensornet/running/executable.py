@@ -344,7 +344,7 @@ class Executable:
         about = device, dtype, tuple(seen.values()), lengths, closed
         found = self._by_size.get(about)
         if found is None:
-            graph, profile = holding(self.graph, seen), profile_of(self.backend, device)
+            graph, profile = holding(self.graph, seen), profile_of(self.backend, device, dtype)
             limit, around = self._memory_limit, self._around
             occasion = Occasion(
                 graph, self.backend.name, device, dtype, limit, lengths, profile, around, closed

@@ -1,0 +1,238 @@
+"""The model of time: what is measured, how sure it is, and that plans follow from it. No test asserts seconds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
+from tensornet.planning.calibration import measure, profile_of
+from tensornet.planning.device import default_profile
+from tensornet.planning.profiles import load_profile, save_profile
+from tensornet.planning.search import Problem, Search, left_to_right
+from tensornet.planning.walk import walk
+from tensornet.protocol import load_backend
+
+CPU = default_profile("cpu")
+
+# ---------------------------------------------------------------------------- measuring
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_measured_constants_are_believed(
+    backend: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    profile = measure(load_backend(backend), "cpu", rounds=1)
+    assert save_profile(profile) is not None
+    assert load_profile(profile.key) == profile
+    assert profile_of(load_backend(backend), "cpu") == CPU  # TENSORNET_CALIBRATE=0
+
+
+def test_each_element_type_has_constants_of_its_own() -> None:
+    torch = load_backend("torch")
+    one, other = (measure(torch, "cpu", dtype, rounds=1) for dtype in ("float32", "float64"))
+    assert one.key != other.key
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=512, o=512)
+    seconds = {d: tn.plan(graph, dtype=d, backend="torch", b=512).seconds for d in ("float64", "bfloat16")}
+    assert seconds["float64"] > 2 * seconds["bfloat16"]
+
+
+class Restless:
+    """A backend whose operations take another time at each look."""
+
+    def __init__(self, backend: Any, clock: list[float]) -> None:
+        self.backend, self.clock, self.draw = backend, clock, random.Random(0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def synchronize(self, device: str) -> None:
+        self.clock[0] += self.draw.uniform(0.5, 2.0) ** 4
+
+
+def test_constants_of_a_loaded_device_say_so_and_are_not_kept(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
+    clock = [0.0]
+    monkeypatch.setattr("tensornet.planning.calibration.time.perf_counter", lambda: clock[0])
+    loaded: Any = Restless(load_backend("numpy"), clock)
+    profile = profile_of(loaded, "cpu")
+    assert not profile.is_steady
+    assert CPU.is_steady
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------- products
+
+EXTENT = st.integers(1, 10**3)
+
+
+@given(st.integers(1, 10**6), EXTENT, EXTENT, EXTENT)
+def test_time_grows_with_every_size(batch: int, m: int, n: int, k: int) -> None:
+    """But where small matrices are too large for the plain loop."""
+    profile = replace(CPU, small=0.0)
+    one = profile.matmul(batch, m, n, k, 4)
+    assert profile.launch < one <= profile.matmul(batch, m + 1, n, k, 4) * (1 + 1e-9)
+    assert one <= profile.matmul(batch, m, n, k, 8)
+    looped = replace(CPU, small=1e12)
+    assert looped.matmul(batch, m, n, k, 4) <= looped.matmul(batch, m, n, k + 1, 4) * (1 + 1e-9)
+
+
+@given(st.integers(1, 10**6), EXTENT, EXTENT, EXTENT)
+def test_no_product_is_faster_than_its_arithmetic_or_its_memory(batch: int, m: int, n: int, k: int) -> None:
+    profile = replace(CPU, small=0.0)
+    seconds = profile.matmul(batch, m, n, k, 4)
+    assert seconds >= 2.0 * batch * m * n * k / profile.flops
+    assert seconds >= 4.0 * batch * (m * k + k * n + m * n) / profile.bandwidth
+
+
+@given(st.integers(10, 10**5), *[st.integers(1, 64)] * 3)
+def test_a_matrix_of_a_batch_costs_less_than_a_product_of_its_own(batch: int, m: int, n: int, k: int) -> None:
+    """That is what batches are for. The first touch of a large result comes on top."""
+    for usual in (CPU, default_profile("cuda:0")):
+        profile = replace(usual, small=0.0, fresh_bytes=math.inf)
+        assert profile.matmul(batch, m, n, k, 4) <= batch * profile.matmul(1, m, n, k, 4)
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+@st.composite
+def walks(draw: Any) -> tuple[Layout, list[Layout], dict[str, int]]:
+    letters = draw(st.permutations("abcd"))[: draw(st.integers(1, 4))]
+    sizes = {letter: draw(st.sampled_from([1, 2, 3, 5])) for letter in letters}
+    operands = [
+        tuple(draw(st.permutations(letters))[: draw(st.integers(1, len(letters)))])
+        for _ in range(draw(st.integers(1, 2)))
+    ]
+    return tuple(letters), operands, sizes
+
+
+def addresses(order: Layout, operand: Layout, sizes: Mapping[str, int]) -> Iterator[int]:
+    """Where the elements of an operand lie, in the order in which a loop over the result comes to them."""
+    for position in itertools.product(*(range(sizes[axis]) for axis in order)):
+        at = dict(zip(order, position, strict=True))
+        place = 0
+        for axis in operand:
+            place = place * sizes[axis] + at[axis]
+        yield place
+
+
+@given(walks())
+def test_a_walk_counts_what_a_loop_over_the_elements_does(
+    case: tuple[Layout, list[Layout], dict[str, int]],
+) -> None:
+    order, operands, sizes = case
+    found = walk(order, operands, sizes, 4)
+    elements = math.prod(sizes[axis] for axis in order)
+    paths = [list(addresses(order, operand, sizes)) for operand in operands]
+    assert found.written == 4 * elements
+    assert found.moved == 4 * (elements + sum(len(set(path)) for path in paths))
+    steps = [{b - a for a, b in itertools.pairwise(path)} for path in paths]
+    if all(each <= {0} or each <= {1} for each in steps):
+        assert (found.runs, found.scattered, found.fetched) == (1, 0, 0)
+    inner = round(elements / found.runs)
+    scattered = 0
+    for path in paths:  # along an innermost loop an operand goes on by the same step
+        within = {b - a for n, (a, b) in enumerate(itertools.pairwise(path), 1) if n % inner}
+        assert len(within) <= 1
+        scattered += elements if within and max(within) > 1 else 0
+    assert found.scattered == scattered
+
+
+def pricing(**sizes: int) -> Pricing:
+    return Pricing(sizes, CPU, 4)
+
+
+def test_a_copy_costs_its_memory_and_more_the_shorter_its_runs() -> None:
+    seconds = []
+    for run in (1000, 100, 10, 1):
+        each = pricing(a=100, b=10_000 // run, c=run)
+        copied = each.copied(("a", "b", "c"), ("b", "a", "c"))
+        assert copied > 2 * CPU.stream(4 * 10**6)
+        seconds.append(copied)
+    assert seconds == sorted(seconds)
+    assert seconds[-1] > 2 * seconds[0]
+
+
+def test_what_lies_well_is_not_copied() -> None:
+    """The same product where a group of axes lies in one piece, and where another axis stands between."""
+    good, bad = (
+        min(way.seconds for way in pricing(a=64, b=64, c=64, d=64).ways(layout, tuple("cd"), frozenset("abd"), None, ()))
+        for layout in (tuple("abc"), tuple("acb"))
+    )  # fmt: skip
+    assert good < bad
+
+
+def test_no_weight_is_repeated_along_a_large_batch() -> None:
+    for batch in (4, 10**5):
+        each = pricing(b=batch, i=16, j=16, p=16)
+        ways = each.ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
+        expanded = [way for way in ways if way.batch == ("b",)]
+        assert bool(expanded) == (4 * batch * 16 * 16 <= EXPANDED)
+
+
+# ---------------------------------------------------------------------------- search
+
+
+def everyway(problem: Problem) -> float:
+    """Seconds of the fastest order, by trying every way of every tree; nothing is left out."""
+    pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
+    search = Search(problem)
+
+    def made(subset: int) -> dict[Layout, float]:
+        if subset.bit_count() == 1:
+            return {problem.layouts[subset.bit_length() - 1]: 0.0}
+        found: dict[Layout, float] = {}
+        half = (subset - 1) & subset
+        while half:
+            if half & (subset & -subset):
+                for (a, before), (b, other) in itertools.product(
+                    made(half).items(), made(subset ^ half).items()
+                ):
+                    kept = {x for x in (*a, *b) if x in problem.kept or search.holders[x] & ~subset}
+                    for order in ((a, b), (b, a)):
+                        for way in pricing.ways(
+                            *order, frozenset(kept), None, _readers(problem, subset, kept)
+                        ):
+                            layout = flatten(way.result)
+                            seconds = before + other + way.seconds
+                            found[layout] = min(seconds, found.get(layout, math.inf))
+            half = (half - 1) & subset
+        return found
+
+    return min(made(search.everything).values())
+
+
+def _readers(problem: Problem, subset: int, kept: set[str]) -> list[frozenset[str]]:
+    others = (layout for n, layout in enumerate(problem.layouts) if not subset >> n & 1)
+    return [frozenset(layout) & frozenset(kept) for layout in others]
+
+
+def drawn(seed: int) -> Problem:
+    draw = random.Random(seed)
+    sizes = {letter: draw.choice((2, 4, 16, 64, 200)) for letter in "abcdef"}
+    layouts = tuple(tuple(draw.sample("abcdef", draw.randint(2, 4))) for _ in range(4))
+    flat = list(itertools.chain(*layouts))
+    kept = {axis for axis in flat if flat.count(axis) == 1 or draw.random() < 0.4}
+    return Problem(layouts, frozenset(kept), None, sizes, CPU, 4)
+
+
+@pytest.mark.parametrize("seed", [24, 86, 116, 70, 9, 73, 54, 37])
+def test_nothing_is_lost_by_following_few_forms(seed: int) -> None:
+    problem = drawn(seed)
+    found, order = Search(problem).exhaustive([left_to_right(4)])
+    assert found == pytest.approx(sum(pair.way.seconds for pair in order))
+    assert found <= everyway(problem) * 1.05
