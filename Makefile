@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
 
-.PHONY: study test test-slow fuzz lint bench gpu format clean
+.PHONY: study test test-slow fuzz lint bench bench-model gpu format clean
 
 study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -21,6 +21,9 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench-model: .venv/ready  # expected against measured time
+	$(BIN)/python -m benchmarks.model $(ARGS)
 
 bench: .venv/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: python -m benchmarks.attention --help
 	$(BIN)/python -m benchmarks $(ARGS)
