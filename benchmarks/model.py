@@ -50,7 +50,7 @@ ELEMENTS = (1e4, 4e6)
 FLOPS = 4e9
 """The most that the order of fewest FLOPs takes."""
 
-HOPELESS = 20.0
+HOPELESS = 6.0
 """A tree that is expected to take so many times as long as the best is not run."""
 
 PRESETS = ("vit_b_16", "swin_t", "tensor_swin_t")
@@ -154,7 +154,7 @@ def contraction(each: Drawn, profile: DeviceProfile, clock: Clock) -> Compared:
         for source, (function, seconds) in found.items()
         if seconds <= HOPELESS * least or source == ways[0][1]
     }
-    once = {source: min(clock.sample(run, 1) for _ in range(3)) for source, run in runs.items()}
+    once = {source: min(clock.sample(run, 1) for _ in range(2)) for source, run in runs.items()}
     best = sorted(once, key=once.__getitem__)[:4]
     seconds = medians({source: runs[source] for source in {*best, ways[0][1]}}, clock)
     chosen = seconds[ways[0][1]]
@@ -167,10 +167,10 @@ def _run(function: Callable[..., Any], operands: Sequence[torch.Tensor]) -> torc
 
 
 def medians(runs: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, float]:
-    """Seconds of each, taking turns for about a fifth of a second."""
+    """Seconds of each, taking turns for about a tenth of a second."""
     once = sum(clock.sample(run, 1) for run in runs.values())
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(max(7, min(60, round(0.2 / once)))):
+    for _ in range(max(7, min(60, round(0.1 / once)))):
         for name, run in runs.items():
             times[name].append(clock.sample(run, 1))
     return {name: statistics.median(each) for name, each in times.items()}

@@ -247,12 +247,12 @@ def test_code_is_readable_and_the_same_every_time() -> None:
         "def forward(x, U, V, W):",
         '    """y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"""',
         "    b = x.shape[0]",
-        "    t1 = U.permute((1, 0)).reshape((4, 1, 4, 1)) * V.permute((1, 0)).reshape((4, 1, 4))"
-        "  # t1[i,j,p,q] = U[p,i] * V[q,j]",
-        "    t2 = t1.reshape((4, 4, 1, 4, 4, 1)) * W.permute((1, 0)).reshape((3, 1, 1, 6))"
-        "  # t2[i,j,k,p,q,r] = t1[i,j,p,q] * W[r,k]",
+        "    t1 = V.reshape((4, 1, 4, 1)) * W.reshape((6, 1, 3))  # t1[q,r,j,k] = V[q,j] * W[r,k]",
+        "    t2 = U.reshape((4, 1, 1, 4, 1, 1)) * t1.reshape((4, 6, 1, 4, 3))"
+        "  # t2[p,q,r,i,j,k] = U[p,i] * t1[q,r,j,k]",
         "    del t1",
-        "    y = torch.matmul(x.reshape((b, 48)), t2.reshape((48, 96)))  # y[b,(p,q,r)] = x[b,i,j,k] * t2[i,j,k,p,q,r]",
+        "    y = torch.nn.functional.linear(x.reshape((b, 48)), t2.reshape((96, 48)))"
+        "  # y[b,(p,q,r)] = x[b,i,j,k] * t2[p,q,r,i,j,k]",
         "    return y.reshape((b, 4, 4, 6))",
     ]
 

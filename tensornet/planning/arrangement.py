@@ -279,12 +279,11 @@ class Pricing:
         grouped = any(len(group) > 1 for group in groups)
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
-            return _Matrix(
-                seconds + self.copied(layout, flatten(groups)) + view * grouped, False, self.extent(last)
-            )
+            copied = self.copied(layout, flatten(groups)) + view * grouped
+            return _Matrix(seconds + copied, False, max(1.0, self.extent(last)))
         seconds += view * (grouped + (list(order) != sorted(order)))
         turned = bool(outer and inner) and order.index(1) > order.index(2)
-        return _Matrix(seconds, turned, self.extent(groups[order[-1]]) if order else 1.0)
+        return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
     # ---- memory
 
