@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,11 @@ from tensornet.graph.rewriting.draft import Cost
 from tensornet.graph.rewriting.fusing import fuse
 from tensornet.graph.rewriting.narrowing import gather_first, narrow
 from tensornet.graph.rewriting.pruning import prune
+from tensornet.graph.rewriting.selecting import select
 from tensornet.graph.rewriting.sharing import share
 from tensornet.graph.rewriting.simplifying import simplify
 from tensornet.graph.shape import dim_size
+from tensornet.operations.functions import Element
 from tensornet.planning.device import default_profile
 from tensornet.planning.plans import Step
 from tensornet.protocol import load_backend
@@ -40,6 +43,7 @@ REWRITES = {
     "prune": prune, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
     "distribute": lambda graph: distribute(graph, eager()),
     "average_first": lambda graph: average_first(graph, eager()),
+    "select": lambda graph: select(graph, eager()),
     "gather_first": lambda graph: gather_first(graph, eager()),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
@@ -321,3 +325,82 @@ def test_averages_over_several_axes_part() -> None:
     (equation,) = average_first(graph, eager()).own
     assert str(equation) == "z[b] = mean[i](x[b,i]) * mean[j](y[b,j])"
     run_as_reference(graph)
+
+
+# ---------------------------------------------------------------------------- ones at told positions
+
+SIZES = {"b": 3, "n": 4, "v": 5, "c": 2, "d": 3}
+
+
+@st.composite
+def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
+    """A product with ones at positions, some of which are outside; its arrays, and its value by `numpy.einsum`."""
+    subsets = st.lists(st.sampled_from(sorted(SIZES)), unique=True, max_size=3)
+    told = draw(st.lists(st.sampled_from("bncd"), unique=True, max_size=2))
+    others = [["v", *draw(subsets.map(lambda axes: [a for a in axes if a != "v"]))]]
+    others += draw(st.lists(subsets, max_size=2))
+    present = sorted({axis for axes in (told, *others) for axis in axes} - {"v"})
+    kept = [axis for axis in present if draw(st.booleans())]
+    random = np.random.default_rng(draw(st.integers(0, 2**20)))
+    arrays = {"t": random.integers(-3, SIZES["v"] + 3, [SIZES[axis] for axis in told])}
+    ones = (arrays["t"][..., None] == np.arange(SIZES["v"])).astype(float)
+    positions = f"t[{','.join(told)}]" if told else "t"
+    positions = draw(st.sampled_from([positions, f"({positions} + 2 - 2)", f"maximum({positions}, -9)"]))
+    factors, values = [f"onehot[v]({positions})"], [ones]
+    for number, axes in enumerate(others):
+        arrays[f"x{number}"] = random.standard_normal([SIZES[axis] for axis in axes])
+        read = f"x{number}[{','.join(axes)}]" if axes else f"x{number}"
+        way = draw(st.sampled_from(["{}", "{}", "tanh({})"]))
+        factors.append(way.format(read))
+        values.append(np.tanh(arrays[f"x{number}"]) if way != "{}" else arrays[f"x{number}"])
+    spelled = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
+    order = draw(st.permutations(range(len(factors))))
+    left = f"y[{','.join(kept)}]" if kept else "y"
+    summed = ",".join(axis for axis in [*present, "v"] if axis not in kept)
+    text = f"{left} = sum[{summed}]({' * '.join(factors[n] for n in order)})"
+    return text, arrays, np.einsum(spelled, *values)
+
+
+@given(chosen_rows())
+def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray], np.ndarray]) -> None:
+    """Also where the positions are outside, which choose nothing."""
+    text, arrays, expected = case
+    inputs = " ".join(f"{name}[()]" if not array.ndim else name for name, array in arrays.items())
+    written = tn.layer(text, inputs=inputs, **{a: SIZES[a] for a in re.findall(r"\b[bncdv]\b", text)})
+    graph = holding(written, {"t": Element.WHOLE})
+    changed = select(graph, eager())
+    assert "onehot" not in str(changed)
+    np.testing.assert_allclose(reference.run(changed, arrays)["y"], expected, rtol=1e-12, atol=1e-12)
+    assert of_tensors(changed)["y"] is Element.NUMBER
+    for library in map(load_backend, ("numpy", "torch")):
+        given = {name: library.asarray(array) for name, array in arrays.items()}
+        found = tn.compile(changed, backend=library)({}, *given.values())
+        np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_an_embedding_is_a_gather() -> None:
+    graph = holding(
+        tn.layer("y[b,n,c] = onehot[v](t[b,n]) * E[v,c]", inputs="t", v=30_000, c=64), {"t": Element.WHOLE}
+    )
+    found = tn.plan(graph, profile=CPU, b=8, n=128)
+    assert found.flops <= 2 * 8 * 128 * 64
+    assert found.seconds < 1e-3
+    assert not any("onehot" in str(step.equation) for step in found.steps)
+
+
+def test_a_projected_embedding_is_projected_before_or_after_as_is_cheaper() -> None:
+    text = "y[b,d] = onehot[v](t[b]) * E[v,c] * W[d,c]"
+    graph = holding(tn.layer(text, inputs="t", v=100_000, c=64, d=64), {"t": Element.WHOLE})
+    few, many = (tn.plan(graph, profile=CPU, b=b) for b in (10, 10**6))
+    assert 2 * 10 * 64 * 64 <= few.flops < 3 * 10 * 64 * 64
+    assert 2 * 10**5 * 64 * 64 <= many.flops < 2 * 10**5 * 64 * 64 + 3 * 10**6 * 64
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float64"])
+@pytest.mark.parametrize("rows", [0, 1, 5, 4000])
+def test_no_row_is_read_that_is_not_there(dtype: str, rows: int) -> None:
+    """A table may be empty, and positions anywhere or no positions at all."""
+    graph = tn.layer("y[b,c] = onehot[v](t[b]) * E[v,c]", inputs="t E", c=64)
+    t, E = np.array([0, 1, 4, 200]).astype(dtype), np.random.default_rng(0).standard_normal((rows, 64))
+    expected = (t[:, None] == np.arange(rows)) @ E
+    np.testing.assert_allclose(tn.compile(graph)({}, t, E), expected, rtol=1e-12)

@@ -125,6 +125,8 @@ class Function:
         sums_to_one: whether its value sums to 1 along its axes.
         averages: whether it is linear in its operand, and leaves a number along its axes that is there all along.
         at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
+        selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
+            tells none of the `n` positions any of them.
         moments: its rule for the mean and the mean square.
         positive: whether it is asked of positive numbers.
         carries: whether elements that go in come out on their scale, though nothing is moved.
@@ -169,6 +171,7 @@ class Function:
     sums_to_one: bool = False
     averages: bool = False
     at: str = ""
+    selects: str = ""
     moments: Rule | None = field(default=None, compare=False)
     positive: bool = False
     carries: bool = False

@@ -98,6 +98,7 @@ ROWS = (
         "made",
         yields="number",
         at="cast(a == p)",
+        selects="maximum(minimum(a, n - 1), 0)",
         moments=_of_onehot,
         lowered=_lower_onehot,
     ),

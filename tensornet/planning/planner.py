@@ -16,6 +16,7 @@ from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
 from ..graph.rewriting.narrowing import gather_first, narrow
 from ..graph.rewriting.pruning import prune
+from ..graph.rewriting.selecting import select
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
 from ..graph.rewriting.totals import drop_totals
@@ -186,6 +187,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         return cost(settled(region))
 
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
+    graph = select(graph, cost)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(cover(graph, cost, target.kernels, values))
 

@@ -1,0 +1,131 @@
+"""Products with ones at told positions, read there: `onehot[v](t[b])*E[v,c]` as `E[p[b],c]*(t[b] == p[b])`.
+
+`p` is the position, kept inside of the axis: what is told outside of it has no one, and comes out as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ...language.equation import Equation
+from ...language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    contraction,
+    free_axes,
+    occurring,
+    subexpressions,
+)
+from ...language.reading import parse_rule
+from ...operations.functions import FUNCTIONS
+from ...sizes import evaluate, size_names
+from ..elements import of_expression
+from ..graph import Graph
+from ..shape import size_expression
+from .draft import Change, Cost, Draft, replaced
+
+__all__ = ["select"]
+
+
+def select(graph: Graph, cost: Cost) -> Graph:
+    """Reads tensors at told positions instead of multiplying by ones there, where `cost` says that pays."""
+    draft = Draft(graph)
+    for name in [equation.name for equation in graph.own]:
+        while name in draft and draft.takes_best(_selections(draft, draft[name]), cost):
+            pass
+    return draft.finished()
+
+
+def _selections(draft: Draft, reader: Equation) -> Iterator[Change]:
+    for product in subexpressions(reader.right):
+        if not isinstance(product, Contraction):
+            continue
+        for at, ones in enumerate(product.factors):
+            if not isinstance(ones, Call) or not FUNCTIONS[ones.function].selects:
+                continue
+            told = of_expression(ones.arguments[0], draft.elements)
+            if told.is_position and set(ones.axes) <= set(product.summed):
+                yield from _changes(draft, reader, product, at)
+
+
+def _changes(draft: Draft, reader: Equation, product: Contraction, at: int) -> Iterator[Change]:
+    """Reads at once each factor that has the axis, or else the product of all that hang together with it."""
+    ones = product.factors[at]
+    assert isinstance(ones, Call)
+    (axis,), (told,) = ones.axes, ones.arguments
+    size = evaluate(draft.scope(Contraction(product.factors))[axis], draft.graph.bound)
+    if size == 0 or set(size_names(size)) & occurring(told) or not _stands_alone(draft, product, told):
+        return
+    count = size_expression(size)
+    kept_inside = parse_rule(FUNCTIONS[ones.function].selects, {"a": told, "n": count})
+    position = Equation(draft.fresh(f"{reader.name}_at"), free_axes(told), kept_inside, ones.place)
+    p = Ref(position.name, free_axes(told))
+    there = parse_rule(FUNCTIONS[ones.function].at, {"a": told, "p": p})
+    holders = [n for n, each in enumerate(product.factors) if n != at and axis in free_axes(each)]
+    for groups in dict.fromkeys((tuple((n,) for n in holders), (_table(product, at, holders),))):
+        found = _read(draft, reader, product, groups, axis, p)
+        if found is None:
+            continue
+        tables, read = found
+        gone = {n for group in groups for n in group} | {at}
+        rest = tuple(each for n, each in enumerate(product.factors) if n not in gone)
+        factors = (*rest, *read, there)
+        present = {each for factor in factors for each in free_axes(factor)}
+        changed = contraction(factors, tuple(present & set(product.summed)), product.place)
+        right = replaced(reader.right, product, changed)
+        yield Change((position, *tables, replace(reader, right=right)), (reader,))
+
+
+def _table(product: Contraction, at: int, holders: list[int]) -> tuple[int, ...]:
+    """The factors that have the axis, and those that summed axes tie to them and no axis of the positions does."""
+    told = set(free_axes(product.factors[at].arguments[0]))  # type: ignore[union-attr]
+    found = set(holders)
+    while True:
+        tied = {a for n in found for a in free_axes(product.factors[n])} & set(product.summed)
+        more = {
+            n
+            for n, factor in enumerate(product.factors)
+            if n != at and tied & set(free_axes(factor)) and not told & set(free_axes(factor))
+        }
+        if more <= found:
+            return tuple(sorted(found))
+        found |= more
+
+
+def _read(
+    draft: Draft,
+    reader: Equation,
+    product: Contraction,
+    groups: tuple[tuple[int, ...], ...],
+    axis: str,
+    position: Ref,
+) -> tuple[tuple[Equation, ...], tuple[Expression, ...]] | None:
+    """Products of some factors, each at the position; the equations of those that are no tensors."""
+    tables: list[Equation] = []
+    read: list[Expression] = []
+    for group in groups:
+        factors = tuple(product.factors[n] for n in group)
+        others = (each for n, each in enumerate(product.factors) if n not in group)
+        outside = {axis, *(a for each in others for a in free_axes(each))}
+        summed = {a for each in factors for a in free_axes(each)} & set(product.summed) - outside
+        table = contraction(factors, tuple(summed), product.place)
+        if not isinstance(table, Ref) or any(
+            axis in entry for entry in table.index if isinstance(entry, tuple)
+        ):
+            if not _stands_alone(draft, product, table):
+                return None
+            taken = [position.name, *(each.name for each in tables)]
+            name = draft.fresh(f"{reader.name}_whole", taken)
+            tables.append(Equation(name, free_axes(table), table, product.place))
+            table = Ref(name, free_axes(table))
+        read.append(replace(table, index=tuple(position if each == axis else each for each in table.index)))
+    return tuple(tables), tuple(read)
+
+
+def _stands_alone(draft: Draft, product: Contraction, part: Expression) -> bool:
+    """Whether a part of a product has the same sizes by itself."""
+    whole, alone, bound = draft.scope(Contraction(product.factors)), draft.scope(part), draft.graph.bound
+    return all(evaluate(whole[axis], bound) == evaluate(alone[axis], bound) for axis in occurring(part))
