@@ -51,7 +51,7 @@ REWRITES = {
 
 def eager() -> Cost:
     """Seconds by which what is asked about second, the changed form, is always the cheaper, for a while."""
-    falling = itertools.chain((10.0**-n for n in range(12)), itertools.repeat(1.0))
+    falling = itertools.chain((0.5**n for n in range(40)), itertools.repeat(1.0))
     return lambda part: next(falling)
 
 
