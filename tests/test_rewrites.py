@@ -355,9 +355,13 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
         values.append(np.tanh(arrays[f"x{number}"]) if way != "{}" else arrays[f"x{number}"])
     spelled = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
     order = draw(st.permutations(range(len(factors))))
+    lines = ""
+    if draw(st.booleans()):
+        lines = f"o[{','.join([*told, 'v'])}] = {factors[0]}\n"
+        factors[0] = f"o[{','.join([*told, 'v'])}]"
     left = f"y[{','.join(kept)}]" if kept else "y"
     summed = ",".join(axis for axis in [*present, "v"] if axis not in kept)
-    text = f"{left} = sum[{summed}]({' * '.join(factors[n] for n in order)})"
+    text = f"{lines}{left} = sum[{summed}]({' * '.join(factors[n] for n in order)})"
     return text, arrays, np.einsum(spelled, *values)
 
 

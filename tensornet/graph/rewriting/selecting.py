@@ -17,6 +17,7 @@ from ...language.expression import (
     contraction,
     free_axes,
     occurring,
+    rename,
     subexpressions,
 )
 from ...language.reading import parse_rule
@@ -43,18 +44,28 @@ def _selections(draft: Draft, reader: Equation) -> Iterator[Change]:
     for product in subexpressions(reader.right):
         if not isinstance(product, Contraction):
             continue
-        for at, ones in enumerate(product.factors):
-            if not isinstance(ones, Call) or not FUNCTIONS[ones.function].selects:
+        for at, factor in enumerate(product.factors):
+            ones = _ones(draft, factor)
+            if ones is None or not set(ones.axes) <= set(product.summed):
                 continue
-            told = of_expression(ones.arguments[0], draft.elements)
-            if told.is_position and set(ones.axes) <= set(product.summed):
-                yield from _changes(draft, reader, product, at)
+            if of_expression(ones.arguments[0], draft.elements).is_position:
+                yield from _changes(draft, reader, product, at, ones)
 
 
-def _changes(draft: Draft, reader: Equation, product: Contraction, at: int) -> Iterator[Change]:
+def _ones(draft: Draft, factor: Expression) -> Call | None:
+    """The call that makes ones at told positions: a factor itself, or what it reads."""
+    match factor:
+        case Ref(name, index) if name in draft and len(set(index)) == len(index):
+            names = dict(zip(draft[name].left, index, strict=True))
+            if all(isinstance(axis, str) for pair in names.items() for axis in pair):
+                return _ones(draft, rename(draft[name].right, names))  # type: ignore[arg-type]
+        case Call(function) if FUNCTIONS[function].selects:
+            return factor
+    return None
+
+
+def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call) -> Iterator[Change]:
     """Reads at once each factor that has the axis, or else the product of all that hang together with it."""
-    ones = product.factors[at]
-    assert isinstance(ones, Call)
     (axis,), (told,) = ones.axes, ones.arguments
     size = evaluate(draft.scope(Contraction(product.factors))[axis], draft.graph.bound)
     if size == 0 or set(size_names(size)) & occurring(told) or not _stands_alone(draft, product, told):
@@ -76,12 +87,22 @@ def _changes(draft: Draft, reader: Equation, product: Contraction, at: int) -> I
         present = {each for factor in factors for each in free_axes(factor)}
         changed = contraction(factors, tuple(present & set(product.summed)), product.place)
         right = replaced(reader.right, product, changed)
-        yield Change((position, *tables, replace(reader, right=right)), (reader,))
+        yield Change(
+            (position, *tables, replace(reader, right=right)), (*_read_here(draft, product, at), reader)
+        )
+
+
+def _read_here(draft: Draft, product: Contraction, at: int) -> tuple[Equation, ...]:
+    """The equation of a factor, if nothing else reads it."""
+    match product.factors[at]:
+        case Ref(name) if name in draft and draft.only_reader(name) is not None:
+            return (draft[name],)
+    return ()
 
 
 def _table(product: Contraction, at: int, holders: list[int]) -> tuple[int, ...]:
     """The factors that have the axis, and those that summed axes tie to them and no axis of the positions does."""
-    told = set(free_axes(product.factors[at].arguments[0]))  # type: ignore[union-attr]
+    told = set(free_axes(product.factors[at]))
     found = set(holders)
     while True:
         tied = {a for n in found for a in free_axes(product.factors[n])} & set(product.summed)
