@@ -59,6 +59,7 @@ ROWS = (
         complex="refused",
         moments=_of_norm,
         passes=(3.0, 7.5),
+        workspace=(0.0, 1.0),
         affine=True,
     ),
 )

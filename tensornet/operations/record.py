@@ -134,6 +134,7 @@ class Function:
 
         passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
+        workspace: how many times the bytes of its result it works in, in either case.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
         lowered: how it becomes steps, where that takes more than one.
@@ -178,6 +179,7 @@ class Function:
     random: bool = False
 
     passes: tuple[float, float] = (1.0, 1.0)
+    workspace: tuple[float, float] = (0.0, 0.0)
     means: tuple[Meaning, ...] = ()
     affine: bool = False
     lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)

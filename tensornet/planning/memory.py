@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..graph.elements import of_leaf
 from ..graph.leaves import Leaf
-from ..language.expression import axes_of_index
-from ..operations.functions import Element
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, free_axes, subexpressions
+from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product
+from .arrangement import Arrangement, view_order
 from .plans import CallStep, Step
 
-__all__ = ["bytes_of", "peak_memory", "with_frees"]
+__all__ = ["bytes_of", "is_view", "peak_memory", "temporary_bytes", "with_frees"]
 
 
 def bytes_of(element: Element, itemsize: int) -> int:
@@ -46,10 +49,103 @@ def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tupl
     return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
 
 
+# ---------------------------------------------------------------------------- beside operands and results
+
+
+def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int:
+    """Bytes that a step takes while it runs, besides its operands and its result.
+
+    These are copies of operands that no view brings into the order in which they are read, the parts of an
+    expression, and what a function works in.
+
+    Args:
+        step: the step.
+        values: every size that has a name.
+        itemsize: bytes of a number.
+    """
+    sizes = {axis.name: int(evaluate(axis.size, values)) for axis in step.axes}
+    size = bytes_of(step.element, itemsize)
+
+    def held(axes: Iterable[str]) -> int:
+        return math.prod(sizes[axis] for axis in axes) * size
+
+    match step.equation.right:
+        case Contraction((Ref() as a, Ref() as b)) | Call(_, (Contraction((Ref() as a, Ref() as b)), _)) if (
+            step.arrangement is not None and step.arrangement.kind != "multiply"
+        ):
+            products = (*step.arrangement.batch, *step.arrangement.summed)
+            copied = (held(axes_of_index(ref.index)) for ref in _copied(a, b, step.arrangement))
+            return sum(copied) + (held(products) if step.arrangement.kind == "dot" else 0)
+        case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":
+            inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
+            results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)
+            return int(results * held(axes_of_index(step.equation.left)))
+        case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
+            most, own = _parts(expression, held)
+            return most - own
+    return 0
+
+
+def _copied(a: Ref, b: Ref, way: Arrangement) -> Iterator[Ref]:
+    """The operands of a product that only a copy brings into the order it reads them in."""
+    for ref, outer in ((a, way.rows), (b, way.columns)):
+        layout = axes_of_index(ref.index)
+        batch = tuple(axis for axis in way.batch if axis in layout)
+        groups = (
+            [*way.result[:-1], way.summed]
+            if way.kind == "linear" and ref is a
+            else [batch, outer, way.summed]
+        )
+        present = tuple(tuple(group) for group in groups if group)
+        order = view_order(layout, present)
+        if order is None or (batch and order[-1] == 0 and len(present) > 1):
+            yield ref
+
+
+def _is_pointwise(expression: Expression) -> bool:
+    calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+    return all(FUNCTIONS[each.function].axes == "none" for each in calls)
+
+
+def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tuple[int, int]:
+    """The most bytes alive while an expression is computed, and those of its value; operands are not counted."""
+    match expression:
+        case Ref():
+            return 0, 0
+        case Contraction(parts):
+            chain = True
+        case Call(function, parts):
+            chain = bool(FUNCTIONS[function].infix)
+        case _:
+            return 0, 0
+    most = alive = own = 0
+    axes: dict[str, None] = {}
+    for number, part in enumerate(parts):
+        inside = part.arguments[0] if isinstance(part, Call) and part.function == "reciprocal" else part
+        within, value = _parts(inside, held)
+        most, alive = max(most, alive + within), alive + value
+        axes |= dict.fromkeys(free_axes(part))
+        if number + 1 == len(parts) or (chain and number):  # a + b + c is (a + b) + c
+            own = held(axes) if axes else 0
+            most, alive = max(most, alive + own), own
+    return most, own
+
+
+def is_view(step: Step) -> bool:
+    """Whether a step is no more than another look at what it reads."""
+    right, groups = step.equation.right, tuple((e,) if isinstance(e, str) else e for e in step.equation.left)
+    if not isinstance(right, Ref) or any(isinstance(entry, int | Ref) for entry in right.index):
+        return False
+    return view_order(axes_of_index(right.index), groups) is not None
+
+
+# ---------------------------------------------------------------------------- together
+
+
 def peak_memory(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> int:
-    """Bytes of all tensors alive at the worst step.
+    """Bytes of all tensors alive at the worst step, and of what that takes besides.
 
     Args:
         leaves: what is given, tables included.
@@ -67,17 +163,27 @@ def peak_memory(
 
     alive = sum(map(given, leaves))
     peak, held = alive, dict[str, int]()
+    base, looks = dict[str, str](), Counter[str]()
     for step in steps:
+        beside = 0
         if isinstance(step, CallStep):
             own = sum(map(given, step.plan.leaves))
             peak = max(peak, alive + step.plan.peak_memory - own)
             elements = (result.element for result in step.plan.results)
             held.update(zip(step.results, map(bytes_at, step.shapes, elements), strict=True))
+        elif is_view(step):
+            held[step.equation.name] = 0
+            (read,) = step.reads
+            base[step.equation.name] = base.get(read, read)
         else:
             axes = {axis.name: axis.size for axis in step.axes}
             shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))
             held[step.equation.name] = bytes_at(shape, step.element)
+            beside = temporary_bytes(step, values, itemsize)
+        looks.update(base.get(name, name) for name in step.defines)
         alive += sum(held[name] for name in step.defines)
-        peak = max(peak, alive)
-        alive -= sum(held[each] for each in step.frees)
+        peak = max(peak, alive + beside)
+        for name in (base.get(each, each) for each in step.frees):
+            looks[name] -= 1
+            alive -= held.get(name, 0) if not looks[name] else 0
     return peak
