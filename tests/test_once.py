@@ -99,7 +99,7 @@ def test_what_is_drawn_or_the_users_own_is_done_at_each_call() -> None:
 
 @pytest.mark.parametrize(
     ("size", "made_of", "kept"),
-    [(2**24, 0, True), (2**24 + 1, 0, False), (2**30, 2**26, True), (2**30, 2**24, False)],
+    [(2**26, 0, True), (2**26 + 1, 0, False), (2**30, 2**26, True), (2**30, 2**24, False)],
 )
 def test_a_table_much_larger_than_what_it_is_made_of_is_none(size: int, made_of: int, kept: bool) -> None:
     assert once.is_worth_keeping(size, made_of) is kept

@@ -85,16 +85,19 @@ def _covers(
     draft: Draft, equation: Equation, kernels: Sequence[Function], values: Mapping[str, int]
 ) -> Iterator[_Cover]:
     """The best way to put each kernel into an equation."""
+    search = _Search(draft, equation, values)
+    present = search.functions(equation.right)
     parts = (part for part in subexpressions(equation.right) if isinstance(part, Contraction | Call))
     heads = [part for part in parts if not is_scalar(part)]
     for kernel in kernels:
-        for meaning, head in itertools.product(kernel.means, heads):
-            search = _Search(draft, equation, pattern_of(meaning), values)
-            ways = (found for found in search.whole(head) if meaning.holds(found.numbers))
-            found = min(ways, key=search.elements, default=None)
-            if found is not None:
-                right = _put(equation.right, head, search.call(kernel, meaning, found))
-                yield _Cover(replace(equation, right=right), (*search.region(found), equation))
+        for meaning in kernel.means:
+            pattern = pattern_of(meaning)
+            for head in heads if pattern.functions <= present else ():
+                ways = (found for found in search.whole(pattern, head) if meaning.holds(found.numbers))
+                found = min(ways, key=search.elements, default=None)
+                if found is not None:
+                    right = _put(equation.right, head, search.call(kernel, meaning, found))
+                    yield _Cover(replace(equation, right=right), (*search.region(found), equation))
 
 
 def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
@@ -138,6 +141,17 @@ class Pattern:
     left: tuple[str, ...]
     inner: tuple[str, ...]
     loose: frozenset[str]
+
+    @functools.cached_property
+    def keeps_numbers(self) -> bool:
+        """Whether numbers of the outermost product stand beside it, for it has none itself."""
+        factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
+        return not any(isinstance(each, Ref) and not each.index for each in factors)
+
+    @functools.cached_property
+    def functions(self) -> frozenset[str]:
+        """The functions that occur in it."""
+        return frozenset(part.function for part in subexpressions(self.expression) if isinstance(part, Call))
 
     @property
     def tensors(self) -> tuple[Ref, ...]:
@@ -239,23 +253,33 @@ class _Found:
 
 
 class _Search:
-    """Looks for one pattern in one equation, through what is computed for it alone."""
+    """Looks for patterns in one equation, through what is computed for it alone."""
 
-    def __init__(self, draft: Draft, equation: Equation, pattern: Pattern, values: Mapping[str, int]) -> None:
-        self.draft, self.graph, self.pattern = draft, draft.graph, pattern
+    pattern: Pattern
+
+    def __init__(self, draft: Draft, equation: Equation, values: Mapping[str, int]) -> None:
+        self.draft, self.graph = draft, draft.graph
         self.values = {**values, **self.graph.bound}
-        outer = pattern.expression.factors if isinstance(pattern.expression, Contraction) else ()
-        self.keeps_numbers = not any(isinstance(each, Ref) and not each.index for each in outer)
         self.seen: dict[Ref, Expression | None] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
-    def whole(self, head: Expression) -> Iterator[_Found]:
-        """Every way in which the pattern is an expression, or, a product, some factors of one."""
-        pattern, start = self.pattern.expression, _Found()
-        if isinstance(pattern, Contraction) and isinstance(head, Contraction):
-            ways = self._product(pattern, head, start, outermost=True)
+    def functions(self, expression: Expression) -> frozenset[str]:
+        """The functions in an expression, and in what is computed for it alone."""
+        found = set[str]()
+        for part in subexpressions(expression):
+            if isinstance(part, Call):
+                found.add(part.function)
+            elif isinstance(part, Ref) and self._is_looked_through(part):
+                found |= self.functions(self.draft[part.name].right)
+        return frozenset(found)
+
+    def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
+        """Every way in which a pattern is an expression, or, a product, some factors of one."""
+        self.pattern, written, start = pattern, pattern.expression, _Found()
+        if isinstance(written, Contraction) and isinstance(head, Contraction):
+            ways = self._product(written, head, start, outermost=True)
         else:
-            ways = self._match(pattern, head, start)
+            ways = self._match(written, head, start)
         return (found for found in ways if self._groups(found) is not None)
 
     # ---- the pattern, part by part
@@ -349,7 +373,7 @@ class _Search:
         own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
         remaining = frozenset(part.summed) - frozenset().union(*own)
         if outermost:
-            numbers = [each for each in part.factors if is_scalar(each)] if self.keeps_numbers else []
+            numbers = [each for each in part.factors if is_scalar(each)] if self.pattern.keeps_numbers else []
             found = replace(found, beside=((*numbers, *held[len(tensors)]), remaining))
         else:
             found = found.running(pattern.summed, remaining)
@@ -401,8 +425,11 @@ class _Search:
             return part, found
         return self._look(behind, replace(found, looked=(part.name, *found.looked)))
 
+    def _is_looked_through(self, ref: Ref) -> bool:
+        return ref.name in self.draft and self.draft.only_reader(ref.name) is not None
+
     def _seen(self, ref: Ref) -> Expression | None:
-        if ref.name not in self.draft or self.draft.only_reader(ref.name) is None:
+        if not self._is_looked_through(ref):
             return None
         producer, names = self.draft[ref.name], dict[str, str]()
         for made, read in zip(producer.left, ref.index, strict=True):

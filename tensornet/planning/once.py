@@ -25,7 +25,7 @@ from .target import Target
 
 __all__ = ["Divided", "divided", "is_still", "is_worth_keeping"]
 
-SMALL = 16 * 2**20
+SMALL = 64 * 2**20
 """A table of so many bytes is kept, whatever it is made of."""
 
 GROWTH = 32
