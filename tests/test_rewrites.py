@@ -408,3 +408,13 @@ def test_no_row_is_read_that_is_not_there(dtype: str, rows: int) -> None:
     t, E = np.array([0, 1, 4, 200]).astype(dtype), np.random.default_rng(0).standard_normal((rows, 64))
     expected = (t[:, None] == np.arange(rows)) @ E
     np.testing.assert_allclose(tn.compile(graph)({}, t, E), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("read", ["y[b] = h[e] * w[b]", "y[b] = mean[e](h[e]) * w[b]"])
+def test_terms_stay_together_where_one_tells_the_size_of_another(read: str) -> None:
+    """The positions are as many as the input has, and no other name says so."""
+    graph = tn.layer(f"h[d] = x[d] + tanh(index(d))\n{read}", inputs="x", d=3)
+    run_as_reference(graph)
+    for rewrite in (distribute, average_first):
+        changed = rewrite(graph, eager())
+        assert changed.open_sizes == graph.open_sizes

@@ -29,7 +29,7 @@ def _changes(draft: Draft, reader: Equation) -> Iterator[Change]:
     """Ways to average parts of what an equation averages: of what it holds, or of what it alone reads."""
     for call in _averages(reader.right):
         moved = _of_parts(call)
-        if moved != call and draft.is_number(call):
+        if moved != call and draft.is_number(call) and _keeps_sizes(draft, call, moved):
             yield Change((replace(reader, right=replaced(reader.right, call, moved)),), (reader,))
         match call.arguments:
             case (Ref(name) as ref,) if name in draft and draft.only_reader(name) is not None:
@@ -37,16 +37,23 @@ def _changes(draft: Draft, reader: Equation) -> Iterator[Change]:
                 opened = replace(reader, right=replaced(reader.right, call, factor))
                 merged = inline(draft, opened, draft[name], sums=True)
                 if merged is not None and draft.is_number(ref):
-                    yield from _moved(merged, (draft[name], reader))
+                    yield from _moved(draft, merged, (draft[name], reader))
 
 
-def _moved(merged: Equation, before: tuple[Equation, ...]) -> Iterator[Change]:
+def _moved(draft: Draft, merged: Equation, before: tuple[Equation, ...]) -> Iterator[Change]:
     """The change to an equation that now holds what it averages."""
     old = set(subexpressions(before[-1].right))
     call = next(call for call in _averages(merged.right) if call not in old)
     moved = _of_parts(call)
-    if moved != call:
+    if moved != call and _keeps_sizes(draft, call, moved):
         yield Change((replace(merged, right=replaced(merged.right, call, moved)),), before)
+
+
+def _keeps_sizes(draft: Draft, call: Call, moved: Expression) -> bool:
+    """Whether each part that is averaged by itself has the sizes that it has beside the others."""
+    inside = draft.scope(call.arguments[0])
+    parts = [part.arguments[0] for part in _averages(moved) if part.function == call.function]
+    return all(draft.stands_alone(part, inside) for part in parts)
 
 
 def _averages(expression: Expression) -> Iterator[Call]:

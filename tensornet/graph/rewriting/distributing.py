@@ -85,7 +85,8 @@ def _products_of_sums(expression: Expression) -> list[Contraction]:
 def multiplied_out(draft: Draft, equation: Equation, product: Contraction) -> Equation | None:
     """The equation, with the first sum among the factors of a product in it taken apart, term by term.
 
-    Returns nothing where a size that a term must count by has the name of another axis there; where what
+    Returns nothing where a size that a term must count by has the name of another axis there; where another
+    term alone tells the size of an axis that is summed; where what
     would be written twice is random; and for integers and what is made of them, which are exact as written.
     """
     at = next(position for position, factor in enumerate(product.factors) if _is_sum(factor))
@@ -98,8 +99,15 @@ def multiplied_out(draft: Draft, equation: Equation, product: Contraction) -> Eq
     rest = (factor for factor in product.factors if factor is not total)
     if any(map(is_random, rest)) or not draft.is_number(product):
         return None
-    terms = sum_of([_term(product, at, term, inside) for term in total.arguments], product.place)
-    return replace(equation, right=replaced(equation.right, product, terms))
+    terms = [_term(product, at, term, inside) for term in total.arguments]
+    if product.summed and not all(draft.stands_alone(_unsummed(term), inside) for term in terms):
+        return None
+    return replace(equation, right=replaced(equation.right, product, sum_of(terms, product.place)))
+
+
+def _unsummed(term: Expression) -> Expression:
+    """A term, all of whose axes are seen."""
+    return replace(term, summed=()) if isinstance(term, Contraction) else term
 
 
 def _term(product: Contraction, at: int, term: Expression, sizes: Scope) -> Expression:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...language.equation import Equation
-from ...language.expression import Expression, flat, fresh, references, transform
+from ...language.expression import Expression, flat, fresh, occurring, references, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
+from ...sizes import evaluate
 from ..apply import Apply
 from ..elements import of_expression, of_tensors
 from ..graph import Graph
@@ -83,6 +84,16 @@ class Draft:
     def scope(self, expression: Expression) -> Scope:
         """The sizes of the axes visible in an expression."""
         return scope_of(expression, self.dims, self.graph.agree, self.graph.bound)
+
+    def stands_alone(self, part: Expression, inside: Scope) -> bool:
+        """Whether the axes of a part have the same sizes where nothing else tells them.
+
+        Args:
+            part: some expression.
+            inside: the sizes where it stands now.
+        """
+        alone, bound = self.scope(part), self.graph.bound
+        return all(evaluate(inside[axis], bound) == evaluate(alone[axis], bound) for axis in occurring(part))
 
     def is_number(self, expression: Expression) -> bool:
         """Whether the value holds numbers of the working type: what others are may hang on the last bit."""

@@ -243,8 +243,7 @@ class _Narrowing:
 
     def _apart(self, part: Expression) -> Expression:
         """A part that is computed whole, by an equation of its own, read at the positions."""
-        alone, bound = self.draft.scope(part), self.draft.graph.bound
-        if any(evaluate(self.scope[axis], bound) != evaluate(alone[axis], bound) for axis in occurring(part)):
+        if not self.draft.stands_alone(part, self.scope):
             raise _InseparableError
         name = self.draft.fresh(f"{self.producer.name}_whole", [each.name for each in self.parts])
         axes = free_axes(part)

@@ -67,8 +67,9 @@ def _ones(draft: Draft, factor: Expression) -> Call | None:
 def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call) -> Iterator[Change]:
     """Reads at once each factor that has the axis, or else the product of all that hang together with it."""
     (axis,), (told,) = ones.axes, ones.arguments
-    size = evaluate(draft.scope(Contraction(product.factors))[axis], draft.graph.bound)
-    if size == 0 or set(size_names(size)) & occurring(told) or not _stands_alone(draft, product, told):
+    inside = draft.scope(Contraction(product.factors))
+    size = evaluate(inside[axis], draft.graph.bound)
+    if size == 0 or set(size_names(size)) & occurring(told) or not draft.stands_alone(told, inside):
         return
     count = size_expression(size)
     kept_inside = parse_rule(FUNCTIONS[ones.function].selects, {"a": told, "n": count})
@@ -136,7 +137,7 @@ def _read(
         if not isinstance(table, Ref) or any(
             axis in entry for entry in table.index if isinstance(entry, tuple)
         ):
-            if not _stands_alone(draft, product, table):
+            if not draft.stands_alone(table, draft.scope(Contraction(product.factors))):
                 return None
             taken = [position.name, *(each.name for each in tables)]
             name = draft.fresh(f"{reader.name}_whole", taken)
@@ -144,9 +145,3 @@ def _read(
             table = Ref(name, free_axes(table))
         read.append(replace(table, index=tuple(position if each == axis else each for each in table.index)))
     return tuple(tables), tuple(read)
-
-
-def _stands_alone(draft: Draft, product: Contraction, part: Expression) -> bool:
-    """Whether a part of a product has the same sizes by itself."""
-    whole, alone, bound = draft.scope(Contraction(product.factors)), draft.scope(part), draft.graph.bound
-    return all(evaluate(whole[axis], bound) == evaluate(alone[axis], bound) for axis in occurring(part))
