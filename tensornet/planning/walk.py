@@ -60,7 +60,9 @@ def walk(
     """
     loops, steps = _loops(order, operands, sizes)
     elements = float(min(math.prod(loops), MOST))
-    inner, second, *_ = (*(max(1, loop) for loop in loops), 1, 1)
+    if not elements:
+        return Walk(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    inner, second, *_ = (*loops, 1, 1)
     moved, scattered, fetched = elements, 0.0, 0.0
     for operand, path in zip(operands, steps, strict=True):
         part = float(min(math.prod([sizes[axis] for axis in operand]), MOST))
