@@ -231,7 +231,10 @@ class _Arranged:
     traced: _Way
 
     def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
-        self.executable = Executable(module.graph, backend, around=asked, **module._options)
+        within = module._options["memory_limit"] is not None and not asked  # planned as a whole to keep to it
+        self.executable = Executable(
+            module.graph, backend, around=None if within else asked, **module._options
+        )
         self.places = {leaf.name: module._places.of(leaf.name) for leaf in self.executable.leaves}
         self.parameters = [
             self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind == "parameter"

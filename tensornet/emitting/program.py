@@ -38,7 +38,8 @@ def plan(
         device: where it will run, as the backend names it; the backend's default if not given.
         dtype: the element type, "float32" and so on; it decides the bytes moved.
         profile: the device constants; those measured on this machine if not given.
-        memory_limit: bytes that may be alive at once, inputs and parameters included.
+        memory_limit: bytes that may be alive at once, inputs and parameters included. What needs more is
+            computed piece by piece, along an axis that allows it; the plan says so, and what that takes.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
@@ -47,7 +48,7 @@ def plan(
     Raises:
         ShapeError: a size is given that is not open.
         BackendError: there is no such backend, it has no such device, or the plan needs more than
-            `memory_limit`.
+            `memory_limit`, even piece by piece.
 
     Example:
         >>> import tensornet as tn

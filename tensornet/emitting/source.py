@@ -80,8 +80,12 @@ def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes:
         backend: whose operations it spells.
         leaves, scopes: what it takes, as `arguments_around` says.
     """
-    functions = [_Tables(plan, backend, {}).source()] if plan.tables else []
-    return "\n\n".join([*functions, _Around(plan, backend, leaves, scopes).source()])
+    taken = reserved(backend)
+    cut = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and step.slicing)
+    names = {block: identifier("block", taken) for block in cut}
+    functions = [_Writer(block, backend, name, names).source() for block, name in names.items()]
+    functions += [_Tables(plan, backend, {}).source()] if plan.tables else []
+    return "\n\n".join([*functions, _Around(plan, backend, leaves, scopes, names).source()])
 
 
 @functools.lru_cache(maxsize=256)
@@ -215,7 +219,18 @@ class _Writer(Speller):
         """The call of a block, with what it reads."""
         given = [self.names[name] for name in step.reads]
         training = ["training=training"] if has_dropout(step.plan.graph) else []
-        return f"{self.functions[step.plan]}({', '.join(given + training)})"
+        slicing, name = step.slicing, self.functions[step.plan]
+        if slicing is None:
+            return f"{name}({', '.join(given + training)})"
+        at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)
+        for n, each in enumerate(slicing.operands):
+            given[n] += "" if each is None else f"[{':, ' * each}at:at + {slicing.length}]"
+        pieces = f"range(0, max({cut}.shape[{at}], 1), {slicing.length})"
+        calls = f"{name}({', '.join(given + training)}) for at in {pieces}"
+        if len(slicing.results) == 1:
+            return self.op("concat", calls, axis=str(slicing.results[0]))
+        put_together = self.op("concat", "*each", axis="axis")
+        return f"[{put_together} for each, axis in zip(zip(*[{calls}]), {slicing.results})]"
 
     def _docstring(self) -> list[str]:
         lines = self.graph.lines() or [str(leaf) for leaf in self.leaves]
@@ -606,13 +621,20 @@ class _Writer(Speller):
 class _Around(_Writer):
     """Writes a function that is given its blocks: what each of them reads besides is its own affair."""
 
-    def __init__(self, plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        leaves: Sequence[str],
+        scopes: Sequence[str],
+        cut: Mapping[Plan, str],
+    ) -> None:
         known = {leaf.name: leaf for leaf in plan.graph.leaves}
         given = [
             known[each] for each in leaves if known[each].kind != "constant" or known[each] in plan.constants
         ]
         tables = [table.leaf for table in plan.tables]
-        super().__init__(plan, backend, FUNCTION_NAME, plan.functions, [*given, *tables])
+        super().__init__(plan, backend, FUNCTION_NAME, {**plan.functions, **cut}, [*given, *tables])
         self.blocks = {scope: identifier(scope, self.taken) for scope in scopes}
 
     def arguments(self) -> list[str]:
@@ -621,6 +643,8 @@ class _Around(_Writer):
 
     def call_of(self, step: CallStep) -> str:
         """The call of a block, with numbers of the working type."""
+        if step.slicing is not None:
+            return super().call_of(step)
         given = []
         for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
             text = self.names[name]

@@ -17,7 +17,7 @@ from ..sizes import evaluate, product
 from .arrangement import Arrangement, view_order
 from .plans import CallStep, Step
 
-__all__ = ["bytes_of", "is_view", "peak_memory", "temporary_bytes", "with_frees"]
+__all__ = ["bytes_of", "is_view", "memory_in_use", "temporary_bytes", "with_frees"]
 
 
 def bytes_of(element: Element, itemsize: int) -> int:
@@ -142,10 +142,10 @@ def is_view(step: Step) -> bool:
 # ---------------------------------------------------------------------------- together
 
 
-def peak_memory(
+def memory_in_use(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
-) -> int:
-    """Bytes of all tensors alive at the worst step, and of what that takes besides.
+) -> list[int]:
+    """Bytes of all tensors alive before the first step and at each, and of what that takes besides.
 
     Args:
         leaves: what is given, tables included.
@@ -162,15 +162,17 @@ def peak_memory(
         return bytes_at(leaf.shape, of_leaf(leaf))
 
     alive = sum(map(given, leaves))
-    peak, held = alive, dict[str, int]()
+    found, held = [alive], dict[str, int]()
     base, looks = dict[str, str](), Counter[str]()
     for step in steps:
         beside = 0
         if isinstance(step, CallStep):
-            own = sum(map(given, step.plan.leaves))
-            peak = max(peak, alive + step.plan.peak_memory - own)
             elements = (result.element for result in step.plan.results)
             held.update(zip(step.results, map(bytes_at, step.shapes, elements), strict=True))
+            inside = step.plan.peak_memory - sum(map(given, step.plan.leaves))
+            made = sum(held[name] for name in step.results) if step.slicing else 0
+            beside = max(inside, made) if step.slicing else 0  # the pieces, and what they are put together to
+            beside = max(beside, inside - sum(held[name] for name in step.results))
         elif is_view(step):
             held[step.equation.name] = 0
             (read,) = step.reads
@@ -182,8 +184,8 @@ def peak_memory(
             beside = temporary_bytes(step, values, itemsize)
         looks.update(base.get(name, name) for name in step.defines)
         alive += sum(held[name] for name in step.defines)
-        peak = max(peak, alive + beside)
+        found.append(alive + beside)
         for name in (base.get(each, each) for each in step.frees):
             looks[name] -= 1
             alive -= held.get(name, 0) if not looks[name] else 0
-    return peak
+    return found

@@ -142,7 +142,7 @@ class _Division:
         still = self._still()
         steps: list[Step | CallStep] = []
         for number, step in enumerate(self.steps):
-            if isinstance(step, CallStep) and step.plan.tables and not self.alone:
+            if isinstance(step, CallStep) and step.plan.tables and (step.slicing or not self.alone):
                 step = replace(step, tables=tuple(self._of_block(step, number in still)))
             if number in still:
                 self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import BackendError, ShapeError
@@ -26,11 +27,12 @@ from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower
-from .memory import peak_memory
+from .memory import memory_in_use
 from .once import Divided, divided
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
+from .slicing import Part, cuttable
 from .target import Target
 from .watching import counted, watched
 
@@ -38,6 +40,9 @@ __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""
+
+ROUNDS, TRIED = 64, 6
+"""So many parts may be computed piece by piece, and of so many each is chosen, for `memory_limit`."""
 
 # ---------------------------------------------------------------------------- planning
 
@@ -69,18 +74,12 @@ def schedule(
     whole = (
         graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
     )
-    steps, results = _lowered(whole, values, target, "fastest")
-    steps = tuple(_in_sizes_of(graph, whole, steps))
-    parts = divided(whole, steps, results, values, target, alone=around is not None)
+    laid = _laid_out(graph, whole, values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
-        check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
-    peak = _peak_memory(whole, parts, values, target)
-    if memory_limit is not None and peak > memory_limit:
-        raise BackendError(
-            f"the plan needs {peak:,} bytes at once, and memory_limit is {memory_limit:,}",
-            fix=f"allow {peak:,} bytes, or plan for smaller sizes ({', '.join(values) or 'all are fixed'})",
-        )
+        check_complex((step.equation for step in laid.steps if isinstance(step, Step)), numbers)
+    if memory_limit is not None and laid.peak > memory_limit:
+        laid = _within(memory_limit, laid)
     alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
@@ -90,14 +89,140 @@ def schedule(
         device,
         dtype,
         at,
-        parts.steps,
-        results,
-        peak,
+        laid.parts.steps,
+        laid.results,
+        laid.peak,
         assumed,
         alternatives,
-        parts.once,
-        parts.tables,
+        laid.parts.once,
+        laid.parts.tables,
     )
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A graph laid out in steps.
+
+    Attributes:
+        original, graph: the graph, and what is left of its calls.
+        values: every open size, and the length of pieces.
+        target: what it is planned for.
+        alone: whether blocks run by themselves.
+        cuts: what is computed piece by piece.
+        steps, results: all steps, and where the outputs are.
+        parts: the steps, those apart that need not be repeated.
+        used: bytes alive before the first step and at each.
+    """
+
+    original: Graph
+    graph: Graph
+    values: Mapping[str, int]
+    target: Target
+    alone: bool
+    cuts: tuple[Part, ...]
+    steps: tuple[Step | CallStep, ...]
+    results: tuple[Result, ...]
+    parts: Divided
+    used: list[int]
+
+    @property
+    def peak(self) -> int:
+        """Bytes alive at the worst step."""
+        return max(self.used)
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of a call."""
+        return sum(step.seconds for step in self.parts.steps)
+
+    @property
+    def worst(self) -> frozenset[str]:
+        """The tensors that are made or read at the worst step."""
+        at = self.used.index(self.peak) - 1
+        steps = self.parts.steps[max(at, 0) :]
+        made = next((step.defines for step in steps if set(step.defines) & set(self.graph.named)), ())
+        return frozenset((*steps[0].reads, *made)) if steps else frozenset()
+
+    def size(self, name: str) -> int:
+        """A size, by its name."""
+        return int(evaluate(symbol(name), {**self.graph.bound, **self.values}))
+
+    def cut(self, part: Part, length: int) -> _Laid:
+        """The same with a part of it computed in pieces of so many positions."""
+        values = {**self.values, part.piece: length}
+        return _laid_out(self.original, part.graph, values, self.target, self.alone, (*self.cuts, part))
+
+
+def _laid_out(
+    original: Graph,
+    graph: Graph,
+    values: Mapping[str, int],
+    target: Target,
+    alone: bool,
+    cuts: tuple[Part, ...] = (),
+) -> _Laid:
+    steps, results = _lowered(graph, values, target, "fastest")
+    known = {**graph.bound, **values}
+    slicings = {
+        part.call.results: part.slicing(values[part.piece], int(evaluate(symbol(part.size), known)))
+        for part in cuts
+    }
+    steps = tuple(
+        replace(step, slicing=slicings.get(step.results))
+        if isinstance(step, CallStep) and not step.scope
+        else step
+        for step in _in_sizes_of(original, graph, steps)
+    )
+    parts = divided(graph, steps, results, values, target, alone=alone)
+    used = _memory_in_use(graph, parts, values, target)
+    return _Laid(original, graph, values, target, alone, cuts, steps, results, parts, used)
+
+
+def _within(limit: int, laid: _Laid) -> _Laid:
+    """The graph laid out so that no more than a limit is alive at once: parts of it computed piece by piece.
+
+    Raises:
+        BackendError: that cannot be.
+    """
+    found = laid
+    for _ in range(ROUNDS):
+        least = found
+        for part in _largest_first(found)[:TRIED]:
+            trial = _in_pieces(found, part, limit)
+            if trial.peak <= limit:
+                return trial
+            least = min(least, trial, key=lambda each: each.peak)
+        if least is found:
+            break
+        found = least
+    open_sizes = ", ".join(found.original.open_sizes) or "all are fixed"
+    raise BackendError(
+        f"the plan needs {found.peak:,} bytes at once, and memory_limit is {limit:,}",
+        fix=f"allow {found.peak:,} bytes, or plan for smaller sizes ({open_sizes})",
+    )
+
+
+def _largest_first(laid: _Laid) -> list[Part]:
+    """The parts that can be cut and are of use; what does not fit together in pieces is none."""
+    found = cuttable(laid.graph, laid.worst, laid.alone)
+    return sorted(found, key=lambda part: -len(part.call.graph.body))
+
+
+def _in_pieces(laid: _Laid, part: Part, limit: int) -> _Laid:
+    """The same with a part in pieces as long as a limit allows, or as short as is of use."""
+    whole = laid.size(part.size)
+    length, longer, best = -(-whole // 2), (whole, laid.peak), laid
+    try:
+        while True:
+            trial = laid.cut(part, length)
+            best = min(best, trial, key=lambda each: each.peak)
+            if trial.peak <= limit or length == 1 or trial.peak >= longer[1]:
+                return best
+            each = (longer[1] - trial.peak) / (longer[0] - length)  # bytes that a position takes
+            longer = length, trial.peak
+            length = max(1, min(length // 2, length - math.ceil((trial.peak - limit) / each)))
+    except ShapeError:  # the part speaks of a size that what it is given does not tell
+        return best
 
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
@@ -117,12 +242,12 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def _peak_memory(graph: Graph, parts: Divided, values: Mapping[str, int], target: Target) -> int:
-    """Bytes alive at the worst of the steps that are done at each call."""
+def _memory_in_use(graph: Graph, parts: Divided, values: Mapping[str, int], target: Target) -> list[int]:
+    """Bytes alive before the first of the steps that are done at each call, and at each."""
     read = {name for step in parts.steps for name in step.reads}
     leaves = (leaf for leaf in graph.leaves if leaf.kind != "constant" or leaf.name in read)
     tables = (table.leaf for table in parts.tables)
-    return peak_memory((*leaves, *tables), parts.steps, {**values, **graph.bound}, target.itemsize)
+    return memory_in_use((*leaves, *tables), parts.steps, {**graph.bound, **values}, target.itemsize)
 
 
 def _lowered(
@@ -130,7 +255,7 @@ def _lowered(
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps of a graph and of each block that it calls, in one of the ways of `_WAYS`."""
     rewritten, choose = _WAYS[way]
-    known, alike = {**values, **graph.bound}, dict[Graph, Graph]()
+    known, alike = {**graph.bound, **values}, dict[Graph, Graph]()
 
     def planned(block: Graph) -> Plan:
         block = alike.setdefault(in_numbers(block), block)
@@ -157,7 +282,7 @@ def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way
     steps, results = _lowered(whole, values, target, way, inside=True)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)
-    peak = _peak_memory(whole, parts, values, target)
+    peak = max(_memory_in_use(whole, parts, values, target))
     return Plan(
         block,
         target.backend,
@@ -209,7 +334,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
             sum(step.flops for step in parts.steps),
             sum(step.bytes for step in parts.steps),
             sum(step.seconds for step in parts.steps),
-            _peak_memory(graph, parts, values, target),
+            max(_memory_in_use(graph, parts, values, target)),
         )
 
 

@@ -29,10 +29,21 @@ from ..language.encoding import (
 from ..language.equation import Equation
 from ..language.expression import Ref, Size, axes_of_index, references, subexpressions
 from ..operations.functions import Element
-from ..sizes import size_names
+from ..sizes import put_in, size_names, symbol
 from .arrangement import Arrangement
 
-__all__ = ["Alternative", "CallStep", "Plan", "Result", "Step", "Table", "human", "read_plan", "write_plan"]
+__all__ = [
+    "Alternative",
+    "CallStep",
+    "Plan",
+    "Result",
+    "Slicing",
+    "Step",
+    "Table",
+    "human",
+    "read_plan",
+    "write_plan",
+]
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,30 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Slicing:
+    """A call done piece by piece along an axis, so that less is alive at once.
+
+    Attributes:
+        size: the name of the size of the axis.
+        piece: that of the size of a piece, in the block.
+        length: the positions of each piece but the last.
+        count: the pieces there are at the sizes planned for.
+        operands: the dimension along which each operand is cut, if it is.
+        results: the dimension along which the pieces of each result are put together.
+    """
+
+    size: str
+    piece: str
+    length: int
+    count: int
+    operands: tuple[int | None, ...]
+    results: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"in {self.count} pieces of {self.length} along {self.size}"
+
+
+@dataclass(frozen=True)
 class CallStep:
     """A call of a block, which is planned once and called as often as the graph does.
 
@@ -94,6 +129,7 @@ class CallStep:
         shapes: their sizes, integers or in open sizes.
         frees: tensors that are not needed after it.
         tables: what the tables of the block are called here.
+        slicing: how it is done piece by piece, if it is.
     """
 
     plan: Plan
@@ -103,6 +139,7 @@ class CallStep:
     shapes: tuple[tuple[Any, ...], ...]
     frees: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    slicing: Slicing | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -122,28 +159,39 @@ class CallStep:
         return self.results
 
     @property
+    def times(self) -> int:
+        """How often the block is called: once for each piece."""
+        return 1 if self.slicing is None else self.slicing.count
+
+    @property
     def flops(self) -> int:
         """FLOPs of the contractions in the block."""
-        return self.plan.flops
+        return self.times * self.plan.flops
 
     @property
     def flop_formula(self) -> Any:
         """The same in the names of the axes."""
-        return self.plan.flop_formula
+        formula = self.plan.flop_formula
+        return (
+            formula
+            if self.slicing is None
+            else put_in(formula, {self.slicing.piece: symbol(self.slicing.size)})
+        )
 
     @property
     def bytes(self) -> int:
         """Bytes read and written in the block."""
-        return self.plan.bytes
+        return self.times * self.plan.bytes
 
     @property
     def seconds(self) -> float:
         """Expected time of the block."""
-        return self.plan.seconds
+        return self.times * self.plan.seconds
 
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line, the block by its name."""
-        return shown_call(self.results, names[self.plan], self.operands, self.scope)
+        call = shown_call(self.results, names[self.plan], self.operands, self.scope)
+        return call if self.slicing is None else f"{call} {self.slicing}"
 
 
 @dataclass(frozen=True)
@@ -496,6 +544,7 @@ def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "shapes": [[write_size(size) for size in shape] for shape in step.shapes],
         "frees": list(step.frees),
         "tables": list(step.tables),
+        "slicing": step.slicing and asdict(step.slicing),
     }
 
 
@@ -508,6 +557,7 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         tuple(tuple(read_size(size) for size in shape) for shape in part["shapes"]),
         part["frees"].names(),
         part["tables"].names(),
+        None if part["slicing"].is_none else _read_slicing(part["slicing"]),
     )
     block = call.plan
     if len(call.operands) != len(block.graph.inputs) or len(call.results) != len(block.results):
@@ -519,6 +569,17 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
     if len(call.tables) not in (0, len(block.tables)):
         raise part.fail("has not a name for each table of its block")
     return call
+
+
+def _read_slicing(part: Part) -> Slicing:
+    return Slicing(
+        part["size"].name(),
+        part["piece"].name(),
+        part["length"].whole(),
+        part["count"].whole(),
+        tuple(None if each.is_none else each.whole() for each in part["operands"]),
+        tuple(each.whole() for each in part["results"]),
+    )
 
 
 def _read_step(part: Part, blocks: Sequence[Plan]) -> Step | CallStep:

@@ -212,6 +212,7 @@ class Executable:
     ) -> None:
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
+        self.scopes: tuple[str, ...] = ()
         if around is not None:
             taken, self.scopes = arguments_around(graph, around)
             self.leaves = [leaf for leaf in self.leaves if leaf.name in taken]
@@ -514,7 +515,8 @@ def compile(
         backend: "numpy", "torch" or "cupy"; the arrays must be of that library.
         device: where to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
-        memory_limit: bytes that may be alive at once.
+        memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
+            axis that allows it.
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
@@ -565,7 +567,8 @@ def module(
         seed: for the initial values; fresh ones from torch's generator if not given.
         device: where the parameters live.
         dtype: the element type of the parameters; that of `params`, else float32, if not given.
-        memory_limit: bytes that may be alive at once.
+        memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
+            axis that allows it.
         params: name to array of any library, to start from copies of these.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.

@@ -1,0 +1,277 @@
+"""Slicing: a part of a graph that is computed piece by piece along an axis, so that less is alive at once.
+
+A part can be cut along an axis where each position has a computation of its own: nothing in it sums over the
+axis, runs a function along it, looks it up, or speaks of its positions or its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ..graph.apply import Apply
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape import Dim
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Ref,
+    Size,
+    axes_of_index,
+    fresh,
+    option_axes,
+    references,
+    subexpressions,
+)
+from ..sizes import size_names, symbol
+from .plans import Slicing
+
+__all__ = ["Part", "cuttable"]
+
+Place = tuple[int, int]
+"""A dimension of a tensor, and an axis among those it is made of."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Equations that are computed piece by piece along an axis.
+
+    Attributes:
+        graph: the whole, with a call in their place.
+        call: that call.
+        size: the name of the size of the axis.
+        piece: that of the size of a piece.
+        operands: the dimension of each operand that is cut, if one is.
+        results: the dimension of each result that is put together.
+    """
+
+    graph: Graph
+    call: Apply
+    size: str
+    piece: str
+    operands: tuple[int | None, ...]
+    results: tuple[int, ...]
+
+    def slicing(self, length: int, size: int) -> Slicing:
+        """Pieces of so many positions, along an axis of a size."""
+        count = -(-size // length)
+        return Slicing(self.size, self.piece, length, count, self.operands, self.results)
+
+
+def cuttable(graph: Graph, wanted: frozenset[str], alone: bool) -> Iterator[Part]:
+    """The parts of a graph that can be cut, each as large as can be.
+
+    Args:
+        graph: the graph.
+        wanted: tensors of which a part must compute one, for it to be of use.
+        alone: whether blocks run by themselves, and so are no part of one.
+    """
+    seen = set[tuple[frozenset[str], str]]()
+    for name, dims in graph.named.items():
+        if name in {leaf.name for leaf in graph.leaves if leaf.kind != "input"}:
+            continue
+        for at, dim in enumerate(dims):
+            if len(dim) != 1 or not getattr(dim[0].size, "is_Symbol", False):
+                continue
+            (size,) = size_names(dim[0].size)
+            cut = _Cut(graph, size, {name: at}, alone=alone)
+            made = frozenset(each for item in cut.inside for each in item.defines)
+            if made & wanted and (made, size) not in seen:
+                seen.add((made, size))
+                part = cut.part()
+                if part is not None:
+                    yield part
+
+
+@dataclass
+class _Cut:
+    """How far equations can be cut along an axis, from a tensor on.
+
+    Attributes:
+        graph: the whole.
+        size: the name of the size of the axis.
+        cut: what comes from outside and is cut, and along which dimension.
+        along: where the axis is in the tensors made inside.
+        whole: what comes from outside and is read as a whole.
+        after: the tensors that are made of results, by equations that cannot be cut.
+        inside: the equations and calls that are cut.
+        blocks: how those calls are.
+        alone: whether blocks run by themselves, and cannot be cut here.
+    """
+
+    graph: Graph
+    size: str
+    cut: dict[str, int]
+    along: dict[str, Place] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
+    inside: list[Equation | Apply] = field(default_factory=list)
+    blocks: dict[Apply, _Cut] = field(default_factory=dict)
+    alone: bool = False
+
+    def __post_init__(self) -> None:
+        for item in self.graph.body:
+            read = set(_reads(item))
+            if not read & (self.cut.keys() | self.along.keys() | self.after):
+                continue
+            taken = self._take_call if isinstance(item, Apply) else self._take
+            if read & self.after or not taken(item):  # type: ignore[arg-type]
+                self.after.update(item.defines)
+
+    def _take_call(self, call: Apply) -> bool:
+        """Takes a call in, if all of its block can be cut."""
+        if self.alone:
+            return False
+        names = call.names()
+        places = {
+            leaf: self._place(name) for leaf, name in names.items() if name in self.cut or name in self.along
+        }
+        if None in places.values():
+            return False
+        inside = _Cut(call.graph, self.size, {leaf: at for leaf, at in places.items() if at is not None})
+        if inside.after or not inside.cut.keys() <= names.keys():  # what the block makes itself comes whole
+            return False
+        more = {names[leaf]: at for leaf, at in inside.cut.items() if leaf not in places}
+        whole = {names[leaf] for leaf in inside.whole if leaf in names}
+        ends = [inside.along.get(output) for output in call.graph.outputs]
+        if None in ends or whole & (self.cut.keys() | self.along.keys() | more.keys()):
+            return False
+        if self.whole & more.keys():
+            return False
+        self.whole |= whole
+        self.cut |= more
+        self.along.update(zip(call.results, (each for each in ends if each is not None), strict=True))
+        self.inside.append(call)
+        self.blocks[call] = inside
+        return True
+
+    def _place(self, name: str) -> int | None:
+        """The dimension along which a tensor is cut; nothing if that is more than the axis."""
+        at = self.along[name][0] if name in self.along else self.cut[name]
+        return at if len(self.graph.named[name][at]) == 1 else None
+
+    def _take(self, equation: Equation) -> bool:
+        """Takes an equation in, if each of its positions along the axis is computed alone."""
+        refs = list(references(equation.right))
+        labels = {self._label(ref) for ref in refs if ref.name in self.cut or ref.name in self.along}
+        if len(labels) != 1 or None in labels:
+            return False
+        (label,) = labels
+        assert label is not None
+        flat = axes_of_index(equation.left)
+        if flat.count(label) != 1 or any(_binds(part, label) for part in subexpressions(equation.right)):
+            return False
+        others = [ref for ref in refs if ref.name not in self.cut and ref.name not in self.along]
+        whole = {ref.name for ref in others if label not in _own(ref)}
+        more = {ref.name: self._dimension(ref, label) for ref in others if ref.name not in whole}
+        apart = all(
+            each.index.index(label) == more[each.name] for each in others if more.get(each.name) is not None
+        )
+        if None in more.values() or not apart or (self.whole | whole) & more.keys():
+            return False
+        self.whole |= whole
+        self.cut.update((name, at) for name, at in more.items() if at is not None)
+        entries = [(entry,) if isinstance(entry, str) else entry for entry in equation.left]
+        at = next(n for n, entry in enumerate(entries) if label in entry)
+        self.along[equation.name] = (at, entries[at].index(label))
+        self.inside.append(equation)
+        return True
+
+    def _label(self, ref: Ref) -> str | None:
+        """The name of the axis where a tensor is read; nothing if it is read otherwise."""
+        at, component = self.along.get(ref.name, (self.cut.get(ref.name, 0), 0))
+        entry, dim = ref.index[at], self.graph.named[ref.name][at]
+        if isinstance(entry, str) and len(dim) == 1:
+            found: str | None = entry
+        elif isinstance(entry, tuple) and len(entry) == len(dim) > 1:
+            found = entry[component]
+        else:
+            found = None
+        return found if _own(ref).count(found or "") == 1 else None
+
+    def _dimension(self, ref: Ref, label: str) -> int | None:
+        """The dimension of another tensor along which it can be cut as well."""
+        if ref.index.count(label) != 1 or _own(ref).count(label) != 1:
+            return None
+        at = ref.index.index(label)
+        return at if len(self.graph.named[ref.name][at]) == 1 else None
+
+    def part(self) -> Part | None:
+        """The graph with a call in the place of the equations; nothing if a result cannot be put together."""
+        graph, made = self.graph, {name for item in self.inside for name in item.defines}
+        read = {name for item in graph.body if not made & set(item.defines) for name in _reads(item)}
+        read |= set(graph.outputs)
+        results = tuple(name for item in self.inside for name in item.defines if name in read)
+        if any(len(graph.named[name][self.along[name][0]]) != 1 for name in results):
+            return None
+        used = dict.fromkeys(
+            name for equation in self.inside for name in _reads(equation) if name not in made
+        )
+        held = {
+            leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input" and leaf.name not in self.cut
+        }
+        operands = tuple(name for name in used if name not in held)
+        size = fresh("piece", {*graph.bound, *graph.open_sizes})
+        leaves = (
+            *(Leaf(name, "input", self._pieces(name, size)) for name in operands),
+            *(leaf for name, leaf in held.items() if name in used),
+        )
+        body = tuple(self._in_pieces(item, size) for item in self.inside)
+        call = Apply(Graph(leaves, body, results, graph.sizes), operands, results, "")
+        known = (*graph.sizes, (size, symbol(self.size)))
+        before = [
+            item for item in graph.body if not made & set(item.defines) and not self.after & set(item.defines)
+        ]
+        after = [item for item in graph.body if self.after & set(item.defines)]
+        return Part(
+            replace(graph, body=(*before, call, *after), sizes=known),
+            call,
+            self.size,
+            size,
+            tuple(self.cut.get(name) for name in operands),
+            tuple(self.along[name][0] for name in results),
+        )
+
+    def _in_pieces(self, item: Equation | Apply, size: str) -> Equation | Apply:
+        """An equation, or a call of a block whose sizes are those of a piece."""
+        if isinstance(item, Equation):
+            return item
+        inside = self.blocks[item]
+        leaves = tuple(replace(leaf, dims=inside._pieces(leaf.name, size)) for leaf in item.graph.leaves)
+        body = tuple(inside._in_pieces(each, size) for each in item.graph.body)
+        return replace(item, graph=replace(item.graph, leaves=leaves, body=body))
+
+    def _pieces(self, name: str, size: str) -> tuple[Dim, ...]:
+        """The dimensions of a piece of a tensor, or of all of one that is not cut."""
+        dims = list(self.graph.named[name])
+        if name in self.cut:
+            (axis,) = dims[self.cut[name]]
+            dims[self.cut[name]] = (replace(axis, size=symbol(size)),)
+        return tuple(dims)
+
+
+def _reads(item: Equation | Apply) -> Iterator[str]:
+    if isinstance(item, Apply):
+        yield from item.names().values()
+    else:
+        yield from (ref.name for ref in references(item.right))
+
+
+def _own(ref: Ref) -> list[str]:
+    """The axes that a tensor is read with, without those of tensors that it is looked up by."""
+    entries = ((entry,) if isinstance(entry, str) else entry for entry in ref.index)
+    return [axis for entry in entries if isinstance(entry, tuple) for axis in entry]
+
+
+def _binds(part: object, label: str) -> bool:
+    """Whether a part of an expression brings the positions along an axis together, or speaks of them."""
+    match part:
+        case Contraction(_, summed):
+            return label in summed
+        case Size(axis):
+            return axis == label
+        case Call():
+            return label in part.axes or label in option_axes(part)
+    return False
