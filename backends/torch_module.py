@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import torch
 
 from tensornet.dtypes import element_type
+from tensornet.emitting.functions import Place, Program, constant_array, define
 from tensornet.emitting.spelling import identifier
+from tensornet.emitting.tuning import check_tuning
 from tensornet.errors import DtypeError, EquationError
 from tensornet.graph.graph import Graph
 from tensornet.graph.initialise import init
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
-from tensornet.running.executable import Executable, Place, Program, constant_array, define, fitting
+from tensornet.running.executable import Executable, fitting
 
 __all__ = ["TensorModule", "make"]
 
@@ -40,9 +42,11 @@ class TensorModule(torch.nn.Module):
         memory_limit: int | None = None,
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
+        tune: str | None = None,
     ) -> None:
         super().__init__()
-        self._assemble(graph, memory_limit, whole_sizes(graph, plan_at or {}))
+        check_tuning(tune)
+        self._assemble(graph, memory_limit, whole_sizes(graph, plan_at or {}), tune)
         dtype = None if dtype is None else element_type(dtype)
         if device is not None:
             backend.check_device(str(device))
@@ -62,10 +66,12 @@ class TensorModule(torch.nn.Module):
 
     # ---- the modules of blocks
 
-    def _assemble(self, graph: Graph, memory_limit: int | None, plan_at: Mapping[str, int]) -> None:
+    def _assemble(
+        self, graph: Graph, memory_limit: int | None, plan_at: Mapping[str, int], tune: str | None
+    ) -> None:
         """Makes the modules of the blocks that the graph calls, without parameters."""
         self.graph = graph
-        self._options: dict[str, Any] = {"memory_limit": memory_limit, "plan_at": plan_at}
+        self._options: dict[str, Any] = {"memory_limit": memory_limit, "plan_at": plan_at, "tune": tune}
         self._arranged: dict[frozenset[str], _Arranged] = {}
         self._traced: _Arranged | None = None
         self._places = _Places(graph)
@@ -78,7 +84,7 @@ class TensorModule(torch.nn.Module):
                 at = {name: size for name, size in plan_at.items() if name in scopes[each].open_sizes}
                 owner, name = self._owner(each, numbered)
                 if name not in owner._modules:
-                    owner.add_module(name, _of_block(scopes[each], memory_limit, at))
+                    owner.add_module(name, _of_block(scopes[each], memory_limit, at, tune))
 
     def _standing(self) -> list[torch.nn.Module | None]:
         """The modules that stand by now where those of the graph's names were made, the module itself first."""
@@ -363,12 +369,14 @@ def _numbered(scopes: Iterable[str]) -> frozenset[str]:
     )
 
 
-def _of_block(block: Graph, memory_limit: int | None, plan_at: Mapping[str, int]) -> TensorModule:
+def _of_block(
+    block: Graph, memory_limit: int | None, plan_at: Mapping[str, int], tune: str | None
+) -> TensorModule:
     """The module of a block, to be given its parameters."""
     made = _class_of(tuple(leaf.name for leaf in block.inputs))
     module = made.__new__(made)
     torch.nn.Module.__init__(module)
-    module._assemble(block, memory_limit, plan_at)
+    module._assemble(block, memory_limit, plan_at, tune)
     return module
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.emitting import functions
 from tensornet.planning import once
 from tensornet.planning.plans import Plan
 from tensornet.running import executable
@@ -129,9 +130,9 @@ def test_constant_positions_are_looked_at(positions: list[int], backend: str) ->
 
 def test_tables_of_open_lengths_are_kept_for_the_last_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    original = executable.Program._made
+    original = functions.Program._made
     monkeypatch.setattr(
-        executable.Program,
+        functions.Program,
         "_made",
         lambda self, place, source: made.append(place.sizes) or original(self, place, source),
     )

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.documents import Part
+from tensornet.emitting.functions import Program
 from tensornet.graph.elements import holding
 from tensornet.language.encoding import read_expression, read_size, write_expression, write_size
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
@@ -35,7 +36,7 @@ from tensornet.planning.plans import Plan
 from tensornet.planning.store import Store
 from tensornet.protocol import load_backend
 from tensornet.running import executable
-from tensornet.running.executable import Executable, Program
+from tensornet.running.executable import Executable
 from tensornet.sizes import evaluate, symbol
 
 from . import reference

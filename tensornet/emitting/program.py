@@ -11,8 +11,10 @@ from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
 from ..planning.planner import schedule
 from ..planning.plans import Plan
+from ..planning.watching import watched
 from ..protocol import Backend, load_backend
 from .source import arguments_around, generate, generate_around
+from .tuning import check_tuning, tuned
 
 __all__ = ["plan", "planned", "written"]
 
@@ -28,6 +30,7 @@ def plan(
     memory_limit: int | None = None,
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
     **sizes: int,
 ) -> Plan:
     """Finds the fastest order to compute a graph on a device.
@@ -42,12 +45,14 @@ def plan(
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
+        tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
+            the one that is fastest there.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
             says so. The code works for others.
 
     Raises:
         ShapeError: a size is given that is not open.
-        BackendError: there is no such backend, it has no such device, or the plan needs more than
+        BackendError: there is no such backend, device or way of tuning, or the plan needs more than
             `memory_limit`, even piece by piece.
 
     Example:
@@ -59,9 +64,10 @@ def plan(
     chosen = load_backend(backend)
     graph = graph if outputs is None else graph.select(outputs)
     device = chosen.device() if device is None else device
-    return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare)
+    return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
 
 
+@watched()
 def planned(
     graph: Graph,
     sizes: Mapping[str, int],
@@ -73,6 +79,7 @@ def planned(
     compare: bool = False,
     around: frozenset[str] | None = None,
     closed: bool = False,
+    tune: str | None = None,
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
@@ -82,11 +89,16 @@ def planned(
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
+    check_tuning(tune)
     spelled = frozenset(backend.templates)
-    found = schedule(
-        graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled, closed
-    )
-    return written(found, backend, around)
+
+    def made(profile: DeviceProfile) -> Plan:
+        found = schedule(
+            graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled, closed
+        )
+        return written(found, backend, around)
+
+    return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
 
 
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:

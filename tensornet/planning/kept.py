@@ -48,6 +48,7 @@ class Occasion:
         around: scopes of blocks that run by themselves; nothing where none do.
         lengths: about how long the open sizes are, in powers of two.
         closed: whether what depends on open sizes is made anew at each call.
+        tune: how the plan is chosen, if not by what it is expected to take.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Occasion:
     profile: DeviceProfile
     around: frozenset[str] | None = None
     closed: bool = False
+    tune: str | None = None
 
     def recall(self) -> Plan | None:
         """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
@@ -92,6 +94,7 @@ class Occasion:
             asdict(self.profile),
             self.around if self.around is None else sorted(self.around),
             self.closed,
+            self.tune,
         ]
         parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -19,7 +19,7 @@ from .search import Choose, Order, Problem
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["counted", "unwatched", "watched"]
+__all__ = ["counted", "measuring", "unwatched", "watched"]
 
 PATIENCE = 2.0
 """Seconds after which it is shown."""
@@ -33,14 +33,20 @@ class _Watch:
 
     def __init__(self) -> None:
         self._done = self._total = 0
+        self._what = "planning", "contractions"
         self._turn, self._over = threading.Lock(), False
         self._live: Live | None = None
 
     def __rich__(self) -> str:
         """What is shown, asked for with each frame."""
+        doing, things = self._what
         if not self._total:
-            return "planning"
-        return f"planning: {min(self._done, self._total)} of {self._total} contractions"
+            return doing
+        return f"{doing}: {min(self._done, self._total)} of {self._total} {things}"
+
+    def measure(self, done: int, total: int) -> None:
+        """So many turns are over, of those in which candidates are timed."""
+        self._what, self._done, self._total = ("measuring", "turns"), done, total
 
     def expect(self, count: int) -> None:
         """So many contractions more are to be ordered."""
@@ -118,6 +124,13 @@ def counted(graph: Graph, choose: Choose) -> Choose:
         return order
 
     return choice
+
+
+def measuring(done: int, total: int) -> None:
+    """Says to whoever watches that plans are being timed, and how far that has come."""
+    watch = _watch.get()
+    if watch is not None:
+        watch.measure(done, total)
 
 
 @contextlib.contextmanager

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import linecache
 import math
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from ..dtypes import element_type, real_type
+from ..dtypes import element_type
+from ..emitting.functions import Place, Program, Tables, constant_array
 from ..emitting.program import planned, written
-from ..emitting.source import FUNCTION_NAME, TABLES_NAME, arguments_around, has_dropout
+from ..emitting.source import arguments_around, has_dropout
+from ..emitting.tuning import check_tuning
 from ..errors import BackendError, DtypeError, ShapeError
 from ..graph.elements import holding, of_dtype
 from ..graph.fitting import sizes_from_shapes
@@ -29,101 +27,13 @@ from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
 from .arguments import check_choices, check_dtypes, wrong_names
 
-__all__ = ["Executable", "Place", "Program", "Tables", "compile", "module", "to_backend"]
+__all__ = ["Executable", "compile", "module", "to_backend"]
 
 SHAPES, PLANS = 4096, 256
 """How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
 
 LENGTHS = 8
 """At how many sizes tables are kept; those asked for longest ago go."""
-
-_numbers = itertools.count(1)
-
-T = TypeVar("T")
-
-
-def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
-    """What source of our own defines under a name; tracebacks show it for as long as it lives."""
-    filename = f"<tensornet {title}>"
-    known = dict(names)
-    exec(_builtin_compile(source, filename, "exec"), known)
-    found = known[name]
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    weakref.finalize(found, linecache.cache.pop, filename, None).atexit = False
-    return found
-
-
-def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
-    """The generated function of a plan; its source shows in tracebacks and debuggers."""
-    names: dict[str, Any] = dict(backend.namespace())
-    names["functions"] = {
-        row.name: dict(row.implementations)[backend.name]
-        for row in FUNCTIONS.values()
-        if backend.name in dict(row.implementations)
-    }
-    function: Callable[..., Any] = define(found.code, f"plan {next(_numbers)}", FUNCTION_NAME, names)
-    return function
-
-
-class Place(NamedTuple):
-    """Where tables are, of which element type, and at which of the sizes that they depend on."""
-
-    device: str
-    dtype: str
-    sizes: tuple[int, ...]
-
-
-class Tables:
-    """What is done once, done: the arrays that a function is handed besides what a call gives it."""
-
-    def __init__(self, arrays: tuple[Any, ...]) -> None:
-        self.arrays = arrays
-
-
-def apart(make: Callable[[], T]) -> T:
-    """What is made in a thread of its own, where nothing is on of what is on here, such as autocast, inference
-    mode, a transform or a trace; so it serves wherever it is asked for next."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(make).result()
-
-
-NO_TABLES = Tables(())
-
-
-class Program:
-    """A plan with its function, and the tables that all who run it have in common.
-
-    Attributes:
-        plan: the plan.
-        function: the function of inputs, parameters, constants and tables.
-    """
-
-    def __init__(self, plan: Plan, backend: Backend) -> None:
-        self.plan, self.function, self._backend = plan, function_of(plan, backend), backend
-        self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
-
-    def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
-        """The tables of a place; made where nobody has them yet.
-
-        Args:
-            place: where.
-            source: gives the array of a constant.
-        """
-        if not self.plan.tables:
-            return NO_TABLES
-        found = self._common.get(place)
-        if found is None:
-            found = apart(lambda: self._made(place, source))
-            if not self.plan.sources:
-                self._common[place] = found
-        return found
-
-    def _made(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
-        like = self._backend.asarray([], place.dtype, place.device)
-        sources = [source(leaf) for leaf in self.plan.sources]
-        made = self.function.__globals__[TABLES_NAME](like, *sources, *place.sizes)
-        self._backend.synchronize(place.device)
-        return Tables(made)
 
 
 class _Ready(NamedTuple):
@@ -172,6 +82,7 @@ def _made(wanted: _Wanted) -> Program:
             occasion.memory_limit,
             around=occasion.around,
             closed=occasion.closed,
+            tune=occasion.tune,
         )
         occasion.keep(found)
     return Program(found, backend)
@@ -209,7 +120,10 @@ class Executable:
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
         around: frozenset[str] | None = None,
+        tune: str | None = None,
     ) -> None:
+        check_tuning(tune)
+        self._tune = tune
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self.scopes: tuple[str, ...] = ()
@@ -244,6 +158,7 @@ class Executable:
             "params": self._params,
             "plan_at": self._plan_at,
             "around": self._around,
+            "tune": self._tune,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -348,7 +263,7 @@ class Executable:
             graph, profile = holding(self.graph, seen), profile_of(self.backend, device, dtype)
             limit, around = self._memory_limit, self._around
             occasion = Occasion(
-                graph, self.backend.name, device, dtype, limit, lengths, profile, around, closed
+                graph, self.backend.name, device, dtype, limit, lengths, profile, around, closed, self._tune
             )
             functions = tuple(_registered(self.backend.name))
             wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
@@ -483,17 +398,6 @@ def fitting(
     return arrays
 
 
-def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:
-    """The value of a constant; floating ones in float32, or in float64 where the working type is."""
-    assert leaf.value is not None
-    array = leaf.value.array()
-    wide = "float64" if real_type(dtype) == "float64" else "float32"
-    return backend.asarray(array.copy(), wide if array.dtype.kind == "f" else None, device)
-
-
-_builtin_compile = compile  # the name is taken below
-
-
 def compile(
     graph: Graph,
     /,
@@ -504,6 +408,7 @@ def compile(
     memory_limit: int | None = None,
     params: Mapping[str, Any] | None = None,
     outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
     **sizes: int,
 ) -> Executable:
     """Makes a function of a graph, called as `f(parameters, *inputs)`.
@@ -520,6 +425,8 @@ def compile(
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
+        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
+            the fastest; it is kept where plans are.
         **sizes: values for open sizes, and no others are taken then; one left out is read from the
             arrays at each call.
 
@@ -538,7 +445,9 @@ def compile(
     chosen.namespace()
     graph = _asked_for(graph, outputs, sizes)
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
-    return Executable(graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit, params=held)
+    return Executable(
+        graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit, params=held, tune=tune
+    )
 
 
 def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
@@ -558,6 +467,7 @@ def module(
     params: Mapping[str, Any] | None = None,
     outputs: str | Sequence[str] | None = None,
     plan_at: Mapping[str, int] | None = None,
+    tune: str | None = None,
     **sizes: int,
 ) -> Any:
     """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
@@ -574,6 +484,8 @@ def module(
             as a tuple.
         plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
             anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
+        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
+            the fastest; it is kept where plans are.
         **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
 
     Raises:
@@ -598,6 +510,7 @@ def module(
         memory_limit=memory_limit,
         params=params,
         plan_at=plan_at,
+        tune=tune,
     )
 
 

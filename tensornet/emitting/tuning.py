@@ -1,0 +1,137 @@
+"""Measured tuning: of the plans for devices a little unlike this one, the plan that is fastest on this one.
+
+What the time model has wrong of a device is its constants, so a plan that is fastest where one of them is
+another is a candidate. All are timed on random data, at the sizes that are planned for.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BackendError
+from ..graph.elements import of_leaves
+from ..operations.functions import Element
+from ..planning.device import DeviceProfile
+from ..planning.plans import CallStep, Plan
+from ..planning.watching import measuring
+from ..protocol import Backend
+from ..sizes import evaluate
+from .functions import Place, Program, apart, constant_array
+
+__all__ = ["check_tuning", "tuned"]
+
+VARIED = {
+    "flops": (0.4, 2.5),
+    "bandwidth": (0.4, 2.5),
+    "launch": (5.0,),
+    "batch": (0.1, 10.0),
+    "scattered": (0.2, 5.0),
+}
+"""Constants of the device, and by which factors each of them may be another."""
+
+MOST = 6
+"""So many candidates are timed."""
+
+ROUNDS, TURN = 5, 5e-3
+"""How often each has its turn, and for how many seconds at least."""
+
+HOPELESS = 1.5
+"""A candidate that took so many times the least in its first turn has no other."""
+
+
+def check_tuning(tune: str | None) -> None:
+    """Refuses a way of tuning that there is not."""
+    if tune not in (None, "measure"):
+        raise BackendError(f"there is no way of tuning {tune!r}", fix="use tune='measure', or leave it out")
+
+
+def tuned(
+    make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, backend: Backend, alone: bool = False
+) -> Plan:
+    """The fastest of the candidates, as it is measured.
+
+    Args:
+        make: gives the plan for a device, with its code.
+        profile: the device.
+        backend: the library.
+        alone: whether blocks that the plan calls run by themselves, and are not at hand; then it is the first.
+    """
+    first = make(profile)
+    if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
+        return first
+    candidates = [first, *_others(make, profile, first)]
+    here = contextvars.copy_context()  # of whoever watches
+    return first if len(candidates) == 1 else apart(lambda: here.run(_fastest, candidates, backend))
+
+
+def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first: Plan) -> Iterator[Plan]:
+    """Plans whose code differs from that of the one that is expected to be fastest, and from one another's."""
+    known = {first.code}
+    for name, factors in VARIED.items():
+        for factor in factors:
+            if len(known) == MOST:
+                return
+            try:
+                other = make(replace(profile, **{name: factor * getattr(profile, name)}))
+            except BackendError:  # it needs more memory than it may
+                continue
+            if other.code not in known:
+                known.add(other.code)
+                yield other
+
+
+def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
+    """The candidate of least time, in the median of turns that they take one after another."""
+    calls = [_call_of(plan, backend) for plan in candidates]
+    times: list[list[float]] = [[] for _ in candidates]
+    waiting = list(range(len(candidates)))
+    for number in range(ROUNDS):
+        for at in waiting:
+            measuring(number * len(candidates) + at, ROUNDS * len(candidates))
+            times[at].append(_seconds(calls[at], candidates[at].device, backend))
+        least = min(min(each) for each in times if each)
+        waiting = [at for at in waiting if times[at][0] <= HOPELESS * least]
+    return candidates[min(waiting, key=lambda at: statistics.median(times[at]))]
+
+
+def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
+    """Seconds that a call takes, in the mean of a turn."""
+    backend.synchronize(device)
+    start, count = time.perf_counter(), 0
+    while True:
+        call()
+        count += 1
+        if time.perf_counter() - start >= TURN:
+            backend.synchronize(device)
+            return (time.perf_counter() - start) / count
+
+
+def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
+    """The function of a plan, called on random numbers, and on positions that are all 0."""
+    import numpy
+
+    sizes, elements = dict(plan.sizes), of_leaves(plan.graph)
+    known, draw = {**plan.graph.bound, **sizes}, numpy.random.default_rng(0)
+    program = Program(plan, backend)
+    place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
+    given: list[Any] = []
+    for leaf in (*plan.graph.inputs, *plan.graph.parameters):
+        shape = tuple(int(evaluate(size, known)) for size in leaf.shape)
+        if elements[leaf.name] is Element.NUMBER:
+            given.append(backend.asarray(draw.standard_normal(shape), plan.dtype, plan.device))
+        else:
+            kind = "bool" if elements[leaf.name] is Element.TRUTH else "int64"
+            given.append(backend.asarray(numpy.zeros(shape, kind), None, plan.device))
+
+    def source(leaf: Any) -> Any:
+        return constant_array(leaf, backend, plan.dtype, plan.device)
+
+    given += map(source, plan.constants)
+    given += program.tables(place, source).arrays
+    program.function(*given)  # what is done at a first call is not timed
+    return lambda: program.function(*given)
