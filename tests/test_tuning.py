@@ -95,5 +95,7 @@ def test_blocks_of_a_module_are_tuned_each_by_itself(clock: list[Plan]) -> None:
 
 def test_another_way_of_tuning_is_refused() -> None:
     for call in (tn.plan, tn.compile, tn.module):
-        with pytest.raises(tn.BackendError, match="there is no way of tuning 'guess'\nfix: use tune='measure'"):
+        with pytest.raises(
+            tn.BackendError, match="there is no way of tuning 'guess'\nfix: use tune='measure'"
+        ):
             call(TCL, tune="guess")

@@ -141,8 +141,8 @@ class Search:
         """The forms that nothing beats: not the fastest and a copy, and the quickest `FORMS` of them."""
         least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        near = [each for each in ranked if each[1][0] <= least + self.pricing.copied(layout, each[0])]
-        return dict(near[:FORMS])
+        near = (each for each in ranked if each[1][0] <= least + self.pricing.copied(layout, each[0]))
+        return dict(itertools.islice(near, FORMS))
 
     def along(self, tree: Tree, breadth: int = 2) -> tuple[float, Order]:
         """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
