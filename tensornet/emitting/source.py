@@ -11,7 +11,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import BackendError, ShapeError
@@ -131,7 +131,7 @@ class _Line:
         (name,) = former.names
         places = list(re.finditer(rf"(?<![\w.]){name}(?!\w)", self.text))
         inner = former.text if _is_closed(former.text) else f"({former.text})"
-        if len(places) != 1 or name not in self.frees or former.frees:
+        if len(places) != 1 or former.frees:
             return None
         text = f"{self.text[: places[0].start()]}{inner}{self.text[places[0].end() :]}"
         if len(text) > LONGEST:
@@ -178,7 +178,7 @@ class _Writer(Speller):
 
     def _lines(self) -> list[_Line]:
         """A line for each step; one that only the next step reads, and once, goes into that."""
-        lines: list[_Line] = []
+        lines, taken = list[_Line](), set[str]()
         reads = Counter(name for step in self.steps for name in step.reads)
         reads.update(self.read_last())
         last = len(self.steps) - 1
@@ -194,9 +194,11 @@ class _Writer(Speller):
                 joined = line.taking(lines[-1])
                 if joined is not None:
                     line = joined
-                    lines.pop()
+                    taken.update(lines.pop().names)
             lines.append(line)
-        return lines
+        return [
+            replace(line, frees=tuple(each for each in line.frees if each not in taken)) for line in lines
+        ]
 
     @property
     def steps(self) -> tuple[Step | CallStep, ...]:

@@ -17,7 +17,7 @@ from ..sizes import evaluate, product
 from .arrangement import Arrangement, view_order
 from .plans import CallStep, Step
 
-__all__ = ["bytes_of", "is_view", "memory_in_use", "temporary_bytes", "with_frees"]
+__all__ = ["bytes_of", "is_view", "memory_in_use", "temporary_bytes", "with_fewer_frees", "with_frees"]
 
 
 def bytes_of(element: Element, itemsize: int) -> int:
@@ -132,11 +132,11 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
 
 
 def is_view(step: Step) -> bool:
-    """Whether a step is no more than another look at what it reads."""
-    right, groups = step.equation.right, tuple((e,) if isinstance(e, str) else e for e in step.equation.left)
+    """Whether a step is no more than another look at what it reads; what lies in another order is copied."""
+    right = step.equation.right
     if not isinstance(right, Ref) or any(isinstance(entry, int | Ref) for entry in right.index):
         return False
-    return view_order(axes_of_index(right.index), groups) is not None
+    return axes_of_index(right.index) == axes_of_index(step.equation.left)
 
 
 # ---------------------------------------------------------------------------- together
@@ -153,6 +153,35 @@ def memory_in_use(
         values: every size that has a name.
         itemsize: bytes of a number.
     """
+    return [used for used, _ in _in_use(leaves, steps, values, itemsize)]
+
+
+def with_fewer_frees(
+    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> tuple[Step | CallStep, ...]:
+    """The steps, of which those alone free tensors without whose frees a later one took more than the most now.
+
+    What is left is freed when all is done.
+
+    Args:
+        leaves, steps, values, itemsize: as for `memory_in_use`.
+    """
+    (_, *rest) = _in_use(leaves, steps, values, itemsize)
+    most = max((used for used, _ in rest), default=0)
+    frees: list[tuple[str, ...]] = [() for _ in steps]
+    waiting, held, last = list[str](), 0, 0
+    for number, (used, freed) in enumerate(rest):
+        if waiting and used + held > most:
+            frees[last], waiting, held = tuple(sorted(waiting)), [], 0
+        if steps[number].frees:
+            waiting, held, last = [*waiting, *steps[number].frees], held + freed, number
+    return tuple(replace(step, frees=names) for step, names in zip(steps, frees, strict=True))
+
+
+def _in_use(
+    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> Iterator[tuple[int, int]]:
+    """Bytes in use before the first step and at each, with those that are freed after it."""
 
     @functools.cache
     def bytes_at(sizes: tuple[Any, ...], element: Element) -> int:
@@ -162,7 +191,8 @@ def memory_in_use(
         return bytes_at(leaf.shape, of_leaf(leaf))
 
     alive = sum(map(given, leaves))
-    found, held = [alive], dict[str, int]()
+    yield alive, 0
+    held = dict[str, int]()
     base, looks = dict[str, str](), Counter[str]()
     for step in steps:
         beside = 0
@@ -184,8 +214,9 @@ def memory_in_use(
             beside = temporary_bytes(step, values, itemsize)
         looks.update(base.get(name, name) for name in step.defines)
         alive += sum(held[name] for name in step.defines)
-        found.append(alive + beside)
+        freed = 0
         for name in (base.get(each, each) for each in step.frees):
             looks[name] -= 1
-            alive -= held.get(name, 0) if not looks[name] else 0
-    return found
+            freed += held.get(name, 0) if not looks[name] else 0
+        yield alive + beside, freed
+        alive -= freed

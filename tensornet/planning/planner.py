@@ -12,6 +12,7 @@ from ..errors import BackendError, ShapeError
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..graph.rewriting.averaging import average_first
 from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
@@ -27,7 +28,7 @@ from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower
-from .memory import memory_in_use
+from .memory import memory_in_use, with_fewer_frees
 from .once import Divided, divided
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
@@ -89,7 +90,7 @@ def schedule(
         device,
         dtype,
         at,
-        laid.parts.steps,
+        with_fewer_frees(*_run(laid.graph, laid.parts, laid.values, target)),
         laid.results,
         laid.peak,
         assumed,
@@ -174,7 +175,7 @@ def _laid_out(
         for step in _in_sizes_of(original, graph, steps)
     )
     parts = divided(graph, steps, results, values, target, alone=alone)
-    used = _memory_in_use(graph, parts, values, target)
+    used = memory_in_use(*_run(graph, parts, values, target))
     return _Laid(original, graph, values, target, alone, cuts, steps, results, parts, used)
 
 
@@ -242,12 +243,14 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def _memory_in_use(graph: Graph, parts: Divided, values: Mapping[str, int], target: Target) -> list[int]:
-    """Bytes alive before the first of the steps that are done at each call, and at each."""
+def _run(
+    graph: Graph, parts: Divided, values: Mapping[str, int], target: Target
+) -> tuple[tuple[Leaf, ...], tuple[Step | CallStep, ...], dict[str, Any], int]:
+    """What is given to the steps that are done at each call, these, the sizes, and the bytes of a number."""
     read = {name for step in parts.steps for name in step.reads}
     leaves = (leaf for leaf in graph.leaves if leaf.kind != "constant" or leaf.name in read)
     tables = (table.leaf for table in parts.tables)
-    return memory_in_use((*leaves, *tables), parts.steps, {**graph.bound, **values}, target.itemsize)
+    return (*leaves, *tables), parts.steps, {**graph.bound, **values}, target.itemsize
 
 
 def _lowered(
@@ -282,16 +285,16 @@ def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way
     steps, results = _lowered(whole, values, target, way, inside=True)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)
-    peak = max(_memory_in_use(whole, parts, values, target))
+    run = _run(whole, parts, values, target)
     return Plan(
         block,
         target.backend,
         target.device,
         target.dtype,
         at,
-        parts.steps,
+        with_fewer_frees(*run),
         results,
-        peak,
+        max(memory_in_use(*run)),
         once=parts.once,
         tables=parts.tables,
     )
@@ -334,7 +337,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
             sum(step.flops for step in parts.steps),
             sum(step.bytes for step in parts.steps),
             sum(step.seconds for step in parts.steps),
-            max(_memory_in_use(graph, parts, values, target)),
+            max(memory_in_use(*_run(graph, parts, values, target))),
         )
 
 
