@@ -186,7 +186,7 @@ def _within(limit: int, laid: _Laid) -> _Laid:
         BackendError: that cannot be.
     """
     found = laid
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if laid.used[0] <= limit else 0):  # what is given is alive in any case
         least = found
         for part in _largest_first(found)[:TRIED]:
             trial = _in_pieces(found, part, limit)
