@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -227,10 +227,6 @@ class Executable:
         if self.takes_training:
             return ready.program.function(*arrays, *ready.constants, *tables.arrays, training=training)
         return ready.program.function(*arrays, *ready.constants, *tables.arrays)
-
-    def function(self, arrays: list[Any]) -> Callable[..., Any]:
-        """The generated function for arrays of this kind, checked when the kind is new."""
-        return self.ready(arrays).program.function
 
     def ready(self, arrays: list[Any]) -> _Ready:
         """What runs arrays of this kind: the program, and the constants and tables on their device."""
