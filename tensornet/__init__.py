@@ -18,7 +18,7 @@ from .graph.composition import Tensor, model
 from .graph.formula import parameter_count, parameter_formula, parameter_table
 from .graph.graph import Graph
 from .graph.layers import layer
-from .operations.registering import register
+from .language.registering import register
 
 if TYPE_CHECKING:
     from . import models

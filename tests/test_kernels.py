@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -253,3 +254,109 @@ def test_a_kernel_that_computes_no_equation_is_refused(text: Any) -> None:
         with pytest.raises(tn.EquationError, match="computes"):
             tn.register("wrong", computes=text, torch=torch.sin)
     assert "wrong" not in FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y[b] = x[b]\nz[b] = y[b]", "not one equation"),
+        ("y[b,o] = foo(x[b,i]) * w[o,i]", "'foo' is not a function"),
+        ("y[b,i] = tanh(x[b,i])", "nothing tells them apart"),
+        ("y[c] = E[0,c] * w[c]", "axes alone, each once"),
+        ("y[b,c] = E[t[b],c]", "axes alone, each once"),
+        ("y[b,o] = x[b,(h,d)] * w[o,h]", "axes alone, each once"),
+        ("y[b,o] = s * t * x[b,i] * w[o,i]", "holds one number"),
+        ("y[b,o] = x[b,i] * w[o,i] / s", "holds one number"),
+        ("y[b,o] = x[b,i] * w[o,i] + s + t", "two numbers of a sum"),
+        ("y[b,o] = x[b,i] * w[o,i] + i", "the size of 'i'"),
+        ("y[b,o] = dropout(x[b,i] * w[o,i], rate)", "something else each time"),
+        ("y[b,o] = roll(x[b,i], i=1) * w[o,i]", "is of one axis"),
+    ],
+)
+def test_a_kernel_that_cannot_be_looked_for_is_refused_at_once(text: str, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.register("wrong", computes=text, torch=torch.sin)
+    assert "wrong" not in FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("computes", "text", "inputs", "runs"),
+    [
+        ("y[b,o] = 2 * x[b,i] * w[o,i]", "y[b,o] = x[b,i] * 2 * w[o,i]", "x[b,i] w[o,i]", True),
+        ("y[b,o] = 2 * x[b,i] * w[o,i]", "y[b,o] = 3 * x[b,i] * w[o,i]", "x[b,i] w[o,i]", False),
+        ("y[b,o] = x[b,i] * w[o,i] + e", "y[b,o] = 1 + x[b,i] * w[o,i] + 2", "x[b,i] w[o,i]", True),
+        ("y[b,o] = x[b,i] * w[o,i] + e", "y[b,o] = x[b,i] * w[o,i] + i", "x[b,i] w[o,i]", False),
+        ("y[b,o] = exp(e * x[b,i]) * sin(e * w[o,i])",
+         "y[b,o] = exp(x[b,i] / 2) * sin(w[o,i] / 2)", "x[b,i] w[o,i]", True),
+        ("y[b,o] = exp(e * x[b,i]) * sin(e * w[o,i])",
+         "y[b,o] = exp(x[b,i] / 2) * sin(w[o,i] / 3)", "x[b,i] w[o,i]", False),
+        ("y[b,i] = tanh(x[b,i] + u[i]) + sin(u[i])",
+         "y[b,i] = sin(u[i]) + tanh(u[i] + x[b,i])", "x[b,i] u[i]", True),
+        ("y[b,o] = x[b,i] * w[o,i] * sin(g[b,o])",
+         "y[b,o] = x[b,i] * w[o,i] * sin(g[b])", "x[b,i] w[o,i] g[b]", False),
+        ("y[b,o] = x[b,i] * w[o,i] * sin(g[b,o])",
+         "y[b,o] = x[b,i] * w[o,i] * sin(g[b,o,i])", "x[b,i] w[o,i] g[b,o,i]", False),
+    ],
+)  # fmt: skip
+def test_a_kernel_runs_where_a_program_says_just_what_it_computes(
+    computes: str, text: str, inputs: str, runs: bool
+) -> None:
+    """What it gives here is told from what the program says, and so is that it does not run at all."""
+    called: list[Any] = []
+
+    def kernel(*tensors: Any, **numbers: float) -> Any:
+        called.append(numbers)
+        wanted = tn.layer(computes.replace("+ e", "+ 3").replace("e *", "0.5 *"), inputs=inputs)
+        given = {leaf.name: each.numpy() for leaf, each in zip(wanted.inputs, tensors, strict=True)}
+        return torch.as_tensor(reference.run(wanted, given, {"b": 3, "i": 5, "o": 4})["y"])
+
+    graph = tn.layer(text, inputs=inputs)
+    shape = {"b": 3, "i": 5, "o": 4}
+    draw = np.random.default_rng(0)
+    given = {leaf.name: draw.normal(size=[shape[str(size)] for size in leaf.shape]) for leaf in graph.leaves}
+    tn.register("wanted", computes=computes, torch=kernel)
+    try:
+        found = tn.compile(graph, backend="torch")({}, *map(torch.tensor, given.values()))
+    finally:
+        del FUNCTIONS["wanted"]
+    assert bool(called) == runs
+    np.testing.assert_allclose(found.numpy(), reference.run(graph, given, shape)["y"], rtol=1e-12)
+
+
+def test_integers_stay_exact() -> None:
+    graph = tn.layer("y[b,i,f] = softmax[j](q[b,i,d] * k[b,j,d] / 256) * v[b,j,f]", inputs="q k v")
+    q, k = (torch.randint(-400, 400, (2, 64, 16)) for _ in range(2))
+    v = torch.randn(2, 64, 8).bfloat16()
+    found = tn.compile(graph, backend="torch")({}, q, k, v)
+    given = {"q": q.numpy(), "k": k.numpy(), "v": v.double().numpy()}
+    expected = reference.run(graph, given, {"b": 2, "i": 64, "j": 64, "d": 16, "f": 8})["y"]
+    np.testing.assert_allclose(found.double().numpy(), expected, rtol=0.02, atol=0.02)
+
+
+def test_what_is_added_to_scores_has_their_axes_alone() -> None:
+    """A weight of its own for each channel of the value is no attention."""
+    graph = tn.layer(
+        "s[b,i,j] = q[b,i,d] * k[b,j,d]\ny[b,i,f] = softmax[j](s + m[j,f]) * v[b,j,f]",
+        inputs="q[b,i,d] k[b,j,d] v[b,j,f] m[j,f]",
+    )
+    sizes = {"b": 2, "i": 64, "j": 64, "d": 16, "f": 16}
+    draw = np.random.default_rng(0)
+    given = {leaf.name: draw.normal(size=[sizes[str(size)] for size in leaf.shape]) for leaf in graph.leaves}
+    found = tn.compile(graph, backend="torch")({}, *map(torch.tensor, given.values()))
+    np.testing.assert_allclose(found.numpy(), reference.run(graph, given, sizes)["y"], atol=1e-12)
+
+
+def test_long_products_are_looked_at_in_good_time() -> None:
+    """Of 14 factors there are 16,384 ways to be a query and a key."""
+    chain = " * ".join(f"a{n}[z{n},z{n + 1}]" for n in range(14))
+    inputs = " ".join([*(f"a{n}[z{n},z{n + 1}]" for n in range(14)), "v[z14,f]"])
+    graph = tn.layer(f"s[z0,z14] = {chain}\ny[z0,f] = softmax[z14](s) * v[z14,f]", inputs=inputs)
+    start = time.perf_counter()
+    plan = tn.plan(graph, backend="torch", compare=False)
+    assert time.perf_counter() - start < 20
+    assert KERNEL in plan.code
+
+
+def test_no_equation_calls_a_kernel() -> None:
+    with pytest.raises(tn.EquationError, match=f"'{KERNEL}' is a kernel"):
+        tn.layer(f"y[b] = {KERNEL}[i](q[b,i], k[b,i], v[b,i])", inputs="q k v")

@@ -31,10 +31,10 @@ from ..language.expression import (
     references,
     show,
 )
+from ..language.patterns import pattern_of
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.arrangement import Arrangement, flatten, view_order
 from ..planning.blocks import with_functions
-from ..planning.covering import pattern_of
 from ..planning.plans import CallStep, Plan, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol

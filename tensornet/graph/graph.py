@@ -30,7 +30,7 @@ from ..language.expression import (
     subexpressions,
 )
 from ..operations.functions import FUNCTIONS, RESERVED
-from ..operations.registering import pack, unpack
+from ..operations.packing import pack, unpack
 from ..sizes import LARGEST, as_size, evaluate, show_size, size_names
 from .apply import Apply, called_last, names_of_blocks
 from .elaboration import rebuild

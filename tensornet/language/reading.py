@@ -513,7 +513,10 @@ class _Reader:
             raise self.no_method(node.func, name.rpartition(DOT)[2])
         if name == "sum":
             return self.sum(node, axes)
-        if name not in FUNCTIONS or FUNCTIONS[name].means:
+        if name in FUNCTIONS and FUNCTIONS[name].means:
+            fix = "write what it computes: the planner puts it there"
+            raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
+        if name not in FUNCTIONS:
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
         if FUNCTIONS[name].of_axis_alone:

@@ -3,5 +3,5 @@
 In: nothing. Out: the table that all other rooms ask.
 
 `record` says what a record holds, `services` what its rules may ask of the rooms above; the rows are in
-`pointwise`, `axes`, `reductions` and `structure`, the table is `functions`, and `registering` adds to it.
+`pointwise`, `axes`, `reductions`, `structure` and `kernels`, the table is `functions`; `packing` takes rows to another process.
 """

@@ -34,20 +34,25 @@ def _meanings() -> Iterator[Meaning]:
     score = "scale * q[b,i,d] * k[b,j,d]"
     of_scores = (
         Meaning(score, ("q", "k", "v")),
-        Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask")),
-        Meaning(f"where(index(i) >= index(j), {score}, hidden)", ("q", "k", "v"), (("causal", 1),), _hidden),
+        Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
+        Meaning(
+            f"where(index(i) >= index(j), {score}, hidden)",
+            ("q", "k", "v"),
+            options=(("causal", 1),),
+            holds=_hidden,
+        ),
         # a query that sees nothing weighs all alike whatever it is, and gets no gradient
         Meaning(
             f"where(see[b,i,j], {score}, hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
-            (),
-            _hidden,
+            ("see",),
+            holds=_hidden,
         ),
         Meaning(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
-            (),
-            _hidden,
+            ("see", "mask"),
+            holds=_hidden,
         ),
     )
     for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):

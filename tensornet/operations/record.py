@@ -59,12 +59,14 @@ class Meaning:
         text: the equation. Its tensors stand for any part of a program, names without axes for numbers, and
             each axis for all axes that occur in the same tensors.
         operands: what the kernel takes, of those names; the tensors in the order of the text if nothing is said.
+        partial: the tensors that may lack some of their axes.
         options: the options that it is called with.
         holds: whether the numbers are such that the kernel computes the same.
     """
 
     text: str
     operands: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
     options: tuple[tuple[str, float], ...] = ()
     holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
 

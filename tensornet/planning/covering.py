@@ -1,23 +1,21 @@
 """Covering equations with kernels: regions that one operation of the backend computes become a call of it.
 
-A kernel says in the equation language what it computes. Its tensors stand for any part of a program, and
-each of its axes for all axes that occur in the same tensors: one for `b` may be a batch, or a batch, windows
-and heads, or nothing.
+A kernel says in the equation language what it computes, as a pattern that many programs fit.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ..errors import EquationError
+from ..graph.elements import of_expression
 from ..graph.graph import Graph
 from ..graph.rewriting.draft import Draft
 from ..graph.shape import Scope, size_expression
-from ..language.equation import Equation, einstein
+from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
@@ -42,14 +40,17 @@ from ..language.expression import (
     sum_of,
     transform,
 )
-from ..language.reading import parse_block
+from ..language.patterns import Pattern, groups_of, pattern_of
 from ..operations.functions import Function
 from ..operations.record import Meaning
 from ..sizes import evaluate, product
 
-__all__ = ["cover", "groups_of", "pattern_of"]
+__all__ = ["cover"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
+
+MOST = 256
+"""So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
 
 
 def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
@@ -88,7 +89,7 @@ def _covers(
     search = _Search(draft, equation, values)
     present = search.functions(equation.right)
     parts = (part for part in subexpressions(equation.right) if isinstance(part, Contraction | Call))
-    heads = [part for part in parts if not is_scalar(part)]
+    heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
     for kernel in kernels:
         for meaning in kernel.means:
             pattern = pattern_of(meaning)
@@ -119,105 +120,6 @@ def _put(expression: Expression, head: Expression, instead: Expression) -> Expre
     return transform(expression, lambda part: _put(part, head, instead))
 
 
-# ---------------------------------------------------------------------------- patterns
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What a kernel computes, read.
-
-    Attributes:
-        expression: the right side of its equation.
-        operands: what the kernel takes.
-        holders: the tensors that hold each axis, of those that are multiplied.
-        left: the axes of the result.
-        inner: the axes that the result has not.
-        loose: the tensors that are not multiplied; they may lack axes.
-    """
-
-    expression: Expression
-    operands: tuple[Expression, ...]
-    holders: Mapping[str, frozenset[str]]
-    left: tuple[str, ...]
-    inner: tuple[str, ...]
-    loose: frozenset[str]
-
-    @functools.cached_property
-    def keeps_numbers(self) -> bool:
-        """Whether numbers of the outermost product stand beside it, for it has none itself."""
-        factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
-        return not any(isinstance(each, Ref) and not each.index for each in factors)
-
-    @functools.cached_property
-    def functions(self) -> frozenset[str]:
-        """The functions that occur in it."""
-        return frozenset(part.function for part in subexpressions(self.expression) if isinstance(part, Call))
-
-    @property
-    def tensors(self) -> tuple[Ref, ...]:
-        """The tensors that a kernel takes as they are."""
-        return tuple(each for each in self.operands if isinstance(each, Ref))
-
-    def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
-        """The axes of a program for each of its own, of what its operands stand for, in order."""
-        found = groups_of(self, {ref.name: each for ref, each in zip(self.tensors, axes, strict=True)})
-        assert found is not None
-        return found
-
-
-@functools.lru_cache(maxsize=256)
-def pattern_of(meaning: Meaning) -> Pattern:
-    equation = next(iter(parse_block(meaning.text)))
-    assert isinstance(equation, Equation)
-    right = einstein(equation).right
-    tensors = [ref for ref in references(right) if ref.index]
-    multiplied = {
-        factor.name
-        for part in subexpressions(right)
-        if isinstance(part, Contraction)
-        for factor in part.factors
-        if isinstance(factor, Ref)
-    }
-    strict = [ref for ref in tensors if ref.name in multiplied]
-    holders = {
-        axis: frozenset(ref.name for ref in strict if axis in ref.index)
-        for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
-    }
-    read = tuple(map(_expression, meaning.operands)) or tuple(dict.fromkeys(tensors))
-    left = axes_of_index(equation.left)
-    inner = tuple(axis for axis in holders if axis not in left)
-    if len(set(holders.values())) < len(holders):
-        raise EquationError(
-            f"two axes of '{meaning.text}' occur in the same tensors, so that nothing tells them apart",
-            fix="write one for both: each axis stands for any number of them",
-        )
-    return Pattern(right, read, holders, left, inner, frozenset(ref.name for ref in tensors) - multiplied)
-
-
-def _expression(text: str) -> Expression:
-    (equation,) = parse_block(f"y = {text}")
-    assert isinstance(equation, Equation)
-    return equation.right
-
-
-def groups_of(pattern: Pattern, axes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]] | None:
-    """The axes of a program that stand for each axis of a pattern; nothing if one fits none of them.
-
-    Args:
-        pattern: the pattern.
-        axes: those of what each of its tensors stands for.
-    """
-    groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
-    of = {holders: axis for axis, holders in pattern.holders.items()}
-    strict = [name for name in axes if name not in pattern.loose]
-    for axis in dict.fromkeys(axis for name in strict for axis in axes[name]):
-        of_axis = of.get(frozenset(name for name in strict if axis in axes[name]))
-        if of_axis is None:
-            return None
-        groups[of_axis] = (*groups[of_axis], axis)
-    return groups
-
-
 # ---------------------------------------------------------------------------- search
 
 
@@ -246,7 +148,7 @@ class _Found:
     @property
     def numbers(self) -> dict[str, int | float | complex | None]:
         """The values of the numbers; nothing for one that speaks of an open size."""
-        return {name: scalar_value(each) for name, each in self.bound.items() if is_scalar(each)}
+        return {name: _value(each) for name, each in self.bound.items() if is_scalar(each)}
 
     def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
         return replace(self, runs=(*self.runs, (pattern, axes)))
@@ -280,18 +182,19 @@ class _Search:
             ways = self._product(written, head, start, outermost=True)
         else:
             ways = self._match(written, head, start)
-        return (found for found in ways if self._groups(found) is not None)
+        return (found for found in ways if self._groups(found) is not None and not self._is_exact(found))
 
     # ---- the pattern, part by part
 
     def _match(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
         match pattern:
             case Ref(name, index):
-                bound = found.binding(name, part) if is_scalar(part) is not bool(index) else None
+                fits = not is_scalar(part) if index else _value(part) is not None
+                bound = found.binding(name, part) if fits else None
                 yield from () if bound is None else (bound,)
                 return
             case _ if is_scalar(pattern):
-                if is_scalar(part) and scalar_value(part) == scalar_value(pattern):
+                if _value(part) == _value(pattern):
                     yield found
                 return
         part, found = self._look(part, found)
@@ -318,17 +221,23 @@ class _Search:
             yield from self._all(pairs[1:], each)
 
     def _sum(self, pattern: Call, part: Call, found: _Found) -> Iterator[_Found]:
-        """Terms in any order; a tensor of the pattern takes all that the others leave."""
+        """Terms in any order; a tensor of the pattern may be the sum of several, and a number of all numbers."""
+        named = [term for term in pattern.arguments if isinstance(term, Ref)]
         whole = [term for term in pattern.arguments if not isinstance(term, Ref)]
-        rest = [term for term in pattern.arguments if isinstance(term, Ref)]
-        for chosen in itertools.permutations(range(len(part.arguments)), len(whole)):
-            left = [term for n, term in enumerate(part.arguments) if n not in chosen]
-            if len(rest) > 1 or bool(rest) is not bool(left):
-                continue
-            pairs: list[tuple[Expression, Expression]] = []
-            pairs += zip(whole, (part.arguments[n] for n in chosen), strict=True)
-            pairs += [(term, sum_of(left)) for term in rest]
-            yield from self._all(pairs, found)
+        tensors, numbers = ([term for term in named if bool(term.index) is of] for of in (True, False))
+        scalars = [term for term in part.arguments if is_scalar(term)] if numbers else []
+        terms = [term for term in part.arguments if not (numbers and is_scalar(term))]
+        if numbers and not scalars:
+            return
+        for chosen in itertools.permutations(range(len(terms)), len(whole)):
+            left = [term for n, term in enumerate(terms) if n not in chosen]
+            pairs: list[tuple[Expression, Expression]] = [
+                *zip(whole, (terms[n] for n in chosen), strict=True)
+            ]
+            pairs += [(number, sum_of(scalars)) for number in numbers]
+            for seen in self._all(pairs, found):
+                for groups in _dealt(left, range(len(tensors)), range(len(tensors))):
+                    yield from self._all([*zip(tensors, map(sum_of, groups), strict=True)], seen)
 
     def _product(
         self, pattern: Contraction, part: Contraction, found: _Found, outermost: bool = False
@@ -337,30 +246,28 @@ class _Search:
         named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
         numbers = [factor for factor in named if not factor.index]
         tensors: list[Expression] = [factor for factor in named if factor.index]
-        whole: list[Expression] = [factor for factor in pattern.factors if not isinstance(factor, Ref)]
+        told = [factor for factor in pattern.factors if is_scalar(factor)]
+        whole = [factor for factor in pattern.factors if not isinstance(factor, Ref) and factor not in told]
         part, found = self._spread(part, found, len(tensors) + len(whole))
         scalars = [factor for factor in part.factors if is_scalar(factor)]
         factors = [factor for factor in part.factors if not is_scalar(factor)]
-        if scalars and not numbers and not outermost:
-            return
         if numbers:
             scope = self.draft.scope(replace(part, summed=()))
-            told = [self._number(each, scope) for each in scalars]
-            for number in numbers:
-                found = replace(found, bound={**found.bound, number.name: product_of(told or [Literal(1)])})
+            bound = found.binding(numbers[0].name, _together([self._number(each, scope) for each in scalars]))
+            if bound is None:
+                return
+            found = bound
+        elif (told or not outermost) and _value(_together(scalars)) != _value(_together(told)):
+            return
         places = [*range(len(tensors)), *([-1] if outermost else [])]
         for chosen in itertools.permutations(range(len(factors)), len(whole)):
             left = [factor for n, factor in enumerate(factors) if n not in chosen]
             taken = [factors[n] for n in chosen]
             for seen in self._all([*zip(whole, taken, strict=True)], found):
-                for assigned in itertools.product(places, repeat=len(left)):
-                    if set(range(len(tensors))) <= set(assigned):
-                        groups = [
-                            [f for f, to in zip(left, assigned, strict=True) if to == n] for n in places
-                        ]
-                        yield from self._dealt(pattern, part, tensors, [*groups, taken], seen, outermost)
+                for groups in _dealt(left, places, range(len(tensors))):
+                    yield from self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
 
-    def _dealt(
+    def _shared(
         self,
         pattern: Contraction,
         part: Contraction,
@@ -461,17 +368,23 @@ class _Search:
         if groups is None:
             return None
         for run, told in found.runs:
-            if not told or told != {axis for each in run for axis in groups[each]}:
+            if bool(run) is not bool(told) or told != {axis for each in run for axis in groups[each]}:
                 return None
         if isinstance(pattern.expression, Contraction) and pattern.expression.summed:
             beside = {axis for each in found.beside[0] for axis in free_axes(each)}
             summed = {axis for each in pattern.expression.summed for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:
                 return None
-        for name in pattern.loose & set(axes):
-            if not set(axes[name]) <= {axis for group in groups.values() for axis in group}:
-                return None
         return groups
+
+    def _is_exact(self, found: _Found) -> bool:
+        """Whether a tensor holds what the kernel, which takes numbers of the working type, would round."""
+        elements = (
+            of_expression(each, self.draft.elements)
+            for name, each in found.bound.items()
+            if not is_scalar(each) and name not in self.pattern.partial
+        )
+        return any(element.is_exact for element in elements)
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
@@ -512,3 +425,35 @@ def _bound(
         axes = tuple(axis for each in changed.axes for axis in groups[each] if axis in present)
         return replace(changed, axes=axes) if axes else changed.arguments[0]
     return flat(changed)
+
+
+def _together(numbers: list[Expression]) -> Expression:
+    """The product of some numbers, 1 if there are none."""
+    return product_of(numbers or [Literal(1)])
+
+
+def _value(expression: Expression) -> int | float | complex | None:
+    """The value of a number; nothing for a tensor, one that speaks of an open size, or one that cannot be computed."""
+    try:
+        return scalar_value(expression) if is_scalar(expression) else None
+    except EquationError:
+        return None
+
+
+def _dealt(
+    parts: Sequence[Expression], places: Sequence[int], wanted: Sequence[int]
+) -> Iterator[list[list[Expression]]]:
+    """Every way to deal parts out to places, so that those that are wanted get some; of many, those that keep
+    together what stands side by side."""
+    many = len(places) ** len(parts) > MOST
+    for assigned in _runs(len(parts), places) if many else itertools.product(places, repeat=len(parts)):
+        if set(wanted) <= set(assigned):
+            yield [[part for part, to in zip(parts, assigned, strict=True) if to == n] for n in places]
+
+
+def _runs(count: int, places: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The places of some parts where each place gets a run of them, in any order, or none."""
+    for order in itertools.permutations(places):
+        for cuts in itertools.combinations_with_replacement(range(count + 1), len(places) - 1):
+            lengths = (stop - start for start, stop in itertools.pairwise((0, *cuts, count)))
+            yield tuple(place for place, length in zip(order, lengths, strict=True) for _ in range(length))

@@ -38,10 +38,10 @@ from ..language.expression import (
     subexpressions,
     transform,
 )
+from ..language.patterns import pattern_of
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered, view_order
-from .covering import pattern_of
 from .memory import with_frees
 from .once import is_still
 from .plans import CallStep, Plan, Result, Step

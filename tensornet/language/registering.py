@@ -1,20 +1,19 @@
-"""Functions of the user's own: `register`, and how they travel to another process."""
+"""Functions of the user's own, and kernels."""
 
 from __future__ import annotations
 
 import ast
-import functools
-import pickle
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import BackendError, EquationError
+from ..errors import EquationError
+from ..operations.functions import FUNCTIONS, RESERVED
+from ..operations.record import Function, Meaning
 from ..sizes import is_name
-from .functions import FUNCTIONS, RESERVED
-from .record import Function, Meaning
+from .expression import Call, subexpressions
+from .patterns import pattern_of
 
-__all__ = ["pack", "register", "unpack"]
+__all__ = ["register"]
 
 
 def register(
@@ -36,6 +35,7 @@ def register(
     tensors, for one 1 long where there is none. The kernel is called with the tensors in the order in which
     the equation names them first, each with a dimension for each axis that is written, and with the
     numbers, which are written as names without axes, by these names; it returns an array of the left side.
+    A tensor that lacks one of its axes, or holds integers, is none for it.
 
     Args:
         name: how equations call it; a Python name.
@@ -91,30 +91,26 @@ def _kernel(
     name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
 ) -> Function:
     """The record of a kernel; its names without axes are numbers."""
-    left, _, right = computes.partition("=") if isinstance(computes, str) else ("", "", "")
-    if not _is_expression(left.strip()) or not _is_expression(right.strip()):
-        raise EquationError(
-            f"what '{name}' computes is {computes!r}",
-            fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'",
-        )
-    tree = ast.parse(right.strip(), mode="eval")
-    within = {id(part.value) for part in ast.walk(tree) if isinstance(part, ast.Subscript)}
-    within |= {
-        id(part) for sub in ast.walk(tree) if isinstance(sub, ast.Subscript) for part in ast.walk(sub.slice)
-    }
-    within |= {id(part.func) for part in ast.walk(tree) if isinstance(part, ast.Call)}
-    names = dict.fromkeys(
-        part.id for part in ast.walk(tree) if isinstance(part, ast.Name) and id(part) not in within
-    )
-    numbers = tuple((each, 0.0) for each in names if each not in RESERVED)
+    what = f"what '{name}' computes is {computes!r}"
+    if not isinstance(computes, str):
+        raise EquationError(what, fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'")
+    meaning = Meaning(computes)
+    try:
+        pattern = pattern_of(meaning)
+    except EquationError as error:
+        raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
+    calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
+    if any(FUNCTIONS[call.function].random for call in calls):
+        fix = "leave it to the program: a kernel is not told of training"
+        raise EquationError(f"{what}, which is something else each time", fix=fix)
     return Function(
         name,
         "registered by the user",
         "removed",
         (1, 10**6),
-        options=numbers,
+        options=tuple((number, 0.0) for number in pattern.numbers),
         yields="real",
-        means=(Meaning(computes),),
+        means=(meaning,),
         implementations=implementations,
     )
 
@@ -125,58 +121,3 @@ def _is_expression(text: Any) -> bool:
         return isinstance(text, str) and bool(ast.parse(text, mode="eval"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-
-
-# ---------------------------------------------------------------------------- to another process
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A registered function on its way to another process; its implementations by name, as pickle has them."""
-
-    row: Function
-    implementations: tuple[tuple[str, bytes], ...]
-
-
-def pack(names: Iterable[str]) -> tuple[Packed, ...]:
-    """Those of the functions that the user registered, to be pickled."""
-    rows = [FUNCTIONS[name] for name in dict.fromkeys(names)]
-    return tuple(
-        Packed(
-            replace(row, implementations=()), tuple((name, _by_name(f)) for name, f in row.implementations)
-        )
-        for row in rows
-        if row.implementations
-    )
-
-
-def unpack(packed: Iterable[Packed]) -> None:
-    """Registers what was packed, where it is not registered already."""
-    for each in packed:
-        name = each.row.name
-        found = tuple((backend, _found(name, data)) for backend, data in each.implementations)
-        FUNCTIONS.setdefault(name, replace(each.row, implementations=found))
-
-
-def _by_name(function: Callable[..., Any]) -> bytes:
-    """A pickle of a function that can be imported; nothing for another, such as a lambda."""
-    try:
-        return pickle.dumps(function)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return b""
-
-
-def _found(name: str, data: bytes) -> Callable[..., Any]:
-    """The function, where it can be imported here; else one that says so when it is called."""
-    try:
-        function: Callable[..., Any] = pickle.loads(data)
-    except (ImportError, AttributeError, EOFError):
-        return functools.partial(_left_behind, name)
-    return function
-
-
-def _left_behind(name: str, *_: Any) -> Any:
-    raise BackendError(
-        f"'{name}' was registered in another process, and its function cannot be imported in this one",
-        fix=f"call tensornet.register('{name}', …) here first, or define the function at the top of a module",
-    )

@@ -1,0 +1,171 @@
+"""Patterns: equations that stand for many, with what a kernel computes.
+
+The tensors of a pattern stand for any part of a program, names without axes for numbers, and each axis for all
+axes that occur in the same tensors: one for `b` may be a batch, or a batch, windows and heads, or nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import EquationError
+from ..operations.functions import FUNCTIONS
+from ..operations.record import Meaning
+from .equation import Equation, einstein
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    Size,
+    axes_of_index,
+    is_scalar,
+    references,
+    subexpressions,
+)
+from .reading import parse_block
+
+__all__ = ["Pattern", "groups_of", "pattern_of"]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a kernel computes, read.
+
+    Attributes:
+        expression: the right side of its equation.
+        operands: what the kernel takes.
+        holders: the tensors that hold each axis, of those that have all of theirs.
+        left: the axes of the result.
+        inner: the axes that the result has not.
+        partial: the tensors that may lack axes, with those that they may have.
+    """
+
+    expression: Expression
+    operands: tuple[Expression, ...]
+    holders: Mapping[str, frozenset[str]]
+    left: tuple[str, ...]
+    inner: tuple[str, ...]
+    partial: Mapping[str, tuple[str, ...]]
+
+    @functools.cached_property
+    def keeps_numbers(self) -> bool:
+        """Whether numbers of the outermost product stand beside it, for it has none itself."""
+        factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
+        return not any(is_scalar(each) or (isinstance(each, Ref) and not each.index) for each in factors)
+
+    @functools.cached_property
+    def functions(self) -> frozenset[str]:
+        """The functions that occur in it."""
+        return frozenset(part.function for part in subexpressions(self.expression) if isinstance(part, Call))
+
+    @property
+    def tensors(self) -> tuple[Ref, ...]:
+        """The tensors that a kernel takes as they are."""
+        return tuple(each for each in self.operands if isinstance(each, Ref))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers."""
+        return tuple(dict.fromkeys(ref.name for ref in references(self.expression) if not ref.index))
+
+    def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """The axes of a program for each of its own, of what its operands stand for, in order."""
+        found = groups_of(self, {ref.name: each for ref, each in zip(self.tensors, axes, strict=True)})
+        assert found is not None
+        return found
+
+
+@functools.lru_cache(maxsize=256)
+def pattern_of(meaning: Meaning) -> Pattern:
+    """What a kernel computes, read.
+
+    Raises:
+        EquationError: it is no equation, or one that cannot be looked for.
+    """
+    equation = _equation(meaning.text)
+    right = einstein(equation).right
+    tensors = [ref for ref in references(right) if ref.index]
+    _check(equation, right, tensors)
+    whole = [ref for ref in tensors if ref.name not in meaning.partial]
+    holders = {
+        axis: frozenset(ref.name for ref in whole if axis in ref.index)
+        for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
+    }
+    if len(set(holders.values())) < len(holders):
+        raise EquationError(
+            "two axes occur in the same tensors, so that nothing tells them apart",
+            equation.place,
+            "write one for both: each axis stands for any number of them",
+        )
+    read = tuple(_equation(f"y = {each}").right for each in meaning.operands) or tuple(dict.fromkeys(tensors))
+    left = axes_of_index(equation.left)
+    inner = tuple(axis for axis in holders if axis not in left)
+    partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
+    return Pattern(right, read, holders, left, inner, partial)
+
+
+def _equation(text: str) -> Equation:
+    """The one equation of a text."""
+    match parse_block(text):
+        case (Equation() as equation,):
+            return equation
+    raise EquationError("this is not one equation", fix="write one, as 'y[b,i] = exp(x[b,i]) * w[i]'")
+
+
+def _check(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> None:
+    """Looks at whether a program can be compared with an equation, part by part."""
+    held = {axis for ref in tensors for axis in axes_of_index(ref.index)}
+    for index in (equation.left, *(ref.index for ref in tensors)):
+        if not all(isinstance(entry, str) for entry in index) or len(set(index)) < len(index):
+            fix = "each stands for any number of axes, and a tensor for what is read at positions"
+            raise EquationError("a tensor of a pattern has axes alone, each once", equation.place, fix)
+    for part in subexpressions(right):
+        for message, fix in _beyond(part, held):
+            raise EquationError(message, equation.place, fix)
+
+
+def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
+    """What a part says that cannot be looked for, and what to do instead."""
+    match part:
+        case Size(axis) | Ref(axis, ()) if axis in held:
+            yield f"the size of '{axis}' says something else in each program", "write a name, for any number"
+        case Contraction(factors):
+            numbers = [each for each in factors if is_scalar(each) or _speaks_of_numbers(each)]
+            named = [each for each in numbers if not is_scalar(each)]
+            if named and (len(numbers) > 1 or not isinstance(named[0], Ref)):
+                yield "a product holds one number that a name stands for", "write one name for all of them"
+        case Call("add", terms):
+            if sum(isinstance(term, Ref) and not term.index for term in terms) > 1:
+                yield "nothing tells two numbers of a sum apart", "write one name for both"
+        case Call(name, _, axes) if FUNCTIONS[name].axes in ("joined", "moved") or not held.issuperset(axes):
+            yield f"'{name}' is of one axis, where a pattern speaks of any number", "leave it to the program"
+
+
+def _speaks_of_numbers(expression: Expression) -> bool:
+    """Whether an expression is made of numbers, some of which are names."""
+    named = references(expression)
+    return bool(named) and not any(ref.index for ref in named)
+
+
+def groups_of(pattern: Pattern, axes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]] | None:
+    """The axes of a program that stand for each axis of a pattern; nothing if one fits none of them.
+
+    Args:
+        pattern: the pattern.
+        axes: those of what each of its tensors stands for.
+    """
+    groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
+    of = {holders: axis for axis, holders in pattern.holders.items()}
+    whole = [name for name in axes if name not in pattern.partial]
+    for axis in dict.fromkeys(axis for name in whole for axis in axes[name]):
+        of_axis = of.get(frozenset(name for name in whole if axis in axes[name]))
+        if of_axis is None:
+            return None
+        groups[of_axis] = (*groups[of_axis], axis)
+    for name, own in pattern.partial.items():
+        if not {axis for each in own for axis in groups[each]}.issuperset(axes.get(name, ())):
+            return None
+    return groups
