@@ -91,6 +91,16 @@ FORMS: dict[str, tuple[str, str]] = {
         "y[b,i,o] = softmax[j](s) * v[b,h,j,f] * D[o,(h,f)] + u[o]",
         "x[b,i,c] z[b,j,e] A[m,c] B[m,e] C[n,e] D[o,n] u[o]",
     ),
+    "one tensor": (
+        "s[b,i,j] = x[b,i,d] * x[b,j,d]\ny[b,i,f] = softmax[j](where((m > 0) & (index(i) >= index(j)), s, -1e30)) "
+        "* x[b,j,f]",
+        "x[b,i,d] m[()]",
+    ),
+    "twice in one": (
+        "y[b,i,f] = softmax[j](q[b,i,d] * k[b,j,d]) * v[b,j,f] + softmax[j](q[b,i,d] * v[b,j,d]) * k[b,j,f] "
+        "+ softmax[j](k[b,i,d] * q[b,j,d]) * v[b,j,f]",
+        "q[b,i,d] k[b,j,d] v[b,j,f]",
+    ),
     "summed over queries": (
         "y[b,f] = softmax[j](q[b,i,d] * k[b,j,d]) * v[b,j,f] * w[i]",
         "q[b,i,d] k[b,j,d] v[b,j,f] w[i]",

@@ -66,12 +66,21 @@ def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping
         return graph
     draft = Draft(graph)
     for name in [equation.name for equation in graph.own]:
-        for found in _covers(draft, draft[name], kernels, values) if name in draft else ():
-            before, after = _beside(draft, found)
-            if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
-                draft.put(found.equation)
-                break
+        while name in draft and _covered(draft, name, cost, kernels, values):
+            pass
     return draft.finished()
+
+
+def _covered(
+    draft: Draft, name: str, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
+) -> bool:
+    """Puts the first kernel that pays into an equation; whether there is one."""
+    for found in _covers(draft, draft[name], kernels, values):
+        before, after = _beside(draft, found)
+        if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
+            draft.put(found.equation)
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -388,11 +397,11 @@ class _Search:
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
-        total = 0.0
-        for expression in found.bound.values():
-            scope = self.draft.scope(expression)
-            total += float(evaluate(product(scope[axis] for axis in free_axes(expression)), self.values))
-        return total, sum(len(list(references(each))) for each in found.bound.values())
+        operands = tuple(found.bound.values())
+        scope = self.draft.scope(Contraction(operands))  # what one speaks of, another may tell the size of
+        sizes = (product(scope[axis] for axis in free_axes(each)) for each in operands)
+        elements = sum(float(evaluate(size, self.values)) for size in sizes)
+        return elements, sum(len(list(references(each))) for each in operands)
 
     def region(self, found: _Found) -> Iterator[Equation]:
         """The equations that were looked through, in the order of the program."""
