@@ -186,6 +186,14 @@ def test_random_networks_with_hyperedges(generator: random.Random, count: int) -
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("count", [2, 7, 20])
+def test_numbers_in_tensors_without_axes_are_multiplied(count: int) -> None:
+    names = [f"x{n}" for n in range(count)]
+    graph = tn.layer(f"y = {' * '.join(names)}", inputs=" ".join(f"{name}[()]" for name in names))
+    given = np.linspace(0.5, 1.5, count)
+    np.testing.assert_allclose(tn.compile(graph)({}, *map(np.asarray, given)), given.prod())
+
+
 def test_equal_problems_are_searched_once() -> None:
     """Problems that differ in the names of their axes alone get the same order, each in its own names."""
     one, other = chain(9), chain(9)

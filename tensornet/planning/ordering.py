@@ -118,7 +118,7 @@ def _proposals(problem: Problem) -> Iterator[Tree]:
     """Trees worth pricing, different ones only."""
     network, count = _Network(problem), len(problem.layouts)
     found: list[Tree | None] = [left_to_right(count), network.swept()]
-    if max(bits.bit_count() for bits in network.holders.values()) <= MANY:
+    if max((bits.bit_count() for bits in network.holders.values()), default=0) <= MANY:
         found += [network.tree(greedy), network.tree("auto")]
     if count <= MANY:
         found += [network.straying(), network.from_cotengra()]
