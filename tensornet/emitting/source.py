@@ -33,6 +33,7 @@ from ..language.expression import (
 )
 from ..language.patterns import pattern_of
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
+from ..operations.structure import CONCAT
 from ..planning.arrangement import Arrangement, flatten, view_order
 from ..planning.blocks import with_functions
 from ..planning.plans import CallStep, Plan, Result, Step, Table
@@ -230,8 +231,8 @@ class _Writer(Speller):
         pieces = f"range(0, max({cut}.shape[{at}], 1), {slicing.length})"
         calls = f"{name}({', '.join(given + training)}) for at in {pieces}"
         if len(slicing.results) == 1:
-            return self.op("concat", calls, axis=str(slicing.results[0]))
-        put_together = self.op("concat", "*each", axis="axis")
+            return self.op(CONCAT.name, calls, axis=str(slicing.results[0]))
+        put_together = self.op(CONCAT.name, "*each", axis="axis")
         return f"[{put_together} for each, axis in zip(zip(*[{calls}]), {slicing.results})]"
 
     def _docstring(self) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planning.lowering import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["ROWS"]
+__all__ = ["CONCAT", "ROWS"]
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -60,6 +60,17 @@ INDEX = Function(
     moments=lambda known: STANDARD,
 )
 
+CONCAT = Function(
+    "concat",
+    "operands one after another along an axis",
+    "joined",
+    arity=(1, 10**6),
+    written="concat[j](a, b, …)",
+    yields="same",
+    takes="any",
+    moments=lambda known: average(known.operands),
+)
+
 ROWS = (
     INDEX,
     Function(
@@ -71,16 +82,7 @@ ROWS = (
         yields="same",
         takes="any",
     ),
-    Function(
-        "concat",
-        "operands one after another along an axis",
-        "joined",
-        arity=(1, 10**6),
-        written="concat[j](a, b, …)",
-        yields="same",
-        takes="any",
-        moments=lambda known: average(known.operands),
-    ),
+    CONCAT,
     Function(
         "pad",
         "a with so many more positions along an axis, fewer where negative",
