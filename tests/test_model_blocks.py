@@ -146,7 +146,6 @@ def numbered_axes(text: str) -> list[str]:
     ("name", "sizes"),
     [
         ("vit_b_16", {"b": 1}),
-        ("swin_t", {"b": 1}),
         ("perceiver_imagenet", {"b": 1}),
         ("perceiver_io_imagenet_learned", {"b": 1}),
         ("transformer_base", {"b": 1, "m": 16, "n": 12}),

@@ -23,6 +23,10 @@ HIDDEN = -1e20
 """A score from here down leaves nothing of a weight, whatever is added to it."""
 
 
+HIDDEN_IN_HALF = -6e4
+"""The same in types of 16 bits."""
+
+
 def _hidden(numbers: Mapping[str, Any]) -> bool:
     """Whether a hidden score is as good as one that is added to: -1e30 + s is -1e30."""
     value = numbers["hidden"]
@@ -103,6 +107,9 @@ class _Axes:
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Each operand as four dimensions: batch, heads, positions and channels; what is added to scores beside."""
     scope = lowering.within(call, scope)
+    if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
+        hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
+        call = replace(call, arguments=(*call.arguments[:3], *hidden))
     values = [lowering.lower(each, scope, None) for each in call.arguments]
     element = max(Element.WIDE, *(each.element for each in values))
     values = [lowering.convert(each, element) for each in values]

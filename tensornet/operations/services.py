@@ -48,6 +48,9 @@ class Lowering(Protocol):
     def within(self, call: Call, scope: Scope) -> Scope:
         """The scope inside of a call that runs over axes, these included."""
 
+    def raised(self, expression: Expression, least: float) -> Expression:
+        """An expression whose numbers below a least one are that."""
+
     def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
         """The number of positions along some axes, in open sizes."""
 

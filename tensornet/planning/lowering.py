@@ -468,6 +468,13 @@ class _Lowering:
         """The scope inside of a call that runs over axes, these included."""
         return self.inner(Contraction(call.arguments), scope)
 
+    def raised(self, expression: Expression, least: float) -> Expression:
+        """An expression whose numbers below a least one are that."""
+        value = scalar_value(expression) if isinstance(expression, Literal) else None
+        if isinstance(value, int | float) and value < least:
+            return Literal(least)
+        return transform(expression, lambda part: self.raised(part, least))
+
     # ---- contractions
 
     def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None) -> Value:
@@ -675,6 +682,8 @@ class _Lowering:
             return None
         made, bias = sorted(values, key=lambda each: each.ref.name != last.equation.name)
         way = last.arrangement
+        if made.ref.name in self.graph.named:  # which others may read as it is
+            return None
         if made.ref.name != last.equation.name or way is None or way.kind not in ("matmul", "linear"):
             return None
         if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:

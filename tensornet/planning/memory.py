@@ -168,13 +168,22 @@ def with_fewer_frees(
     """
     (_, *rest) = _in_use(leaves, steps, values, itemsize)
     most = max((used for used, _ in rest), default=0)
-    frees: list[tuple[str, ...]] = [() for _ in steps]
+    looks = {
+        name
+        for step in steps
+        if isinstance(step, Step) and is_view(step)
+        for name in (*step.reads, *step.defines)
+    }
+    frees = [
+        tuple(name for name in step.frees if name in looks) for step in steps
+    ]  # a library may copy after all
     waiting, held, last = list[str](), 0, 0
     for number, (used, freed) in enumerate(rest):
         if waiting and used + held > most:
-            frees[last], waiting, held = tuple(sorted(waiting)), [], 0
-        if steps[number].frees:
-            waiting, held, last = [*waiting, *steps[number].frees], held + freed, number
+            frees[last], waiting, held = tuple(sorted((*frees[last], *waiting))), [], 0
+        later = [name for name in steps[number].frees if name not in looks]
+        if later:
+            waiting, held, last = [*waiting, *later], held + freed, number
     return tuple(replace(step, frees=names) for step, names in zip(steps, frees, strict=True))
 
 
