@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -17,6 +18,14 @@ from tensorly.tenalg import multi_mode_dot as tensorly_multi_mode_dot
 import tensornet as tn
 from tensornet import models
 from tensornet.models.ranks import choose_ranks
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tensorly_on_numpy() -> Iterator[None]:
+    """Whatever another module's imports chose for tensorly, the reference here is NumPy."""
+    with tensorly.backend_context("numpy"):
+        yield
+
 
 sizes_of = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
 
