@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .device import DeviceProfile
-from .walk import MOST, walk
+from .walk import MOST, Walk, walk
 
 __all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
 
@@ -124,6 +124,7 @@ class Pricing:
         self.copied = functools.cache(self._copied)
         self.matrix = functools.cache(self._matrix)
         self.walked = functools.cache(self._walked)
+        self.matmul = functools.cache(self._matmul)
 
     def ways(
         self,
@@ -132,8 +133,10 @@ class Pricing:
         kept: frozenset[str],
         wanted: Layout | None,
         readers: Sequence[frozenset[str]],
+        bound: float = math.inf,
     ) -> list[Arrangement]:
-        """For each order that the result may come out in, the fastest way to contract two tensors.
+        """For each order that the result may come out in, the fastest way to contract two tensors, if one takes
+        at most `bound` seconds.
 
         Args:
             a: layout of the first tensor.
@@ -141,6 +144,7 @@ class Pricing:
             kept: the axes of the result.
             wanted: the order the result must end in, if this is the last step; its cost is included.
             readers: the axes of the tensors that the result will be contracted with.
+            bound: seconds; products of matrices that take longer are left out.
         """
         both = set(a) & set(b)
         summed, rows, columns = both - kept, set(a) - both, set(b) - both
@@ -149,7 +153,7 @@ class Pricing:
         elif not rows and not columns:
             found = self._dots(a, b, both & kept, summed, wanted)
         else:
-            found = self._matrix_products(a, b, both & kept, summed, wanted)
+            found = self._matrix_products(a, b, both & kept, summed, wanted, bound)
         best: dict[Layout, Arrangement] = {}
         for way in found:
             layout = flatten(way.result)
@@ -163,9 +167,17 @@ class Pricing:
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
         return self.profile.launch + self.profile.stream(moved) + work
 
-    def read(self, axes: frozenset[str]) -> float:
-        """Seconds that no step which reads a tensor stays below."""
-        return self.profile.launch + self.profile.stream(self.itemsize * self.extent(axes))
+    def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
+        """Seconds that no order of contracting some tensors stays below: each is read, in one step less."""
+        read = self.itemsize * sum(self.extent(axes) for axes in tensors)
+        return self.profile.launch * (len(tensors) - 1) + self.profile.stream(read)
+
+    def copied_at_most(self, axes: frozenset[str]) -> float:
+        """Seconds that no copy of a tensor into another order takes longer than."""
+        elements = self.extent(axes)
+        size = self.itemsize * elements
+        worst = Walk(2 * size, size, elements, elements, elements, elements)
+        return self.profile.walked(worst) + self.profile.view
 
     # ---- products of elements
 
@@ -216,29 +228,39 @@ class Pricing:
     # ---- matrix products
 
     def _matrix_products(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
     ) -> Iterator[Arrangement]:
         """Products with the tensors as they stand, and with the second before the first."""
-        for groups in self._candidates(a, b, batch, summed, wanted):
-            together, rows, columns, inner = groups
+        for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted, bound):
             for swapped in (False, True):
-                if swapped:
-                    seconds = self._product(b, a, together, columns, rows, inner)
-                    result = (together, columns, rows)
-                else:
-                    seconds = self._product(a, b, together, rows, columns, inner)
-                    result = (together, rows, columns)
-                seconds += self._brought(flatten(result), wanted)
-                kept = tuple(group for group in result if group)
-                yield Arrangement("matmul", swapped, together, rows, columns, inner, kept, seconds)
+                one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
+                seconds = self._product(one, two, together, left, right, inner, bound)
+                if seconds <= bound:
+                    result = (together, left, right)
+                    seconds += self._brought(flatten(result), wanted)
+                    kept = tuple(group for group in result if group)
+                    yield Arrangement("matmul", swapped, together, rows, columns, inner, kept, seconds)
 
     def _product(
-        self, one: Layout, two: Layout, batch: Layout, rows: Layout, columns: Layout, summed: Layout
+        self,
+        one: Layout,
+        two: Layout,
+        batch: Layout,
+        rows: Layout,
+        columns: Layout,
+        summed: Layout,
+        bound: float,
     ) -> float:
-        left, right = self.matrix(one, batch, rows, summed), self.matrix(two, batch, summed, columns)
-        many, m, n, k = (self.extent(group) for group in (batch, rows, columns, summed))
-        seconds = left.seconds + right.seconds
-        seconds += self.profile.matmul(many, m, n, k, self.itemsize, left.turned and right.turned)
+        """Seconds of a product of matrices; infinitely many once they are seen to exceed the bound."""
+        many, m, n, k = map(self.extent, (batch, rows, columns, summed))
+        seconds = self.matmul(many, m, n, k, False)
+        left = self.matrix(one, batch, rows, summed)
+        if seconds + left.seconds > bound:
+            return math.inf
+        right = self.matrix(two, batch, summed, columns)
+        if left.turned and right.turned:
+            seconds = self.matmul(many, m, n, k, True)
+        seconds += left.seconds + right.seconds
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not rows:  # a vector times a matrix goes through it row by row
@@ -248,27 +270,30 @@ class Pricing:
         return seconds
 
     def _candidates(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
-    ) -> dict[tuple[Layout, Layout, Layout, Layout], None]:
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
+    ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
         """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
-        own_a, own_b = set(a) - set(b), set(b) - set(a)
-        found: dict[tuple[Layout, Layout, Layout, Layout], None] = {}
-        orders = [order for order in (a, b, wanted) if order]
+        own_a, own_b = _without(a, b), _without(b, a)
         inners = dict.fromkeys(ordered(summed, inner) for inner in (a, b))
         for lead in [(), *(() if batch else self._leads(a, b, own_a, own_b))]:
-            rows, columns = own_a - set(lead), own_b - set(lead)
-            shared = dict.fromkeys(lead + ordered(batch, order, a) for order in orders)
-            outers = dict.fromkeys((ordered(rows, order, a), ordered(columns, order, b)) for order in orders)
-            for together, inner, (outer_a, outer_b) in itertools.product(shared, inners, outers):
-                found[(together, outer_a, outer_b, inner)] = None
-        return found
+            rows, columns = _without(own_a, lead), _without(own_b, lead)
+            groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
+            if self.matmul(*map(self.extent, groups), False) > bound:
+                continue
+            orders = (a, b) if wanted is None else (a, b, wanted)
+            shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
+            outers = {(rows, columns): None}
+            if wanted is not None:
+                outers[ordered(rows, wanted), ordered(columns, wanted)] = None
+            for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
+                yield together, rows, columns, inner
 
-    def _leads(self, a: Layout, b: Layout, own_a: set[str], own_b: set[str]) -> Iterator[Layout]:
+    def _leads(self, a: Layout, b: Layout, own_a: Layout, own_b: Layout) -> Iterator[Layout]:
         """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
-            lead = tuple(itertools.takewhile(lambda axis: axis in own, layout))  # noqa: B023
+            lead = tuple(axis for axis, same in zip(layout, own, strict=False) if axis == same)
             repeated = self.extent(lead) * self.extent(other) * self.itemsize
-            if lead and set(lead) < own_a | own_b and repeated <= EXPANDED:
+            if lead and len(lead) < len(own_a) + len(own_b) and repeated <= EXPANDED:
                 yield lead
 
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
@@ -285,6 +310,9 @@ class Pricing:
         turned = bool(outer and inner) and order.index(1) > order.index(2)
         return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
+    def _matmul(self, many: float, m: float, n: float, k: float, turned: bool) -> float:
+        return self.profile.matmul(many, m, n, k, self.itemsize, turned)
+
     # ---- memory
 
     def _walked(self, result: Layout, operands: tuple[Layout, ...]) -> float:
@@ -299,6 +327,11 @@ class Pricing:
     def _brought(self, result: Layout, wanted: Layout | None) -> float:
         """Seconds to bring the last result into the order that is wanted."""
         return 0.0 if wanted is None or wanted == result else self.copied(result, wanted)
+
+
+def _without(layout: Layout, axes: Collection[str]) -> Layout:
+    """A layout without some axes."""
+    return tuple(axis for axis in layout if axis not in axes)
 
 
 def _agree(a: Layout, b: Layout) -> bool:

@@ -25,7 +25,7 @@ from .search import Order, Problem, Search, Tree, left_to_right, path_of, search
 
 __all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops"]
 
-EXHAUSTIVE = 6
+EXHAUSTIVE = 5
 """Up to so many operands every order is considered, whatever comes out on the way."""
 
 MANY = 80
@@ -85,15 +85,12 @@ def _fastest(problem: Problem) -> Order:
     search = Search(problem)
     if len(problem.layouts) <= EXHAUSTIVE:
         network = _Network(problem)
-        return search.exhaustive(
-            [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
-        )[1]
-    seconds, order, tree = min(
-        ((*search.along(tree), tree) for tree in _proposals(problem)), key=lambda each: each[0]
-    )
+        trees = [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
+        return search.exhaustive(trees)[1]
+    seconds, order, tree = search.best_along(_proposals(problem))
     if len(problem.layouts) > MANY:
         return order
-    better = search.along(tree, BREADTH)
+    better = search.along(tree, BREADTH, bound=seconds)
     return better[1] if better[0] < seconds else order
 
 
@@ -101,7 +98,7 @@ def _fastest(problem: Problem) -> Order:
 def fewest_flops(problem: Problem) -> Order:
     """The order with the fewest FLOPs that opt_einsum finds."""
     network, count = _Network(problem), len(problem.layouts)
-    if count <= 2 * EXHAUSTIVE:
+    if count <= 12:
         tree = network.tree(opt_einsum.DynamicProgramming("flops", search_outer=count <= 8))
     else:
         tree = min(_proposals(problem), key=network.flops)
@@ -235,7 +232,7 @@ class _Network:
             if cost <= cost_cap and (s1 | s2 not in xn or cost < xn[s1 | s2][1]):
                 xn[s1 | s2] = (self.legs(s1 | s2), cost, (contract1, contract2))
 
-        outer = len(self.inputs) <= EXHAUSTIVE + 4
+        outer = len(self.inputs) <= 10
         optimizer = opt_einsum.DynamicProgramming(compare, cost_cap=least * (1 + 1e-9), search_outer=outer)
         try:
             return self.tree(optimizer)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -102,30 +102,63 @@ class Search:
     def operand(self, number: int) -> _Forms:
         return {self.problem.layouts[number]: (0.0, number)}
 
-    def join(
-        self, one: tuple[int, _Forms], other: tuple[int, _Forms], best: _Forms, bound: float = math.inf
-    ) -> None:
-        """Adds to `best` the ways to make an intermediate from two others, each with its operands, that take
-        at most `bound` seconds."""
-        problem, subset = self.problem, one[0] | other[0]
-        first, second = (frozenset(next(iter(forms))) for forms in (one[1], other[1]))
-        kept = frozenset(
-            axis for axis in first | second if axis in problem.kept or self.holders[axis] & ~subset
-        )
+    def union(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms], bound: float) -> _Forms:
+        """The forms worth following of an intermediate that takes at most `bound` seconds.
+
+        The parts in their forms are looked at in the order of what no way to contract them stays below, until
+        nothing that is left can be among the forms that are kept.
+
+        Args:
+            halves: the ways to cut its operands in two, each half with its forms in `known`.
+            known: the forms of sets of operands.
+            bound: seconds.
+        """
+        waiting: list[tuple[float, _Made | int, Layout, _Made | int, Layout, float]] = []
+        subset, kept = 0, frozenset[str]()
+        for one, other in halves:
+            first, second = (frozenset(next(iter(known[half]))) for half in (one, other))
+            if not subset:
+                subset = one | other
+                kept = self._kept(first | second, subset)
+            least = self.pricing.least(first, second, kept)
+            for a, (time_a, made_a) in known[one].items():
+                for b, (time_b, made_b) in known[other].items():
+                    time = time_a + time_b
+                    waiting.append((time + least, made_a, a, made_b, b, time))
+        waiting.sort(key=lambda each: each[0])
+        problem, found = self.problem, _Forms()
         wanted = problem.wanted if subset == self.everything else None
-        beside = self.pricing.least(first, second, kept)
-        if subset != self.everything:
-            beside += self.pricing.read(kept)  # by whoever needs it
         readers = self._readers(subset, kept)
-        for (a, (time_a, made_a)), (b, (time_b, made_b)) in itertools.product(
-            one[1].items(), other[1].items()
-        ):
-            if time_a + time_b + beside > bound:
-                continue
-            for way in self.pricing.ways(a, b, kept, wanted, readers):
-                form, seconds = flatten(way.result), time_a + time_b + way.seconds
-                if seconds < best[form][0] if form in best else seconds <= bound:
-                    best[form] = (seconds, _made(made_a, made_b, way, subset))
+        bound -= self._after(subset, kept)
+        enough = FORMS if subset != self.everything else 1
+        farthest = self.pricing.copied_at_most(kept)
+        for lowest, made_a, a, made_b, b, time in waiting:
+            if lowest > bound:
+                break
+            changed = False
+            for way in self.pricing.ways(a, b, kept, wanted, readers, bound - time):
+                form, seconds = flatten(way.result), time + way.seconds
+                if seconds < found[form][0] if form in found else seconds <= bound:
+                    found[form] = (seconds, _made(made_a, made_b, way, subset))
+                    changed = True
+            if changed:
+                times = sorted(seconds for seconds, _ in found.values())
+                bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
+        return self.worthwhile(found) if found else found
+
+    def _after(self, subset: int, kept: frozenset[str]) -> float:
+        """Seconds that what remains to be done once there is an intermediate does not stay below."""
+        waiting = [
+            frozenset(layout)
+            for number, layout in enumerate(self.problem.layouts)
+            if not subset >> number & 1
+        ]
+        return self.pricing.least_of([kept, *waiting]) if waiting else 0.0
+
+    def _kept(self, axes: frozenset[str], subset: int) -> frozenset[str]:
+        """Of the axes of some operands those of what they become."""
+        problem = self.problem
+        return frozenset(axis for axis in axes if axis in problem.kept or self.holders[axis] & ~subset)
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
         """Of the axes of an intermediate those that each of a few other operands has, where not all."""
@@ -144,20 +177,32 @@ class Search:
         near = (each for each in ranked if each[1][0] <= least + self.pricing.copied(layout, each[0]))
         return dict(itertools.islice(near, FORMS))
 
-    def along(self, tree: Tree, breadth: int = 2) -> tuple[float, Order]:
+    def along(self, tree: Tree, breadth: int = 2, bound: float = math.inf) -> tuple[float, Order]:
         """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
 
         Args:
             tree: which tensors to contract with which.
             breadth: each intermediate may be made of its parts, cut as finely as into so many, in any
                 order; with 2 the tree stays as it is.
+            bound: seconds; where every order along the tree takes longer, that is infinitely long.
         """
         known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
         made = list(known)
         for one, other in tree:
             made.append(made[one] | made[other])
-            known |= self._among(self._cut(made[one], made[other], known, breadth), known)
+            known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound)
+            if made[-1] not in known:
+                return math.inf, ()
         return self._fastest(known[self.everything])
+
+    def best_along(self, trees: Iterable[Tree]) -> tuple[float, Order, Tree]:
+        """The fastest of some trees as they are, and which one it is."""
+        best: tuple[float, Order, Tree] = (math.inf, (), ())
+        for tree in trees:
+            seconds, order = self.along(tree, bound=best[0])
+            if seconds < best[0]:
+                best = (seconds, order, tree)
+        return best
 
     def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
         """The fastest of all trees.
@@ -166,12 +211,10 @@ class Search:
             trees: good ones; an intermediate that takes longer than the fastest of them is not looked at.
         """
         known = {1 << number: self.operand(number) for number in range(len(self.problem.layouts))}
-        found = [self.along(tree) for tree in trees]
-        least = min((seconds for seconds, _ in found), default=math.inf)
+        least, order, _ = self.best_along(trees)
         forms = self._among(list(known), known, least).get(self.everything)
-        if forms is not None:
-            found.append(self._fastest(forms))
-        return min(found, key=lambda each: each[0])
+        found = (math.inf, ()) if forms is None else self._fastest(forms)
+        return found if found[0] < least else (least, order)
 
     def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
         """The two parts of an intermediate cut finer, the slowest first, as they were made."""
@@ -196,15 +239,14 @@ class Search:
         least = {subset: self._least(forms)[0] for subset, forms in found.items()}
         for number in range(2, len(parts) + 1):
             for members in itertools.combinations(parts, number):
-                best: _Forms = {}
-                for chosen in _halves(number):
-                    half = sum(part for place, part in enumerate(members) if chosen >> place & 1)
-                    rest = sum(members) ^ half
-                    if least.get(half, math.inf) + least.get(rest, math.inf) <= bound:
-                        self.join((half, found[half]), (rest, found[rest]), best, bound)
-                if best:
-                    found[sum(members)] = self.worthwhile(best)
-                    least[sum(members)] = self._least(best)[0]
+                halves = [
+                    (half, rest)
+                    for half, rest in _halves(members)
+                    if least.get(half, math.inf) + least.get(rest, math.inf) <= bound
+                ]
+                if forms := self.union(halves, found, bound):
+                    found[sum(members)] = forms
+                    least[sum(members)] = self._least(forms)[0]
         return found
 
     def _fastest(self, forms: _Forms) -> tuple[float, Order]:
@@ -239,8 +281,15 @@ def _made(one: _Made | int, other: _Made | int, way: Arrangement, subset: int) -
     return _Made(one, other, way, subset)
 
 
+def _halves(parts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The ways to cut some sets of operands in two, each once, the first of them in the first half."""
+    for chosen in _choices(len(parts)):
+        half = sum(part for place, part in enumerate(parts) if chosen >> place & 1)
+        yield half, sum(parts) ^ half
+
+
 @functools.cache
-def _halves(count: int) -> tuple[int, ...]:
+def _choices(count: int) -> tuple[int, ...]:
     """The ways to cut `count` things in two, each once, as the set of bits that holds the first."""
     return tuple(half for half in range((1 << count) - 2, 0, -1) if half & 1)
 
