@@ -209,6 +209,25 @@ def test_a_row_that_sees_nothing_sees_all_alike() -> None:
     torch.testing.assert_close(found[:, 3], v.mean(1))
 
 
+def test_attention_in_windows_brings_its_tensor_into_order_once() -> None:
+    graph = tn.layer(
+        """
+        q[b,m,n,h,i,p,d] = x[b,(m,i),(n,p),c] * Wq[(h,d),c] + bq[(h,d)]
+        k[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),c] * Wk[(h,d),c]
+        v[b,m,n,h,j,r,f] = x[b,(m,j),(n,r),c] * Wv[(h,f),c]
+        y[b,(m,i),(n,p),(h,f)] = softmax[j,r](q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d]) * v[b,m,n,h,j,r,f]
+        """,
+        inputs="x", h=3, d=32, f=32, c=96, i=7, j=7, p=7, r=7,
+    )  # fmt: skip
+    code = tn.plan(graph, backend="torch", b=2, m=4, n=5).code
+    assert KERNEL in code
+    assert code.count(".contiguous()") == 1
+    parameters, x = tn.init(graph, dtype="float64"), np.random.default_rng(0).standard_normal((2, 28, 35, 96))
+    found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.from_numpy(x))
+    (expected,) = reference.run(graph, {**parameters, "x": x}).values()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
 # ---------------------------------------------------------------------------- of the user's own
 
 

@@ -20,6 +20,7 @@ from tensornet.graph.rewriting.draft import Cost
 from tensornet.graph.rewriting.fusing import fuse
 from tensornet.graph.rewriting.narrowing import gather_first, narrow
 from tensornet.graph.rewriting.pruning import prune
+from tensornet.graph.rewriting.reflecting import reflect
 from tensornet.graph.rewriting.selecting import select
 from tensornet.graph.rewriting.sharing import share
 from tensornet.graph.rewriting.simplifying import simplify
@@ -40,7 +41,7 @@ CPU = default_profile("cpu")
 # ---------------------------------------------------------------------------- every rewrite
 
 REWRITES = {
-    "prune": prune, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
+    "prune": prune, "reflect": reflect, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
     "distribute": lambda graph: distribute(graph, eager()),
     "average_first": lambda graph: average_first(graph, eager()),
     "select": lambda graph: select(graph, eager()),
@@ -418,3 +419,45 @@ def test_terms_stay_together_where_one_tells_the_size_of_another(read: str) -> N
     for rewrite in (distribute, average_first):
         changed = rewrite(graph, eager())
         assert changed.open_sizes == graph.open_sizes
+
+
+# ---------------------------------------------------------------------------- conditions that hold somewhere
+
+SEES = {
+    "a[i] == a[j]": True,
+    "a[i] <= a[j]": True,
+    "index(i) >= index(j)": True,
+    "(a[i] == a[j]) & (index(j) <= index(i))": True,
+    "part[i,j] & (index(i) >= index(j))": True,
+    "a[i] > a[j]": False,
+    "a[i] == c[j]": False,
+    "a[i] == a[j] + 1": False,
+    "(a[i] == a[j]) & (c[i] > c[j])": False,
+    "x[i] == x[j]": False,  # not a number equals nothing
+    "index(k) >= index(i)": False,  # there are fewer of the others
+}
+
+
+@pytest.mark.parametrize("condition", SEES)
+def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str) -> None:
+    over = "k" if "index(k)" in condition else "j"
+    graph = tn.layer(
+        f"""
+        a[i] = floor(index(i) / 2)
+        c[i] = floor(index(i) / 3)
+        part[i,j] = a[i] == a[j]
+        y[i] = where(max[{over}]({condition}), x[i], 0)
+        z[i,k] = x[i] + a[i] + c[i] + part[i,0] + index(k)
+        """,
+        inputs="x",
+        outputs="y z",
+        i=5,
+        j=5,
+        k=3,
+    )
+    assert ("where" not in str(reflect(prune(graph)))) == SEES[condition]
+    x = np.random.default_rng(0).standard_normal(5)
+    x[2] = np.nan
+    found = tn.compile(graph)({}, x)
+    for mine, expected in zip(found, reference.run(graph, {"x": x}).values(), strict=True):
+        np.testing.assert_allclose(mine, expected)

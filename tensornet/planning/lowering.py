@@ -42,6 +42,7 @@ from ..language.patterns import pattern_of
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, flatten, ordered, view_order
+from .laying import common_orders, split_as
 from .memory import with_frees
 from .once import is_still
 from .plans import CallStep, Plan, Result, Step
@@ -190,6 +191,8 @@ class _Lowering:
         self.asked_for = frozenset(_asked_for(graph))
         self.written: Layout = ()  # the order in which the equation at hand writes its axes
         self.numbered = (f"t{number}" for number in itertools.count(1))
+        self.common = common_orders(graph, self._count_in)
+        self.laid: dict[str, str] = {}  # and the variables of those that are
         elements = of_leaves(graph)
         self.stored = {
             leaf.name: _as_declared(leaf.name, leaf.dims, elements[leaf.name]) for leaf in graph.leaves
@@ -267,6 +270,11 @@ class _Lowering:
     def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""
         return int(product(self._known(sizes[axis]) for axis in axes))
+
+    def _count_in(self, equation: Equation, axes: Sequence[str]) -> int:
+        """The number of positions along some axes of an equation."""
+        scope = self.graph.scope(equation)
+        return int(product(self._known(scope[axis]) for axis in axes))
 
     def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
         """The number of positions along some axes, in open sizes."""
@@ -397,7 +405,18 @@ class _Lowering:
                 for name in _names(labels[label])
             ]
             index.append(names[0] if len(names) == 1 else tuple(names))
-        return Value(Ref(stored.variable, tuple(index)), sizes, stored.element)
+        value = Value(Ref(stored.variable, tuple(index)), sizes, stored.element)
+        return self._laid(ref, value) if ref.name in self.common else value
+
+    def _laid(self, ref: Ref, value: Value) -> Value:
+        """A tensor in the order that several of its readers have in common, if this is one of them."""
+        common, axes = self.common[ref.name], axes_of_index(ref.index)
+        if split_as(ref, lambda axis: self.count(value.sizes, (axis,))) != common.split:
+            return value
+        order = tuple(axes[number] for number in common.order)
+        if ref.name not in self.laid:
+            self.laid[ref.name] = self.reorder(value, order).ref.name
+        return replace(value, ref=Ref(self.laid[ref.name], order))
 
     def _read_specially(self, ref: Ref, stored: _Stored, scope: Scope) -> Value:
         """Integer indices, gathers, diagonals, and composites read as one axis."""

@@ -18,6 +18,7 @@ from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
 from ..graph.rewriting.narrowing import gather_first, narrow
 from ..graph.rewriting.pruning import prune
+from ..graph.rewriting.reflecting import reflect
 from ..graph.rewriting.selecting import select
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
@@ -317,7 +318,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
     graph = select(graph, cost)
     graph = settled(cover(graph, priced, target.kernels, values))
-    return simplify(cover(graph, cost, target.kernels, values))
+    return simplify(reflect(cover(graph, cost, target.kernels, values)))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
