@@ -217,14 +217,14 @@ def test_attention_in_windows_brings_its_tensor_into_order_once() -> None:
         v[b,m,n,h,j,r,f] = x[b,(m,j),(n,r),c] * Wv[(h,f),c]
         y[b,(m,i),(n,p),(h,f)] = softmax[j,r](q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d]) * v[b,m,n,h,j,r,f]
         """,
-        inputs="x", h=3, d=32, f=32, c=96, i=7, j=7, p=7, r=7,
+        inputs="x", h=3, d=32, f=32, c=96, m=4, n=5, i=7, j=7, p=7, r=7,
     )  # fmt: skip
-    code = tn.plan(graph, backend="torch", b=2, m=4, n=5).code
+    code = tn.plan(graph, backend="torch", b=2).code
     assert KERNEL in code
     assert code.count(".contiguous()") == 1
     parameters, x = tn.init(graph, dtype="float64"), np.random.default_rng(0).standard_normal((2, 28, 35, 96))
     found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.from_numpy(x))
-    (expected,) = reference.run(graph, {**parameters, "x": x}).values()
+    (expected,) = reference.run(graph, {**parameters, "x": x}, {"b": 2}).values()
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
