@@ -56,12 +56,12 @@ WINDOWS = """
     B[t,h]: parameter(std=0.02)
     q[b,m,n,h,i,p,d] = x[b,(m,i),(n,p),c] * Wq[(h,d),c] + bq[(h,d)]
     k[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),e] * Wk[(h,d),e] + bk[(h,d)]
-    v[b,m,n,h,j,r,d] = x[b,(m,j),(n,r),g] * Wv[(h,d),g] + bv[(h,d)]
+    v[b,m,n,h,j,r,f] = x[b,(m,j),(n,r),g] * Wv[(h,f),g] + bv[(h,f)]
     {at}
     s[b,m,n,h,i,p,j,r] = q[b,m,n,h,i,p,d] * k[b,m,n,h,j,r,d] / sqrt(d) + B[at[i,p,j,r],h]
     {bands}
     a[b,m,n,h,i,p,j,r] = {weights}
-    y[b,(m,i),(n,p),o] = a[b,m,n,h,i,p,j,r] * v[b,m,n,h,j,r,d] * Wo[o,(h,d)] + bo[o]
+    y[b,(m,i),(n,p),o] = a[b,m,n,h,i,p,j,r] * v[b,m,n,h,j,r,f] * Wo[o,(h,f)] + bo[o]
 """
 """Eq. 4 in the windows (m,n): queries at (i,p), keys at (j,r)."""
 
@@ -128,11 +128,11 @@ def window_attention(
     bands, weighted = window_weights(weights, "s[b,m,n,h,i,p,j,r]", window, grid, shift)
     text = WINDOWS.format(at=rows_of_positions(window), bands=bands, weights=weighted)
     if not bias:
-        for name in ("bq", "bk", "bv"):
-            text = text.replace(f" + {name}[(h,d)]", "")
+        for added in ("bq[(h,d)]", "bk[(h,d)]", "bv[(h,f)]"):
+            text = text.replace(f" + {added}", "")
     if not projected:
-        text = text.replace("(n,p),o]", "(n,p),(h,d)]").replace(" * Wo[o,(h,d)] + bo[o]", "")
-    fixed = window_sizes(window) | {"c": dim, "e": dim, "g": dim, "h": heads, "d": each}
+        text = text.replace("(n,p),o]", "(n,p),(h,f)]").replace(" * Wo[o,(h,f)] + bo[o]", "")
+    fixed = window_sizes(window) | {"c": dim, "e": dim, "g": dim, "h": heads, "d": each, "f": each}
     fixed |= {"o": dim} if projected else {}
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
 

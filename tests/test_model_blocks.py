@@ -146,6 +146,7 @@ def numbered_axes(text: str) -> list[str]:
     ("name", "sizes"),
     [
         ("vit_b_16", {"b": 1}),
+        ("swin_t", {"b": 1}),
         ("perceiver_imagenet", {"b": 1}),
         ("perceiver_io_imagenet_learned", {"b": 1}),
         ("transformer_base", {"b": 1, "m": 16, "n": 12}),
@@ -157,6 +158,21 @@ def test_axes_go_by_plain_names(name: str, sizes: dict[str, int]) -> None:
     plan = tn.plan(graph, backend="torch", compare=False, **sizes)
     assert not numbered_axes(str(plan))
     assert not numbered_axes(plan.code)
+
+
+@pytest.mark.parametrize("name", ["tensor_swin_t", "xlnet_base"])
+def test_a_number_tells_axes_of_one_step_apart(name: str) -> None:
+    """Where two axes that their equations give one name meet, one of them has it."""
+    graph = models.create(name)
+    plan = tn.plan(graph, backend="torch", compare=False, **dict.fromkeys(graph.open_sizes, 16))
+    steps = [step for each in (plan, *plan.functions) for step in each.steps if isinstance(step, Step)]
+    apart: list[str] = []
+    for step in steps:
+        axes = {axis.name for axis in step.axes}
+        plain = {re.sub(r"(_\d+)+$", "", name) for name in axes}
+        assert plain <= axes, str(step.equation)
+        apart += axes - plain
+    assert apart
 
 
 @pytest.mark.parametrize(

@@ -125,20 +125,20 @@ def lower(
         else:
             lowering.equation(item)
     results = tuple(lowering.result(name, inside) for name in graph.outputs)
-    sizes = {*graph.bound, *graph.open_sizes}
-    steps = [_plainly(step, sizes) for step in lowering.steps]
+    names = {*graph.bound, *graph.open_sizes}.union(*(equation.axes for equation in graph.own))
+    steps = [_plainly(step, names) for step in lowering.steps]
     return with_frees(steps, [each.value.name for each in results]), results
 
 
-def _plainly(step: Step | CallStep, sizes: set[str]) -> Step | CallStep:
+def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
     """The step with axes by their plain names, where a number tells none of its own apart.
 
     Axes are local to an equation; numbers keep those with sizes of their own apart in different ones, where
-    blocks are written out.
+    blocks are written out, and those of one equation that parts into several steps.
 
     Args:
         step: the step.
-        sizes: the names of the graph's sizes.
+        known: the names of the graph's sizes and axes.
     """
     if isinstance(step, CallStep):
         return step
@@ -147,11 +147,7 @@ def _plainly(step: Step | CallStep, sizes: set[str]) -> Step | CallStep:
         axis.name: found[1] for axis in step.axes if (found := _NUMBERED.fullmatch(axis.name)) is not None
     }
     alone = Counter(stems.values())
-    names = {
-        name: stem
-        for name, stem in stems.items()
-        if name in sizes and stem in sizes - present and alone[stem] == 1
-    }
+    names = {name: stem for name, stem in stems.items() if stem in known - present and alone[stem] == 1}
     if not names:
         return step
     axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)
