@@ -306,8 +306,8 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
         assert load_profile("a device") in (None, profile)
 
 
-NEVER = {"small": (-1.0, 1e300), "unrest": (-1.0, 1e300), "spread": (0.5, 0.0)}
-"""What these constants cannot be; 0 is a good value of the first two."""
+NEVER = {"small": (-1.0, 1e300), "unrest": (-1.0, 1e300), "spread": (5e-324, 1e300, 0.0, -1.0, 0.5)}
+"""What these constants cannot be; 0 and what is next to it are good values of the first two."""
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def test_measured_constants_are_believed(
 ) -> None:
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     profile = measure(load_backend(backend), "cpu", rounds=1)
+    assert 1e8 < profile.flops < 1e14
+    assert 1e7 < profile.bandwidth < 1e13
     assert save_profile(profile) is not None
     assert load_profile(profile.key) == profile
     assert profile_of(load_backend(backend), "cpu") == CPU  # TENSORNET_CALIBRATE=0
@@ -45,6 +47,29 @@ def test_each_element_type_has_constants_of_its_own() -> None:
     graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=512, o=512)
     seconds = {d: tn.plan(graph, dtype=d, backend="torch", b=512).seconds for d in ("float64", "bfloat16")}
     assert seconds["float64"] > 2 * seconds["bfloat16"]
+
+
+@pytest.mark.parametrize("busy", [1, 1000])
+def test_constants_are_those_of_a_device_that_keeps_to_them(
+    busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where others used the memory, the rate of products is at most twice what they show."""
+    launch, flops, bandwidth = 2e-6, 3e11, 2e10
+
+    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        if source == probe.backend.templates["matmul"]:
+            (*batch, m, k), (*_, n) = shapes
+            moved, work, held = math.prod(batch) * (m * k + k * n + m * n), math.prod((*batch, m, k, n)), 1
+        else:
+            moved, work, held = 2 * math.prod(map(max, zip(*shapes, strict=True))), 0, busy
+        probe.rounds[source, shapes] = [launch + 4 * moved * held / bandwidth + 2 * work / flops]
+        return float(probe.rounds[source, shapes][0])
+
+    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
+    found = measure(load_backend("numpy"), "cpu", rounds=1)
+    assert found.bandwidth == pytest.approx(bandwidth / busy, rel=0.01)
+    assert flops * 0.99 < found.flops < flops * (1.01 if busy == 1 else 2.0)
+    assert found.launch == pytest.approx(launch + 4 * 2 * 8 * busy / bandwidth, rel=0.01)
 
 
 class Restless:
@@ -81,13 +106,19 @@ EXTENT = st.integers(1, 10**3)
 
 @given(st.integers(1, 10**6), EXTENT, EXTENT, EXTENT)
 def test_time_grows_with_every_size(batch: int, m: int, n: int, k: int) -> None:
-    """But where small matrices are too large for the plain loop."""
-    profile = replace(CPU, small=0.0)
-    one = profile.matmul(batch, m, n, k, 4)
-    assert profile.launch < one <= profile.matmul(batch, m + 1, n, k, 4) * (1 + 1e-9)
-    assert one <= profile.matmul(batch, m, n, k, 8)
-    looped = replace(CPU, small=1e12)
-    assert looped.matmul(batch, m, n, k, 4) <= looped.matmul(batch, m, n, k + 1, 4) * (1 + 1e-9)
+    """But where small matrices are too large for the plain loop, which takes longer than what large ones go by."""
+    for small in (0.0, math.inf):
+        profile = replace(CPU, small=small)
+        one = profile.matmul(batch, m, n, k, 4)
+        assert one > profile.launch
+        for larger in (
+            (batch + 1, m, n, k),
+            (batch, m + 1, n, k),
+            (batch, m, n + 1, k),
+            (batch, m, n, k + 1),
+        ):
+            assert one <= profile.matmul(*larger, 4) * (1 + 1e-9)
+        assert one <= profile.matmul(batch, m, n, k, 8)
 
 
 @given(st.integers(1, 10**6), EXTENT, EXTENT, EXTENT)

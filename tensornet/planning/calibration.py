@@ -115,8 +115,11 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
         found, bandwidth=2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
     )
     large = 768 if on_cpu else 4096
-    left = probe.matmul((large, large), (large, large)) - found.launch - found.stream(3.0 * size * large**2)
-    found = replace(found, flops=2.0 * large**3 / max(left, 1e-9))
+    seconds = probe.matmul((large, large), (large, large))
+    left = seconds - found.launch - found.stream(3.0 * size * large**2)
+    found = replace(
+        found, flops=2.0 * large**3 / max(left, seconds / 2.0)
+    )  # mostly arithmetic, it is so large
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
