@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import tensornet as tn
 from tensornet.operations.functions import FUNCTIONS
+from tensornet.planning import covering
 from tensornet.sizes import evaluate
 
 from . import reference
@@ -277,11 +277,10 @@ def test_what_it_does_not_compute_runs_without(gated: list[Any]) -> None:
     assert not gated
 
 
-@pytest.mark.parametrize("text", ["", "y[b] = ", "softmax[j](x)", 3])
+@pytest.mark.parametrize("text", ["y[b] = ", "softmax[j](x)", 3])
 def test_a_kernel_that_computes_no_equation_is_refused(text: Any) -> None:
-    if text:
-        with pytest.raises(tn.EquationError, match="computes"):
-            tn.register("wrong", computes=text, torch=torch.sin)
+    with pytest.raises(tn.EquationError, match="computes"):
+        tn.register("wrong", computes=text, torch=torch.sin)
     assert "wrong" not in FUNCTIONS
 
 
@@ -375,15 +374,18 @@ def test_what_is_added_to_scores_has_their_axes_alone() -> None:
     np.testing.assert_allclose(found.numpy(), reference.run(graph, given, sizes)["y"], atol=1e-12)
 
 
-def test_long_products_are_looked_at_in_good_time() -> None:
+def test_of_long_products_few_ways_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 14 factors there are 16,384 ways to be a query and a key."""
+    looked: list[Any] = []
+    dealt = covering._dealt
+    monkeypatch.setattr(
+        covering, "_dealt", lambda *given: (looked.append(each) or each for each in dealt(*given))
+    )
     chain = " * ".join(f"a{n}[z{n},z{n + 1}]" for n in range(14))
     inputs = " ".join([*(f"a{n}[z{n},z{n + 1}]" for n in range(14)), "v[z14,f]"])
     graph = tn.layer(f"s[z0,z14] = {chain}\ny[z0,f] = softmax[z14](s) * v[z14,f]", inputs=inputs)
-    start = time.perf_counter()
-    plan = tn.plan(graph, backend="torch", compare=False)
-    assert time.perf_counter() - start < 20
-    assert KERNEL in plan.code
+    assert KERNEL in tn.plan(graph, backend="torch", compare=False).code
+    assert 0 < len(looked) < 1000
 
 
 def test_no_equation_calls_a_kernel() -> None:
