@@ -14,8 +14,6 @@ from tensornet.emitting import tuning
 from tensornet.planning.plans import Plan
 from tensornet.running import executable
 
-from .test_freeze import stack
-
 TCL = tn.layer("y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=6, j=5, k=4, p=3, q=2, r=7)
 SIZES = {"b": 3000}
 
@@ -86,10 +84,17 @@ def test_what_won_is_kept(clock: list[Plan], tmp_path: Path, monkeypatch: pytest
 
 def test_blocks_of_a_module_are_tuned_each_by_itself(clock: list[Plan]) -> None:
     executable._made.cache_clear()
-    module = tn.module(stack(3), seed=0, tune="measure")
-    x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
-    expected = tn.module(stack(3), seed=0)(x)
-    torch.testing.assert_close(module(x), expected)
+    layer = tn.layer(
+        "h[b,p,q,r] = tanh(x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k])\ng[b,p,q,r] = gelu(h * s[p])\n"
+        "f[b,p,q,r] = tanh(g * u[q])\ne[b,p,q,r] = gelu(f * v[r])\ny[b,p,q,r] = e + x[b,p,q,r]",
+        inputs="x", i=6, j=5, k=4,
+    )  # fmt: skip
+    graph = tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[b,i,j,k]")
+    module = tn.module(graph, seed=0, tune="measure")
+    x = torch.randn(3000, 6, 5, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(module(x), tn.module(graph, seed=0)(x))
+    assert 1 < len(clock) <= tuning.MOST  # of the one block that is called twice
+    assert {leaf.name for plan in clock for leaf in plan.graph.parameters} == set("UVWsuv")
     assert all(plan.graph.calls == () for plan in clock)
 
 
