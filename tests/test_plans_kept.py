@@ -538,7 +538,6 @@ quick = planner.fastest
 def slow(problem):
     time.sleep(pause)
     return quick(problem)
-planner.fastest = slow
 planner._WAYS["fastest"] = (planner._WAYS["fastest"][0], slow)
 text = "h0[b,i] = x[b,i]\\n" + "\\n".join(f"h{{n + 1}}[b,i] = gelu(h{{n}}[b,j] * W{{n}}[i,j])" for n in range(12))
 graph = tn.layer(text, inputs="x")
