@@ -301,8 +301,14 @@ MATMUL = 2 * 7 * 40 * 30
 AVERAGED = {
     "a product": ("y[b,n,o] = x[b,n,c] * W[o,c]", MATMUL),
     "a product and a bias": ("y[b,n,o] = x[b,n,c] * W[o,c] + u[o]", MATMUL),
-    "a sum with the input": ("y[b,n,c] = gelu(x[b,n,e] * W[e,c]) * V[c] + x[b,n,c]", None),
-    "two steps": ("h[b,n,p] = x[b,n,c] * W[p,c] + u[p]\ny[b,n,o] = h[b,n,p] * V[o,p] + w[o]", None),
+    "a sum with the input": (
+        "y[b,n,c] = gelu(x[b,n,e] * W[e,c]) * V[c] + x[b,n,c]",
+        2 * 7 * (2000 * 40 * 40 + 40),
+    ),
+    "two steps": (
+        "h[b,n,p] = x[b,n,c] * W[p,c] + u[p]\ny[b,n,o] = h[b,n,p] * V[o,p] + w[o]",
+        MATMUL + 2 * 7 * 30 * 30,
+    ),
     "a product of two that have the axis": ("y[b,n,o] = x[b,n,c] * W[o,c] * v[n]", None),
     "a function": ("y[b,n,o] = gelu(x[b,n,c] * W[o,c])", 2000 * MATMUL),
     "a product with positions": ("y[b,n,o] = index(n) * x[b,n,o] + index(o)", 2 * 7 * 2000 * 30),
