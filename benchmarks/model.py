@@ -36,12 +36,13 @@ from tensornet.planning.device import DeviceProfile, default_profile
 from tensornet.planning.lowering import lower
 from tensornet.planning.ordering import fastest
 from tensornet.planning.plans import Plan, Step
-from tensornet.planning.search import Choose, Order, Problem, Search, Tree
+from tensornet.planning.search import Choose, Order, Problem, Search
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 
 from .timing import Clock
+from .trees import trees
 
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256)
 ELEMENTS = (1e4, 4e6)
@@ -109,16 +110,6 @@ def drawn(seed: int) -> Iterator[Drawn]:
         _, path = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="optimal")
         if path.opt_cost <= FLOPS:
             yield each
-
-
-def trees(present: tuple[int, ...], made: int) -> Iterator[Tree]:
-    """Every way to contract tensors in pairs, the next result under the number `made`."""
-    if len(present) == 1:
-        yield ()
-    for one, other in itertools.combinations(present, 2):
-        rest = (*(each for each in present if each not in (one, other)), made)
-        for tree in trees(rest, made + 1):
-            yield ((one, other), *tree)
 
 
 def compiled(

@@ -21,22 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
+from benchmarks.trees import trees
 from tensornet.planning.device import DeviceProfile, default_profile
 from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.planning.profiles import load_profile, save_profile
-from tensornet.planning.search import Problem, Search, Tree, left_to_right, path_of
+from tensornet.planning.search import Problem, Search, left_to_right, path_of
 
 CPU = default_profile("cpu")
-
-
-def trees(present: tuple[int, ...], made: int) -> Iterator[Tree]:
-    """Every way to contract tensors in pairs, the next result under the number `made`."""
-    if len(present) == 1:
-        yield ()
-    for one, other in itertools.combinations(present, 2):
-        rest = (*(each for each in present if each not in (one, other)), made)
-        for tree in trees(rest, made + 1):
-            yield ((one, other), *tree)
 
 
 @st.composite

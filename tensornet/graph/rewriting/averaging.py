@@ -10,7 +10,7 @@ from ...language.equation import Equation
 from ...language.expression import Call, Contraction, Expression, Ref, free_axes, subexpressions, sum_of
 from ...operations.functions import FUNCTIONS
 from ..graph import Graph
-from .draft import Change, Cost, Draft, replaced
+from .draft import Change, Cost, Draft, improved, replaced
 from .fusing import inline
 
 __all__ = ["average_first"]
@@ -18,11 +18,7 @@ __all__ = ["average_first"]
 
 def average_first(graph: Graph, cost: Cost) -> Graph:
     """Averages what products and sums are made of instead of them, where `cost` says that pays."""
-    draft = Draft(graph)
-    for name in [equation.name for equation in reversed(graph.own)]:
-        while name in draft and draft.takes_best(_changes(draft, draft[name]), cost):
-            pass
-    return draft.finished()
+    return improved(graph, reversed(graph.own), _changes, cost)
 
 
 def _changes(draft: Draft, reader: Equation) -> Iterator[Change]:

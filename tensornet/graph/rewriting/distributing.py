@@ -20,7 +20,7 @@ from ...language.expression import (
 from ...sizes import size_names, symbol
 from ..graph import Graph
 from ..shape import Scope, size_expression
-from .draft import Change, Cost, Draft, replaced
+from .draft import Change, Cost, Draft, improved, replaced
 from .fusing import inline
 from .sharing import is_random
 
@@ -34,11 +34,7 @@ def distribute(graph: Graph, cost: Cost) -> Graph:
         graph: the graph.
         cost: the expected seconds of a graph; it is asked about a few equations at a time.
     """
-    draft = Draft(graph)
-    for name in [equation.name for equation in graph.own]:
-        while name in draft and draft.takes_best(_distributions(draft, draft[name]), cost):
-            pass
-    return draft.finished()
+    return improved(graph, graph.own, _distributions, cost)
 
 
 def _distributions(draft: Draft, reader: Equation) -> Iterator[Change]:

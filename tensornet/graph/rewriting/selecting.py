@@ -26,18 +26,14 @@ from ...sizes import evaluate, size_names
 from ..elements import of_expression
 from ..graph import Graph
 from ..shape import size_expression
-from .draft import Change, Cost, Draft, replaced
+from .draft import Change, Cost, Draft, improved, replaced
 
 __all__ = ["select"]
 
 
 def select(graph: Graph, cost: Cost) -> Graph:
     """Reads tensors at told positions instead of multiplying by ones there, where `cost` says that pays."""
-    draft = Draft(graph)
-    for name in [equation.name for equation in graph.own]:
-        while name in draft and draft.takes_best(_selections(draft, draft[name]), cost):
-            pass
-    return draft.finished()
+    return improved(graph, graph.own, _selections, cost)
 
 
 def _selections(draft: Draft, reader: Equation) -> Iterator[Change]:
