@@ -16,7 +16,7 @@ from ..planning.plans import Plan
 from ..protocol import Backend
 from .source import FUNCTION_NAME, TABLES_NAME
 
-__all__ = ["Place", "Program", "Tables", "apart", "constant_array", "define", "function_of"]
+__all__ = ["Place", "Program", "Tables", "apart", "constant_array", "define"]
 
 _numbers = itertools.count(1)
 
@@ -34,7 +34,7 @@ def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
     return found
 
 
-def function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
+def _function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
     """The generated function of a plan; its source shows in tracebacks and debuggers."""
     names: dict[str, Any] = dict(backend.namespace())
     names["functions"] = {
@@ -80,7 +80,7 @@ class Program:
     """
 
     def __init__(self, plan: Plan, backend: Backend) -> None:
-        self.plan, self.function, self._backend = plan, function_of(plan, backend), backend
+        self.plan, self.function, self._backend = plan, _function_of(plan, backend), backend
         self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
 
     def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:

@@ -444,7 +444,7 @@ class _Block:
             self.unifier.equation(equation, scope.sizes)
             for equation, scope in zip(self.equations, self.scopes, strict=True)
         )
-        self._check_unused(equations, leaves)
+        self._check_unused(leaves)
         by_name = {name for equation in equations for name in sized_by_name(equation.right)}
         calls = tuple(self.calls.values())
         names = self._sizes_in(equations, leaves) | {name for call in calls for name in call.graph.bound}
@@ -490,7 +490,7 @@ class _Block:
             names.update(size.name for size in getattr(resolved, "free_symbols", ()))
         return names
 
-    def _check_unused(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> None:
+    def _check_unused(self, leaves: list[Leaf]) -> None:
         for name in self.init:
             raise EquationError(
                 f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")

@@ -40,7 +40,6 @@ __all__ = [
     "Slicing",
     "Step",
     "Table",
-    "human",
     "read_plan",
     "write_plan",
 ]
@@ -356,8 +355,8 @@ class Plan:
                 else f"  ({row.seconds / self.seconds:.2f}× the time)"
             )
             lines.append(
-                f"     {row.name + ':':<15} {human(row.flops, 'FLOP')}, {human(row.bytes, 'B')} moved,"
-                f" peak {human(row.peak_memory, 'B')}, expected {human(row.seconds, 's')}{ratio}"
+                f"     {row.name + ':':<15} {_human(row.flops, 'FLOP')}, {_human(row.bytes, 'B')} moved,"
+                f" peak {_human(row.peak_memory, 'B')}, expected {_human(row.seconds, 's')}{ratio}"
             )
         return "\n".join(lines)
 
@@ -365,9 +364,7 @@ class Plan:
         shown = [step.shown(self.functions) for step in steps]
         width = min(76, max((len(text) for text in shown), default=0))
         for number, (text, step) in enumerate(zip(shown, steps, strict=True), 1):
-            cost = (
-                f"{human(step.flops, 'FLOP'):>12}  {human(step.bytes, 'B'):>9}  {human(step.seconds, 's'):>9}"
-            )
+            cost = f"{_human(step.flops, 'FLOP'):>12}  {_human(step.bytes, 'B'):>9}  {_human(step.seconds, 's'):>9}"
             yield f"{number:3}  {text:<{width}}  {cost}"
 
     def _shown_sizes(self) -> str:
@@ -640,7 +637,7 @@ def _read_alternative(part: Part) -> Alternative:
 # ---------------------------------------------------------------------------- amounts
 
 
-def human(amount: float, unit: str) -> str:
+def _human(amount: float, unit: str) -> str:
     """An amount with three digits and a prefix: `1.84 GFLOP`, `38.5 MB`, `44 ms`."""
     if amount == 0:
         return f"0 {unit}"

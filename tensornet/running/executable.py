@@ -199,11 +199,11 @@ class Executable:
         held = self._held
         inputs = arguments[1:] if held is None else arguments
         if len(arguments) != len(self._inputs) + (held is None):
-            raise self._wrong_count(len(inputs), bool(arguments))
+            raise self._wrong_count(len(inputs))
         parameters = self._values(arguments[0]) if held is None else held
         return self.run([*inputs, *parameters], training)
 
-    def _wrong_count(self, count: int, parameters: bool) -> ShapeError:
+    def _wrong_count(self, count: int) -> ShapeError:
         names = ", ".join(self._inputs)
         called = ", ".join([*(["parameters"] if self._held is None else []), *self._inputs])
         return ShapeError(
