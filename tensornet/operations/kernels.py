@@ -12,7 +12,7 @@ from .record import Element, Function, Meaning
 if TYPE_CHECKING:
     from ..graph.shape import Scope
     from ..language.expression import Call, Ref
-    from ..planning.lowering import Value
+    from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
 __all__ = ["ROWS"]

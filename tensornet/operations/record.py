@@ -13,7 +13,7 @@ from .moments import Rule
 if TYPE_CHECKING:
     from ..graph.shape import Scope
     from ..language.expression import Call
-    from ..planning.lowering import Value
+    from ..planning.values import Value
     from .services import Device, Left, Lowering, Writer
 
 __all__ = ["Element", "Function", "Meaning"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from ..graph.shape import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..planning.lowering import Value
+    from ..planning.values import Value
     from .record import Element
 
 __all__ = ["Device", "Left", "Lowering", "Writer"]

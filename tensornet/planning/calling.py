@@ -1,0 +1,214 @@
+"""Calls of functions: each as its record says, over axes, along them or element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..graph.elements import of_number
+from ..graph.shape import Scope, scalar_size, scope_of
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    is_scalar,
+    option_axes,
+    scalar_value,
+)
+from ..language.patterns import pattern_of
+from ..operations.functions import FUNCTIONS, Element, Function
+from .arrangement import Layout, flatten, view_order
+from .contracting import Contracting
+from .values import Entry, Operand, Value
+
+__all__ = ["Calling"]
+
+
+class Calling(Contracting):
+    """Makes the steps of calls."""
+
+    def call(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        function = FUNCTIONS[call.function]
+        if function.lowered is not None:
+            return function.lowered(self, call, scope)
+        if function.means:
+            return self.kernel(call, scope)
+        match function.axes:
+            case "none" if function.rounds:
+                return self.rounded(call, scope, wanted)
+            case "none" if function.converts is not None and len(call.arguments) == 1:
+                return self.convert(self.lower(call.arguments[0], scope, wanted), function.converts)
+            case "none":
+                return self.pointwise(call, scope, wanted)
+            case "kept" | "removed":
+                return self.over_axes(call, scope, wanted)
+            case "made":
+                return self.made(call, [self.lower(each, scope, None) for each in call.arguments], scope)
+            case "joined":
+                return self.joined(call, scope)
+            case "moved":
+                return self.moved(call, scope)
+
+    def kernel(self, call: Call, scope: Scope) -> Value:
+        """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
+        function = FUNCTIONS[call.function]
+        pattern = pattern_of(function.means[0])
+        scope = self.within(call, scope)
+        values = [self.lower(each, scope, None) for each in call.arguments]
+        element, result = function.meeting([each.element for each in values])
+        values = [self.convert(each, element) for each in values]
+        groups = pattern.groups([each.layout for each in values])
+        parts = [[groups[axis] for axis in axes_of_index(ref.index)] for ref in pattern.tensors]
+        values = [
+            each
+            if view_order(each.layout, tuple(part)) is not None
+            else self.reorder(each, flatten(tuple(part)))
+            for each, part in zip(values, parts, strict=True)
+        ]
+        sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+        grouped = (groups[axis] for axis in pattern.left)
+        left = tuple(group[0] if len(group) == 1 else group for group in grouped if group)
+        return self.emit(
+            left, replace(call, arguments=tuple(each.ref for each in values)), values, sizes, result
+        )
+
+    # ---- element by element
+
+    def pointwise(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        normed = self._normed(call, scope)
+        if normed is not None:
+            return normed
+        function = FUNCTIONS[call.function]
+        split = function.conditions
+        conditions = [
+            Operand(self.convert(self.lower(each, scope, wanted), Element.TRUTH))
+            for each in call.arguments[:split]
+        ]
+        adds = call.function == "add"
+        operands = [self.operand(each, scope, wanted, adds) for each in call.arguments[split:]]
+        if function.converts is Element.TRUTH and _is_truth(operands):
+            assert operands[0].value is not None
+            return operands[0].value
+        if adds:
+            operands = self._exact_together(operands)
+            biased = self._biased(operands) if len(operands) == 2 else None
+            if biased is not None:
+                return biased
+        return self.combine(_rule(call), lambda *each: replace(call, arguments=each), operands, conditions)
+
+    def _normed(self, call: Call, scope: Scope) -> Value | None:
+        """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
+        match call:
+            case Call(
+                "add", (Contraction(factors, ()), Ref() as bias) | (Ref() as bias, Contraction(factors, ()))
+            ) if len(factors) == 2:
+                gain = next((each for each in factors if isinstance(each, Ref)), None)
+                norm = next((each for each in factors if isinstance(each, Call)), None)
+            case _:
+                return None
+        if gain is None or norm is None or not FUNCTIONS[norm.function].affine or len(norm.axes) != 1:
+            return None
+        if gain.index != norm.axes or bias.index != norm.axes:
+            return None
+        value = self.lower(norm.arguments[0], self.inner(norm.arguments[0], scope), None)
+        affine = [self.read(each, scope) for each in (gain, bias)]
+        element = max(Element.WIDE, value.element, *(each.element for each in affine))
+        value, *affine = [self.convert(each, element) for each in (value, *affine)]
+        return self._apply(norm, value, norm.axes, False, scope, element, affine)
+
+    # ---- over axes
+
+    def over_axes(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+        function = FUNCTIONS[call.function]
+        reduces = function.axes == "removed"
+        asked = None if reduces else wanted
+        value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked)
+        element, result = function.meeting([value.element])
+        value = self.convert(value, element)
+        axes = tuple(axis for axis in value.layout if axis in call.axes)
+        if function.one_by_one and len(axes) > 1:
+            for axis in axes:
+                value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope, result)
+            return value
+        if not reduces and len(axes) > 1:
+            rest = tuple(axis for axis in value.layout if axis not in axes)
+            value = self.reorder(value, (*rest, axes))
+        return self._apply(replace(call, axes=axes), value, axes, reduces, scope, result)
+
+    def _apply(
+        self,
+        call: Call,
+        value: Value,
+        axes: tuple[str, ...],
+        reduces: bool,
+        scope: Scope,
+        result: Element,
+        more: Sequence[Value] = (),
+    ) -> Value:
+        index = value.left
+        whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
+        left: tuple[Entry, ...] = index if whole else value.layout
+        if reduces:
+            left = tuple(entry for entry in left if entry not in axes and entry != axes)
+        options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
+        right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
+        return self.emit(left, right, [value, *more], value.sizes, result)
+
+    # ---- axes made, joined and moved along
+
+    def made(self, call: Call, values: Sequence[Value], scope: Scope) -> Value:
+        """Operands at hand, with the axis that the call makes."""
+        (axis,) = call.axes
+        _, result = FUNCTIONS[call.function].meeting([each.element for each in values])
+        left = (*(name for each in values for name in each.layout), axis)
+        right = replace(call, arguments=tuple(each.ref for each in values))
+        return self.emit(left, right, values, {axis: scope[axis]}, result)
+
+    def joined(self, call: Call, scope: Scope) -> Value:
+        """Operands one after another along an axis, which one without it is 1 long."""
+        axis = call.axes[0]
+        values = [self._ungrouped(self.lower(part, self.inner(part, scope), None)) for part in call.arguments]
+        element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
+        values = [self.convert(each, element) for each in values]
+        left = self._order({axis, *(name for each in values for name in each.layout)}, values)
+        sizes = {name: size for each in values for name, size in each.sizes.items()}
+        sizes[axis] = scope_of(call, self.graph.named, self.graph.agree, self.graph.bound)[axis]
+        right = replace(call, arguments=tuple(each.ref for each in values))
+        return self.emit(left, right, values, sizes, result)
+
+    def moved(self, call: Call, scope: Scope) -> Value:
+        """The same axes, with the elements moved along some of them."""
+        function, argument = FUNCTIONS[call.function], call.arguments[0]
+        inside = self.inner(argument, scope)
+        value = self._ungrouped(self.lower(argument, inside, None))
+        sizes = dict(value.sizes)
+        options: list[tuple[str, tuple[Expression, ...]]] = []
+        filling: list[Element] = []
+        for name, values in call.options:
+            numbers = tuple(self.scalar(each, inside) for each in values)
+            options.append((name, numbers))
+            if name not in option_axes(call):
+                filling += [of_number(each) for each in numbers]
+            elif function.resized is not None:
+                amounts = (self.open(scalar_size(each, inside)) for each in numbers)
+                sizes[name] = function.resized(sizes[name], *amounts)
+        value = self.convert(value, function.meeting([value.element], filling)[0])
+        right = replace(call, arguments=(value.ref,), options=tuple(options))
+        return self.emit(value.layout, right, [value], sizes, value.element)
+
+
+def _is_truth(operands: Sequence[Operand]) -> bool:
+    """Whether these are a truth value and 0, compared."""
+    first, second = operands
+    truth = first.value is not None and first.value.element is Element.TRUTH
+    return truth and second.value is None and scalar_value(second.before[0]) == 0
+
+
+def _rule(call: Call) -> Function:
+    """The record by which the operands of a pointwise function meet."""
+    function = FUNCTIONS[call.function]
+    if function.keeps_whole is None:
+        return function
+    return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
