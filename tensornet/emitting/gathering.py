@@ -1,0 +1,103 @@
+"""Reads at positions as text: integer indices, gathers and diagonals, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..graph.leaves import Leaf
+from ..language.expression import Index, Ref, axes_of_index
+from ..planning.plans import Plan
+from ..protocol import Backend
+from ..sizes import product
+from .spelling import Speller, tuple_source
+
+__all__ = ["Gathering"]
+
+
+class Gathering(Speller):
+    """Spells what a step reads at positions, and looks at these unless a table of them has been looked at."""
+
+    def __init__(self, plan: Plan, backend: Backend, leaves: Sequence[Leaf], taken: Iterable[str]) -> None:
+        super().__init__(plan, backend, leaves, taken)
+        self.looked_at = {table.leaf.name for table in plan.tables if table.below is not None}
+
+    def special(self, ref: Ref, left: tuple[Any, ...]) -> str:
+        """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
+        sizes = [self.shapes[ref.name][n] for n in range(len(ref.index))]
+        text = self.names[ref.name]
+        entries: list[Index] = list(ref.index)
+        if any(isinstance(entry, int) for entry in entries):
+            inside = ", ".join(str(entry) if isinstance(entry, int) else ":" for entry in entries)
+            text = f"{text}[{inside}]"
+            sizes = [size for size, entry in zip(sizes, entries, strict=True) if not isinstance(entry, int)]
+            entries = [entry for entry in entries if not isinstance(entry, int)]
+        flat: list[Index] = []
+        atoms: list[Any] = []
+        for entry, size in zip(entries, sizes, strict=True):
+            parts: list[Index] = list(entry) if isinstance(entry, tuple) else [entry]
+            flat += parts
+            atoms += (
+                [self.sizes[part] for part in parts if isinstance(part, str)]
+                if isinstance(entry, tuple)
+                else [size]
+            )
+        if len(flat) != len(entries):
+            text = self.op("reshape", text, shape=self.shape(atoms))
+        return self._gathered(text, flat, atoms, axes_of_index(left))
+
+    def _gathered(self, text: str, entries: list[Index], sizes: list[Any], left: tuple[str, ...]) -> str:
+        """Takes along the dimensions that an index tensor or a repeated axis picks from."""
+        gathers = [entry for entry in entries if isinstance(entry, Ref)]
+        inside = {axis for each in gathers for axis in axes_of_index(each.index)}
+        names = [entry for entry in entries if isinstance(entry, str)]
+        picked = [
+            n
+            for n, entry in enumerate(entries)
+            if isinstance(entry, Ref) or entry in inside or names.count(str(entry)) > 1
+        ]
+        rest = [n for n in range(len(entries)) if n not in picked]
+        kept = tuple(str(entries[n]) for n in rest)
+        if not picked:
+            return self._to_order(text, kept, left)
+        order = picked + rest
+        if order != list(range(len(entries))):
+            text = self.op("permute", text, axes=tuple_source([str(n) for n in order]))
+        taken = dict.fromkeys(inside) | dict.fromkeys(
+            str(entries[n]) for n in picked if isinstance(entries[n], str)
+        )
+        axes = tuple(axis for axis in left if axis in taken)
+        flat = self._flat_index([entries[n] for n in picked], [sizes[n] for n in picked], axes)
+        total = product(sizes[n] for n in picked)
+        if len(picked) > 1:
+            text = self.op("reshape", text, shape=self.shape([total, *(sizes[n] for n in rest)]))
+        text = self.op("take", text, self.op("reshape", flat, shape="(-1,)"), axis="0")
+        shape = [self.sizes[axis] for axis in axes] + [sizes[n] for n in rest]
+        if len(axes) != 1:
+            text = self.op("reshape", text, shape=self.shape(shape))
+        return self._to_order(text, axes + kept, left)
+
+    def _flat_index(self, entries: list[Index], sizes: list[Any], axes: tuple[str, ...]) -> str:
+        """Row-major positions in the picked dimensions, over `axes`."""
+        terms: list[str] = []
+        for n, entry in enumerate(entries):
+            stride = product(sizes[n + 1 :])
+            if isinstance(entry, Ref):
+                term = self.aligned(entry, axes)
+                if entry.name not in self.looked_at:
+                    term = self.op("within", term, size=self.size(sizes[n]), name=repr(entry.name))
+            else:
+                ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
+                term = self.positions(sizes[n])
+                term = self.op("reshape", term, shape=tuple_source(ones)) if len(ones) > 1 else term
+            terms.append(term if stride == 1 else f"{term} * ({self.size(stride)})")
+        text = " + ".join(terms)
+        if len(terms) == 1 and isinstance(entries[0], Ref) and axes_of_index(entries[0].index) == axes:
+            return text
+        shape = self.shape([self.sizes[axis] for axis in axes])
+        return self.op("broadcast", f"({text})", shape=shape)
+
+    def _to_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+        if have == want:
+            return text
+        return self.op("permute", text, axes=tuple_source([str(have.index(axis)) for axis in want]))
