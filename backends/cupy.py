@@ -9,11 +9,17 @@ from typing import Any
 
 from tensornet.errors import BackendError
 
-from .array_api import helpers
+from .array_api import helpers, rows_told
 from .array_api import templates as generic
 from .torch import as_numpy
 
 __all__ = ["CupyBackend", "backend"]
+
+templates: Mapping[str, str] = {
+    **generic,
+    "scatter_add": "scatter_add({0}, {1}, {size})",
+    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+}
 
 
 def _library() -> Any:
@@ -27,18 +33,44 @@ def _library() -> Any:
     return xp
 
 
+def scatter_add(positions: Any, x: Any, size: int) -> Any:
+    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+
+    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    """
+    import cupy
+    import cupyx
+
+    rows, count = rows_told(cupy, positions, size)
+    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
+    wide = x.astype(cupy.float32) if x.dtype == cupy.float16 else x  # half is too short for long sums
+    made = cupy.zeros((count + 1, *channels), dtype=wide.dtype)
+    wide = cupy.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
+    cupyx.scatter_add(made, rows, wide)
+    return made[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
+
+
+def scatter_count(positions: Any, size: int) -> Any:
+    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    import cupy
+
+    rows, count = rows_told(cupy, positions, size)
+    return cupy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
+
+
 class CupyBackend:
     """Arrays of CuPy; the generated code is the generic one that every array library runs."""
 
     name = "cupy"
-    templates = generic
+    templates = templates
     kind = operator.attrgetter("__class__", "shape", "dtype", "device.id")  # a device has no hash
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()
         from cupyx.scipy import special
 
-        return {**helpers(xp, special.erf, special.expit), "xp": xp}
+        own = {"xp": xp, "scatter_add": scatter_add, "scatter_count": scatter_count}
+        return {**helpers(xp, special.erf, special.expit), **own}
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
 from tensornet.protocol import kind_of
 
-from .array_api import helpers
+from .array_api import helpers, rows_told
 from .array_api import templates as generic
 from .torch import as_numpy
 
@@ -23,6 +24,8 @@ templates: Mapping[str, str] = {
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
     "take": "np.take({0}, {1}, axis={axis})",
     "broadcast": "np.broadcast_to({0}, {shape})",
+    "scatter_add": "scatter_add({0}, {1}, {size})",
+    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "concat": "np.concatenate([{0}], axis={axis})",
     "roll": "np.roll({0}, {shift}, axis={axes})",
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
@@ -72,6 +75,32 @@ def special(name: str) -> Callable[[Any], Any]:
     return function
 
 
+def scatter_add(positions: Any, x: Any, size: int) -> Any:
+    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+
+    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere. It is the
+    product with a sparse matrix of ones, which takes a tenth of the time of `np.add.at`.
+    """
+    import numpy
+    import scipy.sparse
+
+    rows, count = rows_told(numpy, positions, size)
+    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
+    wide = x.astype(numpy.float32) if x.dtype == numpy.float16 else x  # half is too short for long sums
+    wide = numpy.broadcast_to(wide, (*positions.shape, *channels)).reshape(rows.size, math.prod(channels))
+    ones = numpy.ones(rows.size, dtype=wide.dtype)
+    chosen = scipy.sparse.csc_array((ones, rows, numpy.arange(rows.size + 1)), shape=(count + 1, rows.size))
+    return (chosen @ wide)[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
+
+
+def scatter_count(positions: Any, size: int) -> Any:
+    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    import numpy
+
+    rows, count = rows_told(numpy, positions, size)
+    return numpy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
+
+
 class NumpyBackend:
     """Arrays of NumPy, on the processor."""
 
@@ -82,7 +111,8 @@ class NumpyBackend:
     def namespace(self) -> Mapping[str, Any]:
         import numpy
 
-        return {**helpers(numpy, special("erf"), special("expit")), "np": numpy}
+        own = {"np": numpy, "scatter_add": scatter_add, "scatter_count": scatter_count}
+        return {**helpers(numpy, special("erf"), special("expit")), **own}
 
     def device(self, array: Any = None) -> str:
         return "cpu"

@@ -41,6 +41,8 @@ templates: Mapping[str, str] = {
     "broadcast": "{0}.expand({shape})",
     "within": "within({0}, {size}, {name})",
     "take": "torch.index_select({0}, {axis}, {1})",
+    "scatter_add": "scatter_add({0}, {1}, {size})",
+    "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
     "roll": "torch.roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
@@ -135,6 +137,41 @@ def _within(index: Any, size: int, name: str) -> Any:
     return index
 
 
+def _scatter_add(positions: Any, x: Any, size: int) -> Any:
+    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+
+    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    """
+    torch = _library()
+    if x.dtype in (torch.float16, torch.bfloat16):  # too short for long sums
+        return _scatter_add(positions, x.float(), size).to(x.dtype)
+    rows, count = _rows(positions, size)
+    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
+    x = x.expand(*positions.shape, *channels).reshape(*rows.shape, *channels)
+    either = rows[:1] + x.reshape(-1)[:1]  # under vmap what is written in place is of the batch of both
+    made = either.new_zeros((count + 1, *channels), dtype=x.dtype).index_add_(0, rows, x)
+    return made[:-1].reshape(*batch, size, *channels)
+
+
+def _scatter_count(positions: Any, size: int) -> Any:
+    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    rows, count = _rows(positions, size)
+    made = rows.new_zeros(count + 1).scatter_add_(0, rows, _library().ones_like(rows))
+    return made[:-1].reshape(*positions.shape[:-1], size)
+
+
+def _rows(positions: Any, size: int) -> tuple[Any, int]:
+    """The row for each position told, of a batch one after another, and how many there are; that after the last
+    for what is told outside."""
+    torch = _library()
+    positions = positions.to(torch.int64)
+    inside, count = (positions >= 0) & (positions < size), size
+    if positions.ndim == 2:
+        count = len(positions) * size
+        positions = positions + size * torch.arange(len(positions), device=positions.device)[:, None]
+    return torch.where(inside, positions, count).reshape(-1), count
+
+
 def _floating(arrays: Any, otherwise: Any) -> Any:
     """The element type of the first complex tensor, or else of the first floating one."""
     found = [a.dtype for a in arrays if a.is_complex()] + [a.dtype for a in arrays if a.is_floating_point()]
@@ -198,6 +235,8 @@ class TorchBackend:
             "math": math,
             "normalize": _normalize,
             "within": _within,
+            "scatter_add": _scatter_add,
+            "scatter_count": _scatter_count,
             "finite": _finite,
             "binary": _binary,
             "floating": _floating,

@@ -213,7 +213,7 @@ def functions(as_json: Json = False) -> None:
     """List the functions of the equation language: how each is written, and what it is."""
     from .operations.functions import FUNCTIONS, SUM
 
-    rows = [*(row for row in FUNCTIONS.values() if not row.means), SUM]
+    rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
     if as_json:
         keys = ("name", "kind", "form", "formula")
         typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in rows], indent=1))

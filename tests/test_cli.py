@@ -187,7 +187,7 @@ def test_a_wrong_count_ends_with_two_and_one_message(
 def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("functions", "--json") == "0"
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(rows) == {*(name for name, row in FUNCTIONS.items() if not row.means), "sum"}
+    assert set(rows) == {*(name for name, row in FUNCTIONS.items() if not row.is_kernel), "sum"}
     assert rows["normalize"] == {
         "name": "normalize",
         "kind": "axis",
@@ -205,7 +205,7 @@ EXAMPLES = {", …": "", "(before, after)": "(1, 1)", "rate": "0.5", "i=s": "i=1
 
 
 @pytest.mark.parametrize(
-    "row", [*(row for row in FUNCTIONS.values() if not row.means), SUM], ids=lambda row: row.name
+    "row", [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM], ids=lambda row: row.name
 )
 def test_every_function_reads_as_it_is_listed(row: Any) -> None:
     """The form in the list, put into an equation, calls the function of that name."""

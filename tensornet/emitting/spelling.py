@@ -174,6 +174,10 @@ class Speller:
         ]
         return self.op("reshape", text, shape=self.shape(merged))
 
+    def extent(self, axes: Sequence[str]) -> str:
+        """The number of positions along some axes."""
+        return self.size(product(self.sizes[axis] for axis in axes))
+
     def reshaped(self, text: str, left: Sequence[str | tuple[str, ...]]) -> str:
         """A result with a dimension for each entry."""
         return self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))

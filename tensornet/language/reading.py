@@ -513,7 +513,7 @@ class _Reader:
             raise self.no_method(node.func, name.rpartition(DOT)[2])
         if name == "sum":
             return self.sum(node, axes)
-        if name in FUNCTIONS and FUNCTIONS[name].means:
+        if name in FUNCTIONS and FUNCTIONS[name].is_kernel:
             fix = "write what it computes: the planner puts it there"
             raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
         if name not in FUNCTIONS:

@@ -129,6 +129,7 @@ class Function:
         at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
         selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
             tells none of the `n` positions any of them.
+        scatters: and there, the kernel that sums products of it with other tensors over axes of `a`.
         moments: its rule for the mean and the mean square.
         positive: whether it is asked of positive numbers.
         carries: whether elements that go in come out on their scale, though nothing is moved.
@@ -138,6 +139,7 @@ class Function:
             innermost in memory, and where others are.
         workspace: how many times the bytes of its result it works in, in either case.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
+        placed: whether a rewrite does so, for a kernel that computes what no pattern says.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
         lowered: how it becomes steps, where that takes more than one.
         spelled: how a step of it becomes source, where no template says it all.
@@ -175,6 +177,7 @@ class Function:
     averages: bool = False
     at: str = ""
     selects: str = ""
+    scatters: str = ""
     moments: Rule | None = field(default=None, compare=False)
     positive: bool = False
     carries: bool = False
@@ -183,6 +186,7 @@ class Function:
     passes: tuple[float, float] = (1.0, 1.0)
     workspace: tuple[float, float] = (0.0, 0.0)
     means: tuple[Meaning, ...] = ()
+    placed: bool = False
     affine: bool = False
     lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)
     spelled: Callable[[Writer, Call, Left], str] | None = field(default=None, compare=False)
@@ -199,6 +203,11 @@ class Function:
             case "removed":
                 return "reduction"
         return "structure"
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether nobody writes it: it takes the place of equations."""
+        return bool(self.means) or self.placed
 
     @property
     def takes_axes(self) -> bool:

@@ -26,6 +26,9 @@ class Device(Protocol):
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
 
+    def scatter(self, moved: float, written: float, rows: float) -> float:
+        """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
+
     def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
 
@@ -100,6 +103,9 @@ class Writer(Protocol):
 
     def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+
+    def extent(self, axes: Sequence[str]) -> str:
+        """The number of positions along some axes."""
 
     def reshaped(self, text: str, left: Left) -> str:
         """A result with a dimension for each entry."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONCAT", "ROWS"]
+__all__ = ["CONCAT", "INDEX", "ROWS"]
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -101,7 +101,9 @@ ROWS = (
         yields="number",
         at="cast(a == p)",
         selects="maximum(minimum(a, n - 1), 0)",
+        scatters="scatter_add",
         moments=_of_onehot,
+        passes=(12.0, 12.0),
         lowered=_lower_onehot,
     ),
 )

@@ -23,6 +23,9 @@ CHUNK = 8.0
 NARROW = 8
 """Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
 
+STEPS = 9
+"""Rows to be added up at told positions take so many small operations besides: to look at these, to make room."""
+
 UNREST = 0.25
 """Where measuring again gives times that differ by more than this part, the device had other work."""
 
@@ -103,6 +106,10 @@ class DeviceProfile:
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of a step element by element, of tensors that all lie as the result does."""
         return self.stream(moved) + self.fresh(written) + self.launch
+
+    def scatter(self, moved: float, written: float, rows: float) -> float:
+        """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
+        return self.pointwise(moved, written) + STEPS * self.launch + self.run * rows
 
     def fresh(self, written: float) -> float:
         """Seconds that first touch adds to a result of so many bytes."""

@@ -316,7 +316,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         return cost(settled(region))
 
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
-    graph = select(graph, cost)
+    graph = select(graph, cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(reflect(cover(graph, cost, target.kernels, values)))
 

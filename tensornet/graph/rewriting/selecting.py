@@ -1,11 +1,15 @@
-"""Products with ones at told positions, read there: `onehot[v](t[b])*E[v,c]` as `E[p[b],c]*(t[b] == p[b])`.
+"""Products with ones at told positions, without the ones.
 
-`p` is the position, kept inside of the axis: what is told outside of it has no one, and comes out as 0.
+Summed over these positions, the other factors are read there: `onehot[v](t[b])*E[v,c]` is `E[p[b],c]*(t[b] == p[b])`,
+where `p` is the position, kept inside of the axis: what is told outside of it has no one, and comes out as 0.
+
+Summed over what tells them, the other factors are added up there: `onehot[v](t[s])*x[s,c]` with `s` summed is
+`scatter_add[s](t[s], index(v), x[s,c])`, and what is told outside goes nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from ...language.equation import Equation
@@ -22,6 +26,7 @@ from ...language.expression import (
 )
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
+from ...operations.structure import INDEX
 from ...sizes import evaluate, size_names
 from ..elements import of_expression
 from ..graph import Graph
@@ -31,21 +36,29 @@ from .draft import Change, Cost, Draft, improved, replaced
 __all__ = ["select"]
 
 
-def select(graph: Graph, cost: Cost) -> Graph:
-    """Reads tensors at told positions instead of multiplying by ones there, where `cost` says that pays."""
-    return improved(graph, graph.own, _selections, cost)
+def select(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
+    """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays.
+
+    Args:
+        graph: the graph.
+        cost: what a part of it takes.
+        spelled: the kernels that there are.
+    """
+    return improved(graph, graph.own, lambda draft, reader: _selections(draft, reader, spelled), cost)
 
 
-def _selections(draft: Draft, reader: Equation) -> Iterator[Change]:
+def _selections(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
     for product in subexpressions(reader.right):
         if not isinstance(product, Contraction):
             continue
         for at, factor in enumerate(product.factors):
             ones = _ones(draft, factor)
-            if ones is None or not set(ones.axes) <= set(product.summed):
+            if ones is None or not of_expression(ones.arguments[0], draft.elements).is_position:
                 continue
-            if of_expression(ones.arguments[0], draft.elements).is_position:
+            if set(ones.axes) <= set(product.summed):
                 yield from _changes(draft, reader, product, at, ones)
+            elif FUNCTIONS[ones.function].scatters in spelled:
+                yield from _scatters(draft, reader, product, at, ones)
 
 
 def _ones(draft: Draft, factor: Expression) -> Call | None:
@@ -87,6 +100,28 @@ def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones
         yield Change(
             (position, *tables, replace(reader, right=right)), (*_read_here(draft, product, at), reader)
         )
+
+
+def _scatters(draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call) -> Iterator[Change]:
+    """Adds up the product of the factors that the sum over the positions needs, or of all without the axis."""
+    (axis,), (told,) = ones.axes, ones.arguments
+    summed = set(product.summed).intersection(free_axes(told))
+    others = [n for n in range(len(product.factors)) if n != at]
+    needed = tuple(n for n in others if summed & occurring(product.factors[n]))
+    if not summed or any(axis in occurring(product.factors[n]) for n in needed):
+        return
+    wider = tuple(n for n in others if axis not in occurring(product.factors[n]))
+    for group in dict.fromkeys((needed, wider)):
+        beside = tuple(product.factors[n] for n in others if n not in group)
+        kept = {axis, *(each for factor in beside for each in occurring(factor))}
+        rows = tuple(product.factors[n] for n in group)
+        gone = {each for factor in rows for each in free_axes(factor)} & set(product.summed) - summed - kept
+        added = (contraction(rows, tuple(gone), product.place),) if rows else ()
+        function, places = FUNCTIONS[ones.function].scatters, Call(INDEX.name, (), (axis,))
+        scattered = Call(function, (told, places, *added), tuple(sorted(summed)), place=ones.place)
+        left = tuple(set(product.summed) - summed - gone)
+        right = replaced(reader.right, product, contraction((scattered, *beside), left, product.place))
+        yield Change((replace(reader, right=right),), (*_read_here(draft, product, at), reader))
 
 
 def _read_here(draft: Draft, product: Contraction, at: int) -> tuple[Equation, ...]:

@@ -1,0 +1,234 @@
+"""Products with ones at told positions, summed over what tells these: added up there, and the same as by the ones."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.backends.array_api import of
+from tensornet.graph.elements import holding, of_tensors
+from tensornet.graph.rewriting.selecting import select
+from tensornet.operations.functions import Element
+from tensornet.planning.device import default_profile
+from tensornet.protocol import load_backend
+
+from .test_rewrites import eager
+
+torch = pytest.importorskip("torch")
+
+CPU = default_profile("cpu")
+SIZES = {"b": 3, "s": 4, "r": 2, "c": 2, "d": 3}
+ADDED = "y[b,v,c] = onehot[v](t[b,s]) * x[b,s,c]"
+
+
+def graph(text: str, inputs: str = "t x", **sizes: int) -> tn.Graph:
+    """A layer whose `t` holds integers."""
+    return holding(tn.layer(text, inputs=inputs, **sizes), {"t": Element.WHOLE})
+
+
+@st.composite
+def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray]:
+    """A product with ones at positions, some of which are outside, summed over some of what tells them; its
+    arrays, the sizes of its axes, and its value by `numpy.einsum`."""
+    sizes = {axis: draw(st.sampled_from([size, size, size, 1, 0])) for axis, size in SIZES.items()} | {"v": 5}
+    subsets = st.lists(st.sampled_from("bsrcd"), unique=True, max_size=3)
+    told = draw(st.lists(st.sampled_from("bsr"), unique=True, min_size=1, max_size=3))
+    others = draw(st.lists(subsets, max_size=2))
+    others += [["v", *draw(subsets.map(lambda axes: [a for a in axes if a in "cd"]))]] * draw(st.booleans())
+    present = sorted({axis for axes in (told, *others) for axis in axes} - {"v"})
+    summed = {*draw(st.lists(st.sampled_from(told), unique=True, min_size=1))}
+    kept = [axis for axis in present if axis not in summed and draw(st.booleans())]
+    kept = draw(st.permutations([*kept, "v"]))
+    random = np.random.default_rng(draw(st.integers(0, 2**20)))
+    kind = draw(st.sampled_from(["int64", "int32", "uint8", "int8"]))
+    least = 0 if kind == "uint8" else -3
+    t = random.integers(least, sizes["v"] + 3, [sizes[axis] for axis in told]).astype(kind)
+    arrays, values = {"t": t}, [(t[..., None] == np.arange(sizes["v"])).astype(float)]
+    factors = [f"onehot[v](t[{','.join(told)}])"]
+    for number, axes in enumerate(others):
+        arrays[f"x{number}"] = random.standard_normal([sizes[axis] for axis in axes])
+        values.append(arrays[f"x{number}"])
+        factors.append(f"x{number}[{','.join(axes)}]" if axes else f"x{number}")
+    spelled = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
+    order = draw(st.permutations(range(len(factors))))
+    lines = ""
+    if draw(st.booleans()):
+        lines = f"o[{','.join([*told, 'v'])}] = {factors[0]}\n"
+        factors[0] = f"o[{','.join([*told, 'v'])}]"
+    gone = ",".join(axis for axis in present if axis not in kept)
+    text = f"{lines}y[{','.join(kept)}] = sum[{gone}]({' * '.join(factors[n] for n in order)})"
+    return text, arrays, sizes, np.einsum(spelled, *values)
+
+
+@given(added_rows())
+def test_rows_are_added_up_at_told_positions(
+    case: tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray],
+) -> None:
+    """Also where the positions are outside, which add to nothing; where some are told twice, or none are."""
+    text, arrays, sizes, expected = case
+    inputs = " ".join(f"{name}[()]" if not array.ndim else name for name, array in arrays.items())
+    used = {axis for axis in re.findall(r"\b[bsrcdv]\b", text) if sizes[axis]}
+    written = tn.layer(text, inputs=inputs, **{axis: sizes[axis] for axis in used})
+    changed = select(holding(written, {"t": Element.WHOLE}), eager(), {"scatter_add"})
+    assert "onehot" not in str(changed)
+    assert of_tensors(changed)["y"] is Element.NUMBER
+    for library in map(load_backend, ("numpy", "torch")):
+        given = {name: library.asarray(array) for name, array in arrays.items()}
+        for each in (changed, written):
+            found = library.numpy(tn.compile(each, backend=library)({}, *given.values()))
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    strict = of(array_api_strict)
+    given = {name: strict.asarray(array) for name, array in arrays.items()}
+    found = strict.numpy(tn.compile(written, backend=strict)({}, *given.values()))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+# ---------------------------------------------------------------------------- what is planned
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        ("y[v,c] = onehot[v](t[s]) * x[s,c]", "t x"),
+        (ADDED, "t x"),
+        ("n[v] = sum[s](onehot[v](t[s]))", "t"),
+        ("o[s,v] = onehot[v](t[s])\ny[v,d] = o[s,v] * x[s,c] * W[c,d]", "t x W"),
+        ("y[v,c] = onehot[v](t[s]) * x[s,c] / s", "t x"),
+    ],
+)
+def test_no_ones_are_made(text: str, inputs: str, backend: str) -> None:
+    axes = {axis: 64 for axis in "cd" if axis in text}
+    written = graph(text, inputs, v=10_000, **axes)
+    plan = tn.plan(written, backend=backend, profile=CPU, **dict.fromkeys(written.open_sizes, 512))
+    assert not any("onehot" in str(step.equation) for step in plan.steps)
+    assert "scatter_" in plan.code
+    assert plan.peak_memory < 4 * 512 * 10_000 * (512 if "b" in written.open_sizes else 1)
+    assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+def test_few_positions_are_multiplied_by_ones_where_that_is_faster() -> None:
+    written = graph("y[v,c] = onehot[v](t[s]) * x[s,c]", v=2, c=4)
+    assert "scatter_add" not in tn.plan(written, profile=CPU, s=3).code
+    assert "scatter_add" in tn.plan(written, profile=CPU, s=100_000).code
+
+
+def test_a_projection_is_taken_of_what_is_shorter() -> None:
+    """Before the rows are added up, or after."""
+    for v, s in ((100, 20_000), (20_000, 100)):
+        written = graph("y[v,d] = onehot[v](t[s]) * x[s,c] * W[c,d]", "t x W", c=64, d=64, v=v)
+        assert tn.plan(written, profile=CPU, s=s).flops == 2 * 100 * 64 * 64
+
+
+def test_a_library_without_it_multiplies_by_ones() -> None:
+    written = graph(ADDED, v=1000, c=64)
+    assert "scatter_add" not in tn.plan(written, backend=of(array_api_strict), profile=CPU, b=2, s=512).code
+
+
+def test_no_equation_calls_it() -> None:
+    with pytest.raises(tn.EquationError, match="'scatter_add' is a kernel"):
+        tn.layer("y[v,c] = scatter_add[s](t[s], index(v), x[s,c])", inputs="t x")
+
+
+# ---------------------------------------------------------------------------- torch
+
+
+def function(text: str = ADDED) -> Any:
+    compiled = tn.compile(graph(text, v=50, c=8), backend="torch")
+    return lambda t, x: compiled({}, t, x)
+
+
+def drawn(dtype: Any = None) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return torch.randint(-2, 53, (3, 40)), torch.randn(3, 40, 8, dtype=dtype or torch.float64)
+
+
+def by_ones(t: Any, x: Any) -> Any:
+    return torch.einsum("bsv,bsc->bvc", (t[..., None] == torch.arange(50)).to(x.dtype), x)
+
+
+def test_gradients_flow_through_it() -> None:
+    t, x = drawn()
+    run = function()
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: run(t, x).tanh(), (x,), fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda x: run(t, x).tanh(), (x,), fast_mode=True)
+
+
+@pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)])
+def test_it_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
+    found = drawn()
+    text = "y[v,c] = onehot[v](t[s]) * x[s,c]"
+    given = [each if at == 0 else each[1] for each, at in zip(found, mapped, strict=True)]
+    whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip(found, mapped, strict=True)]
+    torch.testing.assert_close(torch.vmap(function(text), in_dims=mapped)(*given), by_ones(*whole))
+
+
+def test_it_is_compiled_as_one() -> None:
+    t, x = drawn(torch.float32)
+    written = graph(ADDED, v=50, c=8)
+    assert "scatter_add" in tn.plan(written, backend="torch", b=3, s=40).code
+    run = torch.compile(tn.module(written), fullgraph=True, backend="aot_eager")
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(run(t, x).square().sum(), x)
+    (expected,) = torch.autograd.grad(by_ones(t, x).square().sum(), x)
+    torch.testing.assert_close(run(t, x), by_ones(t, x))
+    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        ("numpy", "float16"),
+        ("torch", "float16"),
+        ("torch", "bfloat16"),
+        ("numpy", "complex64"),
+        ("torch", "complex64"),
+    ],
+)
+def test_long_sums_do_not_stall_in_short_types(backend: str, dtype: str) -> None:
+    """5,000 ones are 5,000, though in 16 bits 2,048 + 1, or 256 + 1, is not."""
+    library = load_backend(backend)
+    t = library.asarray(np.zeros(5000, dtype=np.int64))
+    x = library.asarray(np.ones((5000, 3)), dtype=dtype)
+    compiled = tn.compile(graph("y[v,c] = onehot[v](t[s]) * x[s,c]", v=100, c=3), backend=backend)
+    counted = tn.compile(graph("y[v,c] = sum[s](onehot[v](t[s])) * x[c]", v=100, c=3), backend=backend)
+    for found in (compiled({}, t, x), counted({}, t, x[0])):
+        assert library.dtype(found) == dtype
+        expected = np.zeros((100, 3))
+        expected[0] = 5000
+        np.testing.assert_allclose(np.abs(library.numpy(found)), expected, rtol=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["torch", "cupy"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_on_a_device(backend: str, dtype: str) -> None:
+    if backend == "cupy":
+        pytest.importorskip("cupy")
+    library, device = load_backend(backend), "cuda" if backend == "torch" else None
+    t, x = (each.numpy() for each in drawn())
+    compiled = tn.compile(graph(ADDED, v=50, c=8), backend=backend)
+    found = compiled({}, library.asarray(t, device=device), library.asarray(x, dtype=dtype, device=device))
+    expected = by_ones(*drawn()).numpy()
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [*itertools.product((0, 2), (0, 3), (0, 5))])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_what_is_empty_adds_nothing(backend: str, shape: tuple[int, int, int]) -> None:
+    library = load_backend(backend)
+    t, x = np.zeros(shape[:2], dtype=np.int64), np.ones(shape)
+    changed = select(graph(ADDED, v=4), eager(), {"scatter_add"})
+    found = library.numpy(tn.compile(changed, backend=backend)({}, library.asarray(t), library.asarray(x)))
+    expected = np.zeros((shape[0], 4, shape[2]))
+    expected[:, 0] = shape[1]
+    np.testing.assert_array_equal(found, expected)
