@@ -18,6 +18,7 @@ from tensornet.graph.rewriting.averaging import average_first
 from tensornet.graph.rewriting.distributing import distribute
 from tensornet.graph.rewriting.draft import Cost
 from tensornet.graph.rewriting.fusing import fuse
+from tensornet.graph.rewriting.joining import join
 from tensornet.graph.rewriting.narrowing import gather_first, narrow
 from tensornet.graph.rewriting.pruning import prune
 from tensornet.graph.rewriting.reflecting import reflect
@@ -46,6 +47,7 @@ REWRITES = {
     "average_first": lambda graph: average_first(graph, eager()),
     "select": lambda graph: select(graph, eager()),
     "gather_first": lambda graph: gather_first(graph, eager()),
+    "join": lambda graph: join(graph, eager()),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
 

@@ -138,6 +138,7 @@ class Function:
         passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
         workspace: how many times the bytes of its result it works in, in either case.
+        looks: whether a call of it is no more than another look at its operand, nothing moved.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         placed: whether a rewrite does so, for a kernel that computes what no pattern says.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
@@ -185,6 +186,7 @@ class Function:
 
     passes: tuple[float, float] = (1.0, 1.0)
     workspace: tuple[float, float] = (0.0, 0.0)
+    looks: Callable[[Call], bool] | None = field(default=None, compare=False)
     means: tuple[Meaning, ...] = ()
     placed: bool = False
     affine: bool = False
@@ -274,6 +276,10 @@ class Function:
         return replace(self, yields="same") if keeps else self
 
     # ---- cost
+
+    def is_look(self, call: Call) -> bool:
+        """Whether a call of it is no more than another look at its operand."""
+        return self.looks is not None and self.looks(call)
 
     def seconds(self, device: Device, moved: float, written: float, inner: bool) -> float:
         """The expected time of a step.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONCAT", "INDEX", "ROWS"]
+__all__ = ["CONCAT", "INDEX", "PAD", "ROWS"]
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -29,6 +29,12 @@ def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
         return lowering.made(call, [value], scope)
     positions = lowering.made(replace(call, function=INDEX.name, arguments=()), [], scope)
     return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
+
+
+def _cuts_off(call: Call) -> bool:
+    """Whether a call only leaves positions out, which is another look at what is there."""
+    amounts = [each for _, values in call.options if len(values) == 2 for each in values]
+    return all(getattr(each, "value", 1) <= 0 for each in amounts)
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
@@ -71,6 +77,19 @@ CONCAT = Function(
     moments=lambda known: average(known.operands),
 )
 
+PAD = Function(
+    "pad",
+    "a with so many more positions along an axis, fewer where negative",
+    "moved",
+    options=(("value", 0),),
+    amounts=("before", "after"),
+    written="pad(a, i=(before, after), value=0)",
+    resized=lambda size, before, after: size + before + after,
+    yields="same",
+    looks=_cuts_off,
+    spelled=_spell_pad,
+)
+
 ROWS = (
     INDEX,
     Function(
@@ -83,17 +102,7 @@ ROWS = (
         takes="any",
     ),
     CONCAT,
-    Function(
-        "pad",
-        "a with so many more positions along an axis, fewer where negative",
-        "moved",
-        options=(("value", 0),),
-        amounts=("before", "after"),
-        written="pad(a, i=(before, after), value=0)",
-        resized=lambda size, before, after: size + before + after,
-        yields="same",
-        spelled=_spell_pad,
-    ),
+    PAD,
     Function(
         "onehot",
         "1 where a is the position along j, else 0",

@@ -171,6 +171,8 @@ class Making(ABC):
             return self.profile.pointwise(moved, written)
         last = operands[0].layout[-len(right.axes) :] if right.axes and operands else ()
         inner = not right.axes or set(right.axes) == set(last)
+        if FUNCTIONS[right.function].is_look(right):
+            return self.profile.view
         return FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
 
     def convert(self, value: Value, element: Element) -> Value:

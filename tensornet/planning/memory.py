@@ -134,6 +134,8 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
 def is_view(step: Step) -> bool:
     """Whether a step is no more than another look at what it reads; what lies in another order is copied."""
     right = step.equation.right
+    if isinstance(right, Call):
+        return FUNCTIONS[right.function].is_look(right)
     if not isinstance(right, Ref) or any(isinstance(entry, int | Ref) for entry in right.index):
         return False
     return axes_of_index(right.index) == axes_of_index(step.equation.left)

@@ -23,7 +23,7 @@ from .memory import bytes_of, with_frees
 from .plans import CallStep, Result, Step, Table
 from .target import Target
 
-__all__ = ["Divided", "divided", "is_still", "is_worth_keeping"]
+__all__ = ["Divided", "divided", "is_still", "is_worth_keeping", "seconds_at_a_call"]
 
 SMALL = 64 * 2**20
 """A table of so many bytes is kept, whatever it is made of."""
@@ -59,6 +59,33 @@ def _is_repeatable(part: Any) -> bool:
         return True
     function = FUNCTIONS[part.function]
     return not function.random and not function.implementations
+
+
+def seconds_at_a_call(
+    graph: Graph, steps: Sequence[Step | CallStep], values: Mapping[str, int], target: Target
+) -> float:
+    """The expected time of a call: of all steps but those that make something of constants, and are done once.
+
+    Args:
+        graph: what the steps compute; of a part of a program, so that what they make is no output.
+        steps: the steps.
+        values: every open size.
+        target: what it is planned for.
+    """
+    known, told = {**values, **graph.bound}, target.told_sizes(graph)
+    made_of: dict[str, float] = {
+        leaf.name: float(target.itemsize * product(evaluate(size, known) for size in leaf.shape))
+        for leaf in graph.constants
+    }
+    total = 0.0
+    for step in steps:
+        if step.reads and is_still(step, made_of, told):
+            roots = sum(made_of[name] for name in step.reads)
+            if is_worth_keeping(step.bytes, roots):
+                made_of.update(dict.fromkeys(step.defines, roots))
+                continue
+        total += step.seconds
+    return total
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..graph.leaves import Leaf
 from ..graph.rewriting.averaging import average_first
 from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
+from ..graph.rewriting.joining import join
 from ..graph.rewriting.narrowing import gather_first, narrow
 from ..graph.rewriting.pruning import prune
 from ..graph.rewriting.reflecting import reflect
@@ -30,7 +31,7 @@ from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower
 from .memory import memory_in_use, with_fewer_frees
-from .once import Divided, divided
+from .once import Divided, divided, seconds_at_a_call
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
@@ -307,7 +308,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     @functools.cache  # the present form is asked about beside each that may take its place
     def cost(part: Graph) -> float:
         steps, _ = lower(part, values, target, fastest)
-        return sum(step.seconds for step in steps)
+        return seconds_at_a_call(part, steps, values, target)
 
     def settled(part: Graph) -> Graph:
         return simplify(drop_totals(distribute(simplify(part), cost)))
@@ -318,7 +319,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
     graph = select(graph, cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
-    return simplify(reflect(cover(graph, cost, target.kernels, values)))
+    return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {

@@ -135,11 +135,12 @@ class Draft:
         return before - after if after < (1 - LEAST) * before else 0.0
 
     def part(self, equations: tuple[Equation, ...], outputs: tuple[str, ...]) -> Graph:
-        """Some equations, present or proposed, as a graph by themselves: what they read is given."""
+        """Some equations, present or proposed, as a graph by themselves: what they read is given, or constant."""
         made = {equation.name for equation in equations}
         read = dict.fromkeys(ref.name for each in equations for ref in references(each.right))
+        constants = {leaf.name: leaf for leaf in self.graph.constants}
         leaves = tuple(
-            Leaf(name, "input", self.dims[name], holds=self.elements[name])
+            constants.get(name) or Leaf(name, "input", self.dims[name], holds=self.elements[name])
             for name in read
             if name not in made
         )

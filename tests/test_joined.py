@@ -1,0 +1,147 @@
+"""Products of one tensor with several factors: computed as one, and the same as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet import models
+from tensornet.graph.rewriting.joining import join
+from tensornet.planning.device import default_profile
+from tensornet.planning.memory import is_view
+from tensornet.planning.plans import Step
+from tensornet.protocol import load_backend
+
+from . import reference
+from .test_backends import BACKENDS, Row, arrays_of, check, graph_of
+from .test_rewrites import eager
+
+torch = pytest.importorskip("torch")
+
+CPU = default_profile("cpu")
+S = {"c": 4, "o": 3, "p": 2, "g": 2, "h": 3, "d": 2, "f": 3, "i": 5}
+TWO = "q[b,i,o] = x[b,i,c] * A[o,c]\nk[b,i,o] = x[b,i,c] * B[o,c]\n"
+FORMS = [
+    Row("two alike", f"{TWO}y[b,i,o] = tanh(q) * k", sizes=S),
+    Row(
+        "biases on either side",
+        "q[b,i,o] = x[b,i,c] * A[o,c] + u[o]\nk[b,i,p] = v[p] + x[b,i,c] * B[p,c]\n"
+        "y[b,i,o,p] = tanh(q[b,i,o]) * tanh(k[b,i,p])",
+        sizes=S,
+    ),
+    Row(
+        "heads in groups, under letters of their own",
+        "q[b,g,h,i,d] = x[b,i,c] * A[(g,h,d),c] + u[(g,h,d)]\nk[b,g,j,d] = x[b,j,e] * B[(g,d),e] + v[(g,d)]\n"
+        "w[b,g,j,f] = x[b,j,c] * C[(g,f),c] + r[(g,f)]\n"
+        "y[b,g,h,i,f] = softmax[j](q[b,g,h,i,d] * k[b,g,j,d]) * w[b,g,j,f]",
+        sizes={**S, "e": 4},
+    ),
+    Row(
+        "factors as they come",
+        "q[b,d,h,i] = x[b,i,c] * A[h,c,d]\nk[b,h,d,i] = x[b,i,c] * B[c,(h,d)]\nw[i,b,o] = C[c,o] * x[b,i,c]\n"
+        "y[b,i,o] = tanh(sum[d,h](q[b,d,h,i] * tanh(k[b,h,d,i]))) * tanh(w[i,b,o])",
+        sizes=S,
+    ),
+    Row(
+        "sums over two",
+        "q[b,o] = x[b,i,c] * A[o,i,c]\nk[b,p] = x[b,i,c] * B[c,p,i]\ny[b,o,p] = tanh(q[b,o]) * tanh(k[b,p])",
+        sizes=S,
+    ),
+    Row(
+        "some, and others beside",
+        f"{TWO}w[b,i,o] = x[b,i,c] * C[o,c] + u[o]\nr[b,c,o] = x[b,i,c] * D[o,i]\n"
+        "y[b,i,o] = tanh(q) * tanh(k) + w * sum[c](tanh(r[b,c,o]))",
+        sizes=S,
+        outputs="y k",
+    ),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", FORMS, ids=lambda row: row.name)
+def test_one_product_gives_what_several_do(form: Row, backend: str) -> None:
+    """Of parameters, and of constants."""
+    graph = graph_of(form)
+    arrays = arrays_of(graph, {})
+    joined = join(graph, eager())
+    assert sum("concat" in str(equation) for equation in joined.own) in (1, 2)
+    assert sum("pad" in str(equation) for equation in joined.own) == (
+        3 if "\nw[" in form.text and "D" not in form.text else 2
+    )
+    check(joined, arrays, BACKENDS[backend]())
+    frozen = tn.freeze(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters})
+    expected = reference.run(graph, arrays, dict.fromkeys(graph.open_sizes, 4))
+    library = BACKENDS[backend]()
+    found = tn.compile(frozen, backend=library, dtype="float64")({}, library.asarray(arrays["x"]))
+    for name, each in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        np.testing.assert_allclose(library.numpy(each), expected[name], rtol=1e-9, atol=1e-9)
+
+
+def attention(heads: int = 2, **settings: Any) -> tn.Graph:
+    return models.attention(64, heads, **settings)
+
+
+def frozen(graph: tn.Graph, names: str = "*") -> tn.Graph:
+    return tn.freeze(graph, tn.init(graph, seed=0, backend="numpy"), names)
+
+
+def products(plan: tn.Plan) -> int:
+    return sum(isinstance(step, Step) and step.arrangement is not None for step in plan.steps)
+
+
+def test_frozen_queries_keys_and_values_are_one_product_and_go_to_the_kernel() -> None:
+    plan = tn.plan(frozen(attention()), backend="torch", profile=CPU, b=8, i=64)
+    assert products(plan) == 2
+    assert "scaled_dot_product_attention" in plan.code
+    (factor,) = (step for step in plan.once if "concat" in str(step) and "factor" in step.defines[0])
+    assert isinstance(factor, Step)
+    assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+def test_only_what_is_frozen_is_joined() -> None:
+    plan = tn.plan(frozen(attention(bias=False), "Wq Wv"), backend="torch", profile=CPU, b=8, i=64)
+    assert products(plan) == 3
+    assert products(tn.plan(attention(), backend="torch", profile=CPU, b=8, i=64)) == 4
+
+
+def test_parts_are_looks_at_the_whole() -> None:
+    plan = tn.plan(frozen(attention()), backend="torch", profile=CPU, compare=False, b=8, i=64)
+    parts = [step for step in plan.steps if isinstance(step, Step) and "pad" in str(step.equation)]
+    assert len(parts) == 3
+    assert all(is_view(step) and step.seconds == CPU.view for step in parts)
+    padded = tn.plan(tn.layer("y[b,n] = pad(x[b,n], n=(-1, 1)) + 1", inputs="x", n=8), profile=CPU, b=8)
+    assert not any(is_view(step) for step in padded.steps if isinstance(step, Step))
+
+
+def test_many_small_factors_are_put_together_at_each_call_where_calls_cost_most() -> None:
+    """As on a device whose every call takes long beside what it moves."""
+    lines = [f"q{n}[b,o] = x[b,c] * W{n}[o,c]" for n in range(8)]
+    read = " + ".join(f"tanh(q{n})" for n in range(8))
+    graph = tn.layer("\n".join([*lines, f"y[b,o] = {read}"]), inputs="x", c=4, o=4)
+    slow = default_profile("cuda")
+    assert products(tn.plan(graph, backend="torch", device="cpu", profile=slow, b=4)) == 1
+    assert products(tn.plan(graph, backend="torch", device="cpu", profile=slow, b=4, dtype="float64")) == 1
+    given = arrays_of(graph, {})
+    tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
+    run = tn.compile(join(graph, eager()), backend="torch")
+
+    def called(*each: Any) -> Any:
+        named = dict(zip(given, each, strict=True))
+        return run({name: array for name, array in named.items() if name != "x"}, named["x"])
+
+    assert torch.autograd.gradcheck(called, tuple(tensors.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_frozen_attention_gives_the_same(backend: str, mask: str | None) -> None:
+    graph = attention(4, qk=64, v=32, mask=mask)
+    params = tn.init(graph, seed=0, backend="numpy", dtype="float64")
+    x = np.random.default_rng(0).standard_normal((3, 17, 64))
+    expected = reference.run(graph, {**params, "x": x}, {"b": 3, "i": 17})["y"]
+    library = load_backend(backend)
+    found = tn.compile(tn.freeze(graph, params), backend=library)({}, library.asarray(x))
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-9, atol=1e-9)
