@@ -11,6 +11,8 @@ import pytest
 import tensornet as tn
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.planning import covering
+from tensornet.planning.device import default_profile
+from tensornet.planning.plans import Step
 from tensornet.sizes import evaluate
 
 from . import reference
@@ -391,3 +393,23 @@ def test_of_long_products_few_ways_are_looked_at(monkeypatch: pytest.MonkeyPatch
 def test_no_equation_calls_a_kernel() -> None:
     with pytest.raises(tn.EquationError, match=f"'{KERNEL}' is a kernel"):
         tn.layer(f"y[b] = {KERNEL}[i](q[b,i], k[b,i], v[b,i])", inputs="q k v")
+
+
+# ---------------------------------------------------------------------------- what it takes
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "part"),
+    [(2048, 2048, 0.64), (512, 512, 1.0), (1024, 2048, 0.39), (2048, 512, 1.0), (4096, 4096, 0.56)],
+)
+def test_causal_attention_is_priced_by_the_tiles_that_are_computed(
+    queries: int, keys: int, part: float
+) -> None:
+    """The parts are those of the time without a mask that torch was measured to take on a processor."""
+    seconds = []
+    for form in ("in one", "causal"):
+        sizes = {"b": 2, "h": 8, "i": queries, "j": keys, "d": 64, "f": 64}
+        plan = tn.plan(layer(form), backend="torch", profile=default_profile("cpu"), compare=False, **sizes)
+        (step,) = (each for each in plan.steps if isinstance(each, Step) and KERNEL in str(each.equation))
+        seconds.append(step.seconds)
+    assert seconds[1] / seconds[0] == pytest.approx(part, rel=0.06)

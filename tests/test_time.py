@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -267,3 +268,27 @@ def test_nothing_is_lost_by_following_few_forms(seed: int) -> None:
     found, order = Search(problem).exhaustive([left_to_right(4)])
     assert found == pytest.approx(sum(pair.way.seconds for pair in order))
     assert found <= everyway(problem) * 1.05
+
+
+# ---------------------------------------------------------------------------- how sure
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "four of five within ×/÷ 1.7, as is assumed of the built-in constants"),
+        ({"key": "here", "spread": 1.42}, "four of five within ×/÷ 1.4, by constants measured on the device"),
+        (
+            {"key": "here", "spread": 3.0, "unrest": 0.9},
+            "four of five within ×/÷ 3, by constants measured while the device had other work",
+        ),
+    ],
+)
+def test_a_plan_says_how_sure_its_times_are(changes: dict[str, Any], words: str) -> None:
+    profile = replace(CPU, **changes)
+    plan = tn.plan(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=8, o=8), profile=profile, b=64)
+    (line,) = (line for line in str(plan).splitlines() if "×/÷" in line)
+    assert line.strip() == f"expected times: {words}"
+    document = json.loads(plan.to_json())
+    assert document["certainty"]["spread"] == profile.spread
+    assert tn.Plan.from_json(plan.to_json()) == plan

@@ -143,11 +143,23 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
     shared, queries, keys, inner, channels = (lowering.count(sizes, group) for group in astuple(axes))
     profile, size = lowering.profile, lowering.itemsize
-    seconds = sum(profile.matmul(shared, queries, depth, keys, size) for depth in (inner, channels))
-    seconds += profile.pointwise(2.0 * size * shared * queries * keys * (1 if inner == channels else 4), 0.0)
+    seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
+    seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
+    seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
     flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.queries, *axes.keys))
     flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
     return lowering.emit(left, right, [*three, *added], sizes, element, seconds=seconds, flops=flops)
+
+
+def _seen(queries: int, keys: int, tile: float) -> float:
+    """The keys computed for a query that sees none after itself, in the mean: libraries leave out whole tiles.
+
+    That is half of very many. On a processor, in tiles of 512, torch takes 0.64 of the time at 2,048 positions, and
+    as long as without a mask at 512.
+    """
+    starts = range(0, keys, max(1, int(tile)))
+    computed = sum(min(tile, keys - start) * max(0, queries - start) for start in starts)
+    return computed / max(1, queries)
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:

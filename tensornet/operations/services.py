@@ -26,6 +26,10 @@ class Device(Protocol):
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
 
+    @property
+    def tile(self) -> float:
+        """Keys that the library's attention computes together, or leaves out where all of them are hidden."""
+
     def scatter(self, moved: float, written: float, rows: float) -> float:
         """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
 

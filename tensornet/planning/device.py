@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from .walk import Walk
 
-__all__ = ["DeviceProfile", "default_profile"]
+__all__ = ["CONSTANTS", "Certainty", "DeviceProfile", "default_profile"]
 
 RESULT = 6.0
 """In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
@@ -33,6 +33,33 @@ SPREAD = 1.7
 """What is assumed of the built-in constants: that measured and expected time differ by no more than this."""
 
 
+BUILT_IN = "default-"
+"""How the keys of the built-in constants begin."""
+
+CONSTANTS = {
+    "built in": "as is assumed of the built-in constants",
+    "measured": "by constants measured on the device",
+    "measured while busy": "by constants measured while the device had other work",
+}
+"""Where constants come from, and what is said of that."""
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure expected times are.
+
+    Attributes:
+        spread: four of five lie between 1/spread and spread of what is measured.
+        constants: where the constants come from, a key of `CONSTANTS`.
+    """
+
+    spread: float
+    constants: str
+
+    def __str__(self) -> str:
+        return f"four of five within ×/÷ {self.spread:.2g}, {CONSTANTS[self.constants]}"
+
+
 @dataclass(frozen=True)
 class DeviceProfile:
     """The constants of a device for one element type.
@@ -51,6 +78,7 @@ class DeviceProfile:
         line: seconds to fetch it from memory, where everything near it is gone from the caches.
         fresh_bytes: bytes of a result from which it is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
+        tile: keys that the library's attention computes together, or leaves out where all of them are hidden.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
         unrest: the part by which measuring again gave other times; 0 of the built-in constants.
@@ -69,8 +97,16 @@ class DeviceProfile:
     line: float
     fresh_bytes: float
     fresh_bandwidth: float
+    tile: float = 512.0
     spread: float = SPREAD
     unrest: float = 0.0
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the times are that these constants say."""
+        if self.key.startswith(BUILT_IN):
+            return Certainty(self.spread, "built in")
+        return Certainty(self.spread, "measured" if self.is_steady else "measured while busy")
 
     @property
     def is_steady(self) -> bool:
@@ -117,7 +153,7 @@ class DeviceProfile:
 
 
 _CPU = DeviceProfile(
-    key="default-cpu",
+    key=f"{BUILT_IN}cpu",
     flops=1.7e11,
     bandwidth=3.0e10,
     launch=1.4e-6,
@@ -132,7 +168,7 @@ _CPU = DeviceProfile(
     fresh_bandwidth=2.5e9,
 )
 _GPU = DeviceProfile(
-    key="default-gpu",
+    key=f"{BUILT_IN}gpu",
     flops=5.0e13,
     bandwidth=1.5e12,
     launch=6e-6,
@@ -145,6 +181,7 @@ _GPU = DeviceProfile(
     line=1e-12,
     fresh_bytes=1e18,
     fresh_bandwidth=1e18,
+    tile=128.0,
 )
 
 _RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "float16": 8.0}}

@@ -30,7 +30,7 @@ __all__ = ["Occasion"]
 MOST = 400
 """How many plans are kept; those used longest ago go."""
 
-_ROOMS = ("", "language", "operations", "graph", "planning", "backends")
+_ROOMS = ("", "language", "operations", "graph", "graph/rewriting", "planning", "backends")
 """Where the source is that decides what a plan is, and what its steps mean."""
 
 _SEARCHES = ("opt_einsum", "cotengra")

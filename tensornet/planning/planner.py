@@ -99,6 +99,7 @@ def schedule(
         alternatives,
         laid.parts.once,
         laid.parts.tables,
+        profile.certainty,
     )
 
 

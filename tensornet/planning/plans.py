@@ -31,6 +31,7 @@ from ..language.expression import Ref, Size, axes_of_index, references, subexpre
 from ..operations.functions import Element
 from ..sizes import put_in, size_names, symbol
 from .arrangement import Arrangement
+from .device import CONSTANTS, Certainty
 
 __all__ = [
     "Alternative",
@@ -245,6 +246,7 @@ class Plan:
         alternatives: other orders ("as written", "fewest FLOPs"), for comparison.
         once: the operations that depend on nothing that a call gives, done before the first of them.
         tables: what of these the steps read.
+        certainty: how sure the times are; of a block the plan that calls it says so.
         code: the source of the Python function that runs, and of the one that makes its tables.
     """
 
@@ -260,6 +262,7 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     once: tuple[Step | CallStep, ...] = ()
     tables: tuple[Table, ...] = ()
+    certainty: Certainty | None = None
     code: str = field(default="", repr=False)
 
     def __hash__(self) -> int:
@@ -358,6 +361,8 @@ class Plan:
                 f"     {row.name + ':':<15} {_human(row.flops, 'FLOP')}, {_human(row.bytes, 'B')} moved,"
                 f" peak {_human(row.peak_memory, 'B')}, expected {_human(row.seconds, 's')}{ratio}"
             )
+        if self.certainty is not None:
+            lines.append(f"     {'expected times:':<15} {self.certainty}")
         return "\n".join(lines)
 
     def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
@@ -395,7 +400,7 @@ class Plan:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 3
+FORMAT, VERSION = "tensornet.plan", 4
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -420,6 +425,7 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "bytes": plan.bytes,
         "seconds": plan.seconds,
         "peak_memory": plan.peak_memory,
+        "certainty": plan.certainty and asdict(plan.certainty),
         "alternatives": [asdict(each) for each in plan.alternatives],
         "code": plan.code,
     }
@@ -457,6 +463,7 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             tuple(_read_alternative(each) for each in part["alternatives"]),
             tuple(_read_step(each, blocks) for each in part["once"]),
             tuple(_read_table(each) for each in part["tables"]),
+            None if part["certainty"].is_none else _read_certainty(part["certainty"]),
             part["code"].text(),
         )
     except TensornetError:
@@ -494,6 +501,10 @@ def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) 
             raise part.fail(f"cannot be: step {number + 1} {message}")
         known.update(step.defines)
     return known
+
+
+def _read_certainty(part: Part) -> Certainty:
+    return Certainty(part["spread"].real(), part["constants"].one_of(*CONSTANTS))
 
 
 def _write_any(step: Step | CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
