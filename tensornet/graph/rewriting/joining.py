@@ -1,13 +1,13 @@
-"""Products of one tensor with several factors as one: `x[b,c]*A[o,c]` and `x[b,c]*B[p,c]` as parts of `x[b,c]*AB[n,c]`.
+"""Products of a tensor with several constants as one: `x[b,c]*A[o,c]` and `x[b,c]*B[p,c]` as parts of `x[b,c]*AB[n,c]`.
 
-Biases go along. What stands one after another in `AB` is put together once, where it is constant, and else at
-each call.
+Biases go along. What stands one after another in `AB` is put together once; weights that may change at each call
+would have to be put together at each.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...language.equation import Equation
@@ -19,27 +19,23 @@ from .draft import Change, Cost, Draft
 
 __all__ = ["join"]
 
-WELL = 0.25
-"""The share of the time that must be saved where factors are put together at each call: it is work again when
-derivatives are taken, and a tensor just read is in the caches when it is read again."""
-
 
 def join(graph: Graph, cost: Cost) -> Graph:
-    """Multiplies a tensor by several factors at once, where `cost` says that pays."""
+    """Multiplies a tensor by several constants at once, where `cost` says that pays."""
     draft = Draft(graph)
-    kinds = {leaf.name: leaf.kind for leaf in (*graph.parameters, *graph.constants)}
+    constants = {leaf.name for leaf in graph.constants}
     groups: dict[tuple[object, ...], list[_Product]] = defaultdict(list)
     for equation in graph.own:
-        found = _product(draft, equation, kinds)
+        found = _product(draft, equation, constants)
         if found is not None:
             groups[found.fits].append(found)
     for products in groups.values():
         if len(products) > 1:
-            change, least = _joined(draft, products), 0.0 if products[0].is_constant else WELL
+            change = _joined(draft, products)
             before, after = (
                 cost(_with_readers(draft, change, each)) for each in (change.replaced, change.made)
             )
-            if after < (1 - least) * before:
+            if after < before:
                 draft.take(change)
     return draft.finished()
 
@@ -63,7 +59,6 @@ class _Product:
         summed: the axes summed over, in the order of the operand.
         columns: the other axes of the factor, in its order.
         length: their positions.
-        is_constant: whether factor and bias are constants.
     """
 
     equation: Equation
@@ -73,13 +68,12 @@ class _Product:
     summed: tuple[str, ...]
     columns: tuple[str, ...]
     length: int
-    is_constant: bool
 
     @property
     def fits(self) -> tuple[object, ...]:
         """What products have alike that can be one."""
         places = tuple(self.operand.index.index(axis) for axis in self.summed)
-        return self.operand.name, places, self.bias is None, self.is_constant
+        return self.operand.name, places, self.bias is None
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -87,8 +81,8 @@ class _Product:
         return tuple(axis for axis in axes_of_index(self.operand.index) if axis not in self.summed)
 
 
-def _product(draft: Draft, equation: Equation, kinds: Mapping[str, str]) -> _Product | None:
-    """The product that an equation says, if it is one with a factor that is at hand before the call."""
+def _product(draft: Draft, equation: Equation, constants: Collection[str]) -> _Product | None:
+    """The product that an equation says, if it is one with a constant."""
     match equation.right:
         case Contraction((Ref() as one, Ref() as two), summed):
             bias = None
@@ -98,9 +92,9 @@ def _product(draft: Draft, equation: Equation, kinds: Mapping[str, str]) -> _Pro
             pass
         case _:
             return None
-    operand, factor = (two, one) if one.name in kinds else (one, two)
+    operand, factor = (two, one) if one.name in constants else (one, two)
     at_hand = [each for each in (factor, bias) if each is not None]
-    if operand.name in kinds or not all(each.name in kinds and _is_plain(each) for each in at_hand):
+    if operand.name in constants or not all(each.name in constants and _is_plain(each) for each in at_hand):
         return None
     if not _is_plain(operand) or not all(isinstance(entry, str) for entry in operand.index):
         return None
@@ -117,9 +111,8 @@ def _product(draft: Draft, equation: Equation, kinds: Mapping[str, str]) -> _Pro
         return None
     if not all(draft.stands_alone(each, inside) for each in at_hand):
         return None
-    constant = all(kinds[each.name] == "constant" for each in at_hand)
     ordered = tuple(axis for axis in given if axis in summed)
-    return _Product(equation, operand, factor, bias, ordered, columns, int(product(sizes)), constant)
+    return _Product(equation, operand, factor, bias, ordered, columns, int(product(sizes)))
 
 
 def _is_plain(ref: Ref) -> bool:
