@@ -21,7 +21,6 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     fresh,
-    references,
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.structure import CONCAT
@@ -82,7 +81,7 @@ def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, .
     """What the function of `generate_around` takes: the inputs and the leaves that no block has to itself,
     by their names, tables after them, and then the blocks, by their scopes."""
     whole = with_functions(graph, around)
-    read = {ref.name for equation in whole.own for ref in references(equation.right)} | set(whole.outputs)
+    read = {ref.name for equation in whole.own for ref in equation.references} | set(whole.outputs)
     read |= {name for call in whole.calls for name in call.operands}
     leaves = (leaf.name for leaf in _arguments(graph) if leaf.kind == "input" or leaf.name in read)
     return tuple(leaves), tuple(dict.fromkeys(call.scope for call in whole.calls))

@@ -16,7 +16,6 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     fresh,
-    subexpressions,
 )
 from ..language.reading import parse_names, read_sizes
 from ..sizes import evaluate, is_name, product, put_in, size_names, symbol
@@ -413,7 +412,7 @@ def _axis_names(graph: Graph) -> set[str]:
     the model's."""
     names = {axis.name for dims in graph.named.values() for dim in dims for axis in dim} | {"lead"}
     for equation in graph.own:
-        for part in subexpressions(equation.right):
+        for part in equation.parts:
             names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
             names.update(part.axes if isinstance(part, Call) else ())
     return names

@@ -23,7 +23,6 @@ from ..language.expression import (
     is_scalar,
     occurring,
     option_axes,
-    references,
     remade_axes,
     scalar_value,
     show_index,
@@ -265,7 +264,7 @@ class _Block:
         self.known[line.name] = _Known("result", tuple(line.left), dims)
 
     def _check_order(self, line: Equation, definitions: set[str]) -> None:
-        for ref in references(line.right):
+        for ref in line.references:
             if ref.name in definitions and ref.name not in self.known:
                 raise EquationError(
                     f"'{ref.name}' is used before it is defined",
@@ -274,7 +273,7 @@ class _Block:
                 )
 
     def _check_positions(self, line: Equation) -> None:
-        for ref in references(line.right):
+        for ref in line.references:
             for entry in ref.index:
                 if isinstance(entry, Ref) and self.known[entry.name].kind == "parameter":
                     raise EquationError(
@@ -285,12 +284,10 @@ class _Block:
 
     def _resolve(self, line: Equation) -> Equation:
         indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
-        for ref in references(line.right):
+        for ref in line.references:
             entry = self.known.get(ref.name)
             if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
-                shapes = [
-                    other.index for other in references(line.right) if other.name == ref.name and other.index
-                ]
+                shapes = [other.index for other in line.references if other.name == ref.name and other.index]
                 if shapes or ref.name in self.axes:
                     continue
                 fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
@@ -302,7 +299,7 @@ class _Block:
     def _expand_ellipsis(self, line: Equation) -> Equation:
         """Writes `...` out wherever a tensor's leading axes are known by name."""
         lead: tuple[str, ...] | None = None
-        for ref in references(line.right):
+        for ref in line.references:
             entry = self.known.get(ref.name)
             if ELLIPSIS not in ref.index or entry is None or entry.dims is None:
                 continue
@@ -357,7 +354,7 @@ class _Block:
 
     def _declare_leaves(self, line: Equation) -> None:
         """Gives every tensor met for the first time the dimensions this line reads it with."""
-        new = [ref for ref in references(line.right) if self.known.get(ref.name, _Known("")).dims is None]
+        new = [ref for ref in line.references if self.known.get(ref.name, _Known("")).dims is None]
         if not new:
             return
         for ref, scope in self._placed(line.right, self._scope(line.right)):
@@ -421,7 +418,7 @@ class _Block:
     def _check_given(self, line: Equation) -> None:
         """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
         remade = {axis for each in [*self.equations, line] for axis in _remade(each.right)}
-        for ref in references(line.right):
+        for ref in line.references:
             for entry, dim in zip(ref.index, self.known[ref.name].dims or (), strict=True):
                 if isinstance(entry, str) and entry in self.strict and entry not in remade:
                     self.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
@@ -481,7 +478,7 @@ class _Block:
                 for axis in dim:
                     names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
         for equation in equations:
-            for part in subexpressions(equation.right):
+            for part in equation.parts:
                 if isinstance(part, Call):
                     names.update(part.axes)
                 names.update(occurring(part) if not isinstance(part, Ref) else ())
@@ -527,7 +524,7 @@ class _Block:
         """The names that lines and declarations speak of, as axes or as sizes."""
         found: set[str] = set()
         for line in self.lines:
-            bare = (part for part in subexpressions(line.right) if isinstance(part, Ref) and not part.index)
+            bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
             found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
         for entry in self.known.values():
             for axis in (axis for dim in entry.dims or () for axis in dim):

@@ -20,7 +20,6 @@ from ..language.expression import (
     Ref,
     Size,
     is_scalar,
-    references,
     scalar_value,
     subexpressions,
 )
@@ -95,7 +94,7 @@ def of_leaves(graph: Graph) -> dict[str, Element]:
 
 def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
     """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
-    indices = (entry for equation in graph.own for ref in references(equation.right) for entry in ref.index)
+    indices = (entry for equation in graph.own for ref in equation.references for entry in ref.index)
     found = {entry.name for entry in indices if isinstance(entry, Ref)} | outputs
     for item in reversed(graph.body):
         if isinstance(item, Apply):
@@ -103,7 +102,7 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
             inside = _positions(item.graph, frozenset(output for output, name in pairs if name in found))
             found.update(name for leaf, name in item.names().items() if leaf in inside)
         elif item.name in found:
-            found.update(ref.name for ref in references(item.right))
+            found.update(ref.name for ref in item.references)
     return found
 
 
@@ -200,10 +199,8 @@ def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -
     """
     found = set(complex_names)
     for equation in equations:
-        operands = [ref.name for ref in references(equation.right) if ref.name in found]
-        called = [
-            FUNCTIONS[part.function] for part in subexpressions(equation.right) if isinstance(part, Call)
-        ]
+        operands = [ref.name for ref in equation.references if ref.name in found]
+        called = [FUNCTIONS[part.function] for part in equation.parts if isinstance(part, Call)]
         refusing = [function.name for function in called if function.complex == "refused"]
         if operands and refusing:
             raise DtypeError(

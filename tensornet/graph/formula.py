@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ShapeError
-from ..language.expression import Contraction, free_axes, is_scalar, subexpressions
+from ..language.expression import Contraction, free_axes, is_scalar
 from ..sizes import evaluate, product
 from .graph import Graph
 from .shape import scope_of
@@ -71,7 +71,7 @@ def naive_flop_formula(graph: Graph) -> Any:
 
     flat, total = graph.flat, sympy.Integer(0)
     for equation in flat.own:
-        for part in subexpressions(equation.right):
+        for part in equation.parts:
             if isinstance(part, Contraction):
                 total += _term_flops(part, flat)
     return sympy.sympify(evaluate(total, flat.sizes_beside(graph.bound)))

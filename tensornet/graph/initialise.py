@@ -161,7 +161,7 @@ class _Deriver:
         self.leaves: dict[str, frozenset[str]] = {
             name: frozenset((name,)) for name in self.parameters | self.given
         }
-        self.read = {ref.name for equation in graph.equations for ref in references(equation.right)}
+        self.read = {ref.name for equation in graph.equations for ref in equation.references}
 
     def equation(self, equation: Equation) -> None:
         """Chooses what an equation is the first to read; a weight waits for who reads it."""

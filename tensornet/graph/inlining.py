@@ -19,7 +19,6 @@ from ..language.expression import (
     relabel,
     rename_tensors,
     sized_by_name,
-    subexpressions,
 )
 from ..sizes import evaluate, size_names, symbol
 from .apply import Apply, scoped
@@ -129,7 +128,7 @@ def _outer_sizes(graph: Graph) -> set[str]:
 
 def spoken_sizes(equation: Equation) -> Iterator[str]:
     """The sizes that an equation speaks of and that are those of none of its axes."""
-    for part in subexpressions(equation.right):
+    for part in equation.parts:
         if isinstance(part, Size) and part.axis not in equation.axes:
             yield part.axis
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, nearest
-from ..language.expression import references
 from .elaboration import elaborated
 from .graph import Graph
 from .inlining import inlined
@@ -68,7 +67,7 @@ def _made(*parts: Any) -> Graph:
 
 def _check_every_line_is_read(graph: Graph) -> None:
     """Refuses a line that does nothing: most often the next one reads another name."""
-    read = {ref.name for equation in graph.own for ref in references(equation.right)}
+    read = {ref.name for equation in graph.own for ref in equation.references}
     read.update(name for call in graph.calls for name in call.operands)
     for equation in graph.own:
         if equation.name not in read and equation.name not in graph.outputs:

@@ -25,7 +25,6 @@ from .expression import (
     is_scalar,
     option_axes,
     product_of,
-    references,
     show,
     show_index,
     subexpressions,
@@ -46,9 +45,19 @@ class Equation:
     place: Place | None = field(default=None, compare=False, repr=False)
 
     @functools.cached_property
+    def parts(self) -> tuple[Expression, ...]:
+        """The right side and everything inside it; looked at by most rewrites, so it is kept."""
+        return tuple(subexpressions(self.right))
+
+    @functools.cached_property
+    def references(self) -> tuple[Ref, ...]:
+        """Every tensor read, in the order of the text."""
+        return tuple(part for part in self.parts if isinstance(part, Ref))
+
+    @functools.cached_property
     def axes(self) -> frozenset[str]:
         """The names of its axes: those on the left, and those that it reads tensors with."""
-        read = (axis for ref in references(self.right) for axis in axes_of_index(ref.index))
+        read = (axis for ref in self.references for axis in axes_of_index(ref.index))
         return frozenset((*axes_of_index(self.left), *read))
 
     @property

@@ -12,7 +12,9 @@ a plan is an equation whose right side is one level deep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -256,21 +258,23 @@ def sized_by_name(expression: Expression) -> set[str]:
 
 def subexpressions(expression: Expression) -> Iterator[Expression]:
     """The expression and everything inside it, index tensors and options included."""
-    yield expression
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting.extend(reversed(_parts(part)))
+
+
+def _parts(expression: Expression) -> Sequence[Expression]:
+    """What an expression is made of, in the order of the text."""
     match expression:
-        case Ref():
-            for entry in expression.index:
-                if isinstance(entry, Ref):
-                    yield from subexpressions(entry)
-        case Contraction():
-            for factor in expression.factors:
-                yield from subexpressions(factor)
-        case Call():
-            for argument in expression.arguments:
-                yield from subexpressions(argument)
-            for _, values in expression.options:
-                for value in values:
-                    yield from subexpressions(value)
+        case Ref(_, index):
+            return [entry for entry in index if isinstance(entry, Ref)]
+        case Contraction(factors):
+            return factors
+        case Call(_, arguments, _, options):
+            return (*arguments, *(value for _, values in options for value in values))
+    return ()
 
 
 def references(expression: Expression) -> Iterator[Ref]:
@@ -280,30 +284,37 @@ def references(expression: Expression) -> Iterator[Ref]:
 
 def is_scalar(expression: Expression) -> bool:
     """Whether the value is a number made of literals and sizes alone."""
-    return all(
-        isinstance(part, Literal | Size)
-        or (isinstance(part, Contraction) and not part.summed)
-        or (isinstance(part, Call) and FUNCTIONS[part.function].scalar is not None)
-        for part in subexpressions(expression)
-    )
+    match expression:
+        case Literal() | Size():
+            return True
+        case Contraction(_, ()):
+            return all(map(is_scalar, _parts(expression)))
+        case Call(function):
+            return FUNCTIONS[function].scalar is not None and all(map(is_scalar, _parts(expression)))
+    return False
 
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with its parts replaced by `change` of them (not of the expression itself)."""
+    """The expression with its parts replaced by `change` of them (not of the expression itself).
+
+    It is the same object where `change` returns each part itself: most rewrites leave most of what they visit.
+    """
+    parts = _parts(expression)
+    changed = [change(part) for part in parts]
+    if all(map(operator.is_, parts, changed)):
+        return expression
+    rest = iter(changed)
     match expression:
-        case Ref(_, index):
-            entries = [change(entry) if isinstance(entry, Ref) else entry for entry in index]
-            return replace(expression, index=tuple(entries))  # type: ignore[arg-type]
-        case Contraction(factors):
-            return replace(expression, factors=tuple(change(factor) for factor in factors))
-        case Call(_, arguments, _, options):
-            return replace(
-                expression,
-                arguments=tuple(change(argument) for argument in arguments),
-                options=tuple((name, tuple(change(value) for value in values)) for name, values in options),
-            )
-        case _:
-            return expression
+        case Ref(name, index, place):
+            entries = (next(rest) if isinstance(entry, Ref) else entry for entry in index)
+            return Ref(name, tuple(entries), place)  # type: ignore[arg-type]
+        case Contraction(_, summed, place):
+            return Contraction(tuple(rest), summed, place)
+        case Call(function, arguments, axes, options, place):
+            first = tuple(itertools.islice(rest, len(arguments)))
+            told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in options)
+            return Call(function, first, axes, told, place)
+    raise AssertionError(expression)
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
@@ -311,10 +322,11 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     if not names:
         return expression
     match expression:
-        case Ref(_, index):
-            return replace(expression, index=tuple(_rename_entry(entry, names) for entry in index))
-        case Size(axis):
-            return replace(expression, axis=names.get(axis, axis))
+        case Ref(name, index, place):
+            renamed = tuple(_rename_entry(entry, names) for entry in index)
+            return expression if renamed == index else Ref(name, renamed, place)
+        case Size(axis, place):
+            return Size(names[axis], place) if axis in names else expression
         case Contraction(_, summed) if summed:
             expression, inner = _avoid_capture(expression, frozenset(summed), names)
             assert isinstance(expression, Contraction)
@@ -323,13 +335,15 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
             expression, inner = _avoid_capture(expression, bound_axes(expression), names)
             return transform(expression, lambda part: rename(part, inner))
         case Call(_, _, axes):
-            renamed = transform(expression, lambda part: rename(part, names))
-            assert isinstance(renamed, Call)
-            options = tuple(
-                (names.get(option, option) if option in option_axes(renamed) else option, values)
-                for option, values in renamed.options
+            changed = transform(expression, lambda part: rename(part, names))
+            assert isinstance(changed, Call)
+            moved = option_axes(changed)
+            if not moved and not any(axis in names for axis in axes):
+                return changed
+            told = tuple(
+                (names.get(each, each) if each in moved else each, values) for each, values in changed.options
             )
-            return replace(renamed, axes=tuple(names.get(axis, axis) for axis in axes), options=options)
+            return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
         case _:
             return transform(expression, lambda part: rename(part, names))
 
@@ -389,9 +403,11 @@ def _avoid_capture(
 
 def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression reading other tensors, under the same axis names."""
+    if not names:
+        return expression
     changed = transform(expression, lambda part: rename_tensors(part, names))
-    if isinstance(changed, Ref):
-        return replace(changed, name=names.get(changed.name, changed.name))
+    if isinstance(changed, Ref) and changed.name in names:
+        return replace(changed, name=names[changed.name])
     return changed
 
 

@@ -97,7 +97,7 @@ def _covers(
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
     present = search.functions(equation.right)
-    parts = (part for part in subexpressions(equation.right) if isinstance(part, Contraction | Call))
+    parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
     heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
     for kernel in kernels:
         for meaning in kernel.means:
@@ -115,7 +115,7 @@ def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Eq
     inside = {equation.name for equation in found.region}
     made: dict[str, Equation] = {}
     for equation in found.region:
-        for ref in references(equation.right):
+        for ref in equation.references:
             if ref.name in draft and ref.name not in inside:
                 reader = draft.only_reader(ref.name)
                 if reader is not None and reader.name in inside:
@@ -399,8 +399,8 @@ class _Search:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
         operands = tuple(found.bound.values())
         scope = self.draft.scope(Contraction(operands))  # what one speaks of, another may tell the size of
-        sizes = (product(scope[axis] for axis in free_axes(each)) for each in operands)
-        elements = sum(float(evaluate(size, self.values)) for size in sizes)
+        sizes = ([evaluate(scope[axis], self.values) for axis in free_axes(each)] for each in operands)
+        elements = sum(float(product(each)) for each in sizes)
         return elements, sum(len(list(references(each))) for each in operands)
 
     def region(self, found: _Found) -> Iterator[Equation]:

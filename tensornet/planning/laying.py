@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.graph import Graph
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Ref, axes_of_index, references, subexpressions
+from ..language.expression import Call, Contraction, Ref, axes_of_index, references
 from ..operations.functions import FUNCTIONS
 
 __all__ = ["Laid", "common_orders", "split_as"]
@@ -68,17 +68,17 @@ def common_orders(graph: Graph, count: Count) -> Mapping[str, Laid]:
 
 def _asking(graph: Graph) -> Iterator[tuple[Equation, Ref]]:
     """Products that kernels alone read, each with the tensors in it whose dimensions are split."""
-    read = Counter(ref.name for equation in graph.own for ref in references(equation.right))
+    read = Counter(ref.name for equation in graph.own for ref in equation.references)
     read.update(graph.outputs)
     read.update(name for call in graph.calls for name in call.operands)
     for equation in graph.own:
-        for part in subexpressions(equation.right):
+        for part in equation.parts:
             if isinstance(part, Call) and FUNCTIONS[part.function].means:
                 read.subtract(ref.name for ref in references(part))
     for equation in graph.own:
         if read[equation.name]:
             continue
-        products = (part for part in subexpressions(equation.right) if isinstance(part, Contraction))
+        products = (part for part in equation.parts if isinstance(part, Contraction))
         for factor in (factor for part in products if part.summed for factor in part.factors):
             if isinstance(factor, Ref) and any(isinstance(entry, tuple) for entry in factor.index):
                 yield equation, factor

@@ -25,8 +25,6 @@ from ..language.expression import (
     axes_of_index,
     is_scalar,
     occurring,
-    references,
-    subexpressions,
 )
 from ..operations.functions import Element
 from .arrangement import Layout
@@ -193,8 +191,6 @@ def _asked_for(graph: Graph) -> Iterator[str]:
     for call in graph.calls:
         yield from call.operands
     for equation in graph.own:
-        sums = (
-            part for part in subexpressions(equation.right) if isinstance(part, Contraction) and part.summed
-        )
+        sums = (part for part in equation.parts if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
-        yield from Counter(ref.name for ref in references(equation.right)) - factors
+        yield from Counter(ref.name for ref in equation.references) - factors

@@ -16,7 +16,7 @@ from ..graph.elements import of_leaves
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
-from ..language.expression import Call, Ref, fresh, rename_tensors, subexpressions
+from ..language.expression import Call, Ref, fresh, rename_tensors
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, size_names
 from .memory import bytes_of, with_frees
@@ -50,7 +50,7 @@ def is_still(step: Step | CallStep, still: Container[str], sizes: frozenset[str]
     if isinstance(step, CallStep):
         checks = any(table.below is not None for table in step.plan.tables)
         return not checks and all(map(_is_repeatable, step.plan.graph.expressions()))
-    return all(map(_is_repeatable, subexpressions(step.equation.right)))
+    return all(map(_is_repeatable, step.equation.parts))
 
 
 def _is_repeatable(part: Any) -> bool:

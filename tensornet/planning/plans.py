@@ -27,7 +27,7 @@ from ..language.encoding import (
     write_size,
 )
 from ..language.equation import Equation
-from ..language.expression import Ref, Size, axes_of_index, references, subexpressions
+from ..language.expression import Ref, Size, axes_of_index
 from ..operations.functions import Element
 from ..sizes import put_in, size_names, symbol
 from .arrangement import Arrangement
@@ -75,7 +75,7 @@ class Step:
     @property
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads."""
-        return tuple(ref.name for ref in references(self.equation.right))
+        return tuple(ref.name for ref in self.equation.references)
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Step:
     @functools.cached_property
     def open_sizes(self) -> frozenset[str]:
         """The open sizes that it depends on."""
-        spoken = (part.axis for part in subexpressions(self.equation.right) if isinstance(part, Size))
+        spoken = (part.axis for part in self.equation.parts if isinstance(part, Size))
         return frozenset((*spoken, *(name for axis in self.axes for name in size_names(axis.size))))
 
     def shown(self, names: Mapping[Plan, str]) -> str:

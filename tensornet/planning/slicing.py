@@ -22,8 +22,6 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     option_axes,
-    references,
-    subexpressions,
 )
 from ..sizes import size_names, symbol
 from .plans import Slicing
@@ -154,14 +152,14 @@ class _Cut:
 
     def _take(self, equation: Equation) -> bool:
         """Takes an equation in, if each of its positions along the axis is computed alone."""
-        refs = list(references(equation.right))
+        refs = list(equation.references)
         labels = {self._label(ref) for ref in refs if ref.name in self.cut or ref.name in self.along}
         if len(labels) != 1 or None in labels:
             return False
         (label,) = labels
         assert label is not None
         flat = axes_of_index(equation.left)
-        if flat.count(label) != 1 or any(_binds(part, label) for part in subexpressions(equation.right)):
+        if flat.count(label) != 1 or any(_binds(part, label) for part in equation.parts):
             return False
         others = [ref for ref in refs if ref.name not in self.cut and ref.name not in self.along]
         whole = {ref.name for ref in others if label not in _own(ref)}
@@ -256,7 +254,7 @@ def _reads(item: Equation | Apply) -> Iterator[str]:
     if isinstance(item, Apply):
         yield from item.names().values()
     else:
-        yield from (ref.name for ref in references(item.right))
+        yield from (ref.name for ref in item.references)
 
 
 def _own(ref: Ref) -> list[str]:

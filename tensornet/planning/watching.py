@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from ..graph.graph import Graph
-from ..language.expression import Contraction, Expression, is_scalar, subexpressions
+from ..language.expression import Contraction, Expression, is_scalar
 from .search import Choose, Order, Problem
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def counted(graph: Graph, choose: Choose) -> Choose:
     watch = _watch.get()
     if watch is None:
         return choose
-    parts = (part for equation in graph.own for part in subexpressions(equation.right))
+    parts = (part for equation in graph.own for part in equation.parts)
     watch.expect(sum(map(_is_contraction, parts)))
 
     def choice(problem: Problem) -> Order:

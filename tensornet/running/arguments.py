@@ -11,7 +11,7 @@ from ..errors import DtypeError, ShapeError, near
 from ..graph.graph import Graph
 from ..graph.shape import scope_of
 from ..language.equation import locate
-from ..language.expression import Call, subexpressions
+from ..language.expression import Call
 from ..operations.functions import FUNCTIONS
 from ..protocol import Backend
 from ..sizes import evaluate
@@ -50,7 +50,7 @@ def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
     known = {**graph.bound, **sizes}
     for part in graph.parts():
         for equation in part.own:
-            for each in subexpressions(equation.right):
+            for each in equation.parts:
                 if isinstance(each, Call) and FUNCTIONS[each.function].needs_position:
                     _check_choice(part, each, {**known, **part.bound})
 

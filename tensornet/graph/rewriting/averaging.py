@@ -38,7 +38,7 @@ def _changes(draft: Draft, reader: Equation) -> Iterator[Change]:
 
 def _moved(draft: Draft, merged: Equation, before: tuple[Equation, ...]) -> Iterator[Change]:
     """The change to an equation that now holds what it averages."""
-    old = set(subexpressions(before[-1].right))
+    old = set(before[-1].parts)
     call = next(call for call in _averages(merged.right) if call not in old)
     moved = _of_parts(call)
     if moved != call and _keeps_sizes(draft, call, moved):

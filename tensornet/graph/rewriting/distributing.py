@@ -13,7 +13,6 @@ from ...language.expression import (
     contraction,
     free_axes,
     occurring,
-    references,
     subexpressions,
     sum_of,
 )
@@ -41,8 +40,8 @@ def _distributions(draft: Draft, reader: Equation) -> Iterator[Change]:
     """Ways to multiply a sum out in an equation: one that it holds, or one that it alone reads."""
     for product in _products_of_sums(reader.right):
         yield from _changes(draft, reader, product, (reader,))
-    before = set(subexpressions(reader.right))
-    for ref in references(reader.right):
+    before = set(reader.parts)
+    for ref in reader.references:
         if ref.name not in draft or draft.only_reader(ref.name) is None:
             continue
         producer = draft[ref.name]

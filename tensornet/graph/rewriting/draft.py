@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ...language.equation import Equation
-from ...language.expression import Expression, flat, fresh, occurring, references, transform
+from ...language.expression import Expression, flat, fresh, occurring, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
 from ...sizes import evaluate
 from ..apply import Apply
@@ -137,7 +137,7 @@ class Draft:
     def part(self, equations: tuple[Equation, ...], outputs: tuple[str, ...]) -> Graph:
         """Some equations, present or proposed, as a graph by themselves: what they read is given, or constant."""
         made = {equation.name for equation in equations}
-        read = dict.fromkeys(ref.name for each in equations for ref in references(each.right))
+        read = dict.fromkeys(ref.name for each in equations for ref in each.references)
         constants = {leaf.name: leaf for leaf in self.graph.constants}
         leaves = tuple(
             constants.get(name) or Leaf(name, "input", self.dims[name], holds=self.elements[name])
@@ -153,11 +153,11 @@ class Draft:
 
     def _add(self, equation: Equation) -> None:
         self._equations[equation.name] = equation
-        for ref in references(equation.right):
+        for ref in equation.references:
             self._readers[ref.name][equation.name] += 1
 
     def _forget(self, equation: Equation) -> None:
-        for ref in references(equation.right):
+        for ref in equation.references:
             readers = self._readers[ref.name]
             readers[equation.name] -= 1
             if not readers.total() and ref.name in self and ref.name not in self.graph.outputs:
@@ -191,7 +191,7 @@ def _before_readers(equations: Mapping[str, Equation]) -> Iterable[Equation]:
     for equation in equations.values():
         waiting = [equation]
         while waiting:
-            reads = (ref.name for ref in references(waiting[-1].right))
+            reads = (ref.name for ref in waiting[-1].references)
             missing = [equations[name] for name in reads if name in equations and name not in done]
             if missing:
                 waiting.append(missing[0])
@@ -233,7 +233,7 @@ def _in_order(equations: Iterable[Equation], calls: Iterable[Apply]) -> Iterator
     """Equations and calls, both in their order, each call before what reads its results."""
     waiting = list(calls)
     for equation in equations:
-        read = {ref.name for ref in references(equation.right)}
+        read = {ref.name for ref in equation.references}
         while any(read.intersection(call.results) for call in waiting):
             yield waiting.pop(0)
         yield equation

@@ -27,7 +27,6 @@ from ...language.expression import (
     is_scalar,
     occurring,
     option_axes,
-    references,
     rename,
     subexpressions,
     sum_of,
@@ -63,7 +62,7 @@ def narrow(graph: Graph) -> Graph:
 
 def _at_one_position(draft: Draft, name: str) -> Change | None:
     producer, readers = draft[name], draft.readers(name)
-    reads = [ref.index for reader in readers for ref in references(reader.right) if ref.name == name]
+    reads = [ref.index for reader in readers for ref in reader.references if ref.name == name]
     told = [_told(draft, name, position, reads) for position in range(len(producer.left))]
     fixed = {
         axis: entry
@@ -90,10 +89,10 @@ def _at_one_position(draft: Draft, name: str) -> Change | None:
 
 def _told(draft: Draft, name: str, position: int, reads: list[tuple[Index, ...]]) -> int | None:
     """The place in a dimension at which all read it, if all do at the same."""
-    size = evaluate(dim_size(draft.dims[name][position]), draft.graph.bound)
     found = {index[position] for index in reads}
     if not all(isinstance(entry, int) for entry in found):
         return None
+    size = evaluate(dim_size(draft.dims[name][position]), draft.graph.bound)
     places = {entry % size if isinstance(size, int) else entry for entry in found}  # type: ignore[operator]
     return places.pop() if len(places) == 1 else None  # type: ignore[return-value]
 
@@ -113,7 +112,7 @@ def gather_first(graph: Graph, cost: Cost) -> Graph:
 def _gathers(draft: Draft, name: str) -> Iterator[Change]:
     producer, reader = draft[name], draft.only_reader(name)
     assert reader is not None
-    ref = next(ref for ref in references(reader.right) if ref.name == name)
+    ref = next(ref for ref in reader.references if ref.name == name)
     entries = dict(zip(producer.left, ref.index, strict=True))
     named = {axis: entry for axis, entry in entries.items() if isinstance(axis, str)}
     gathers = {axis: entry for axis, entry in named.items() if isinstance(entry, Ref)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from ...language.expression import Call, Expression, Ref, free_axes, rename, subexpressions, transform
+from ...language.expression import Call, Expression, Ref, free_axes, rename, transform
 from ...operations.functions import Element
 from ...sizes import evaluate
 from ..elements import of_expression
@@ -25,7 +25,7 @@ def reflect(graph: Graph) -> Graph:
     """Leaves out choices by a condition that always holds."""
     draft = Draft(graph)
     for equation in graph.own:
-        if equation.name in draft and any(map(_is_choice, subexpressions(equation.right))):
+        if equation.name in draft and any(map(_is_choice, equation.parts)):
             right = _chosen(draft, equation.right)
             if right != equation.right:
                 draft.put(replace(equation, right=right))

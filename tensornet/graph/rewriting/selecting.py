@@ -22,7 +22,6 @@ from ...language.expression import (
     free_axes,
     occurring,
     rename,
-    subexpressions,
 )
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
@@ -48,7 +47,7 @@ def select(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
 
 
 def _selections(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
-    for product in subexpressions(reader.right):
+    for product in reader.parts:
         if not isinstance(product, Contraction):
             continue
         for at, factor in enumerate(product.factors):

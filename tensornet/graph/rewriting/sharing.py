@@ -97,7 +97,8 @@ def _merge(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     kept: list[Equation] = []
     for equation in graph.own:
-        equation = replace(equation, right=rename_tensors(equation.right, renamed))
+        if renamed:
+            equation = replace(equation, right=rename_tensors(equation.right, renamed))
         form, names = _canonical(equation.right)
         left = tuple(
             names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry)
