@@ -116,7 +116,13 @@ def plain(size: int | Expr) -> int | Expr:
 
 def product(sizes: Iterable[Any]) -> Any:
     """The product of sizes, 1 for none."""
-    return math.prod(sizes)
+    factors = tuple(sizes)
+    return math.prod(factors) if all(isinstance(each, int) for each in factors) else _product(*factors)
+
+
+@functools.lru_cache(maxsize=1 << 14, typed=True)
+def _product(*factors: Any) -> Any:
+    return math.prod(factors)
 
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
@@ -124,14 +130,14 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(size, int):
         return size
     result = put_in(size, values)
-    return result if isinstance(result, int) or result == size else evaluate(result, values)
+    return result if isinstance(result, int) or result is size or result == size else evaluate(result, values)
 
 
 def put_in(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with names replaced by their values, once and all at the same time."""
     if isinstance(size, int):
         return size
-    known = tuple((name, values[name]) for name in _names(size) if name in values)
+    known = tuple([(name, values[name]) for name in _names(size) if name in values])
     if not known:
         return int(size) if size.is_Integer else size
     return _put_in(size, known)

@@ -85,6 +85,8 @@ class Scope:
 
     def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
         """The scope outside a binder of `axes`."""
+        if not axes:
+            return self
         self.settle(agree, axes)
         return Scope(
             {name: size for name, size in self.sizes.items() if name not in axes},
@@ -93,11 +95,15 @@ class Scope:
             {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
         )
 
+    def tell(self, axis: str, size: Any, agree: Agree, origin: Ref | None) -> None:
+        """Takes in the size of an axis, as a tensor fixes it."""
+        known = self.sizes.get(axis)
+        self.sizes[axis] = size if known is None else agree(known, size, axis, origin)
+
     def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
         """Takes in what another part of the equation says."""
         for name, size in other.sizes.items():
-            known = self.sizes.get(name)
-            self.sizes[name] = size if known is None else agree(known, size, name, origin)
+            self.tell(name, size, agree, origin)
         for name, size in other.assumed.items():
             self.assumed.setdefault(name, size)
         for name, size in other.inner.items():
@@ -179,9 +185,9 @@ def _scope_of_ref(
                     f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
                 )
             case str() if dim is not None:
-                scope.add(Scope({entry: dim_size(dim)}), agree, ref)
+                scope.tell(entry, dim_size(dim), agree, ref)
             case tuple() if dim is not None:
-                scope.add(_scope_of_composite(ref, entry, dim, bound), agree, ref)
+                _tell_composite(scope, ref, entry, dim, agree, bound)
             case Ref():
                 scope.add(_scope_of(entry, dims, agree, bound), agree, entry)
             case int() if dim is not None:
@@ -199,11 +205,17 @@ def _show_dim(dim: Dim) -> str:
     return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
 
 
-def _scope_of_composite(ref: Ref, names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> Scope:
+def _tell_composite(
+    scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, agree: Agree, bound: Mapping[str, Any]
+) -> None:
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
     if componentwise(names, dim, bound):
-        return Scope({name: axis.size for name, axis in zip(names, dim, strict=True)})
-    return Scope({}, {name: symbol(name) for name in names}, [(ref, names, dim_size(dim))])
+        for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
+            scope.tell(name, size, agree, ref)
+        return
+    for name in names:
+        scope.assumed.setdefault(name, symbol(name))
+    scope.composites.append((ref, names, dim_size(dim)))
 
 
 def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ a plan is an equation whose right side is one level deep.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ __all__ = [
     "is_scalar",
     "occurring",
     "option_axes",
+    "parts_of",
     "product_of",
     "references",
     "relabel",
@@ -174,6 +176,7 @@ def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
 # ---------------------------------------------------------------------------- structure
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     """The axis names in brackets, in order, each once, those of gathers included."""
     found: dict[str, None] = {}
@@ -262,10 +265,10 @@ def subexpressions(expression: Expression) -> Iterator[Expression]:
     while waiting:
         part = waiting.pop()
         yield part
-        waiting.extend(reversed(_parts(part)))
+        waiting.extend(reversed(parts_of(part)))
 
 
-def _parts(expression: Expression) -> Sequence[Expression]:
+def parts_of(expression: Expression) -> Sequence[Expression]:
     """What an expression is made of, in the order of the text."""
     match expression:
         case Ref(_, index):
@@ -288,9 +291,9 @@ def is_scalar(expression: Expression) -> bool:
         case Literal() | Size():
             return True
         case Contraction(_, ()):
-            return all(map(is_scalar, _parts(expression)))
+            return all(map(is_scalar, parts_of(expression)))
         case Call(function):
-            return FUNCTIONS[function].scalar is not None and all(map(is_scalar, _parts(expression)))
+            return FUNCTIONS[function].scalar is not None and all(map(is_scalar, parts_of(expression)))
     return False
 
 
@@ -299,7 +302,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
 
     It is the same object where `change` returns each part itself: most rewrites leave most of what they visit.
     """
-    parts = _parts(expression)
+    parts = parts_of(expression)
     changed = [change(part) for part in parts]
     if all(map(operator.is_, parts, changed)):
         return expression

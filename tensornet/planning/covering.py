@@ -36,7 +36,6 @@ from ..language.expression import (
     rename,
     scalar_value,
     sized_by_name,
-    subexpressions,
     sum_of,
     transform,
 )
@@ -96,18 +95,17 @@ def _covers(
 ) -> Iterator[_Cover]:
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
-    present = search.functions(equation.right)
+    present = search.functions(equation)
+    patterns = ((kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means)
+    fitting = [each for each in patterns if each[-1].functions <= present]
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
-    for kernel in kernels:
-        for meaning in kernel.means:
-            pattern = pattern_of(meaning)
-            for head in heads if pattern.functions <= present else ():
-                ways = (found for found in search.whole(pattern, head) if meaning.holds(found.numbers))
-                found = min(ways, key=search.elements, default=None)
-                if found is not None:
-                    right = _put(equation.right, head, search.call(kernel, meaning, found))
-                    yield _Cover(replace(equation, right=right), (*search.region(found), equation))
+    heads = [part for part in parts if fitting and not is_scalar(part) and draft.is_number(part)]
+    for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
+        ways = (found for found in search.whole(pattern, head) if meaning.holds(found.numbers))
+        found = min(ways, key=search.elements, default=None)
+        if found is not None:
+            right = _put(equation.right, head, search.call(kernel, meaning, found))
+            yield _Cover(replace(equation, right=right), (*search.region(found), equation))
 
 
 def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
@@ -174,14 +172,12 @@ class _Search:
         self.seen: dict[Ref, Expression | None] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
-    def functions(self, expression: Expression) -> frozenset[str]:
-        """The functions in an expression, and in what is computed for it alone."""
-        found = set[str]()
-        for part in subexpressions(expression):
-            if isinstance(part, Call):
-                found.add(part.function)
-            elif isinstance(part, Ref) and self._is_looked_through(part):
-                found |= self.functions(self.draft[part.name].right)
+    def functions(self, equation: Equation) -> frozenset[str]:
+        """The functions in an equation, and in what is computed for it alone."""
+        found, waiting = set[str](), [equation]
+        for each in waiting:
+            found.update(part.function for part in each.parts if isinstance(part, Call))
+            waiting += (self.draft[ref.name] for ref in each.references if self._is_looked_through(ref))
         return frozenset(found)
 
     def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..graph.apply import Apply
@@ -36,7 +36,7 @@ from .search import Choose
 from .target import Target
 from .values import Stored, Value, as_declared
 
-__all__ = ["lower"]
+__all__ = ["lower", "steps_to_price"]
 
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
@@ -60,16 +60,20 @@ def lower(
         inside: whether the graph is such a block, whose results go on being computed with.
     """
     lowering = _Lowering(graph, values, target, choose)
-    for item in graph.body:
-        if isinstance(item, Apply):
-            assert planned is not None
-            lowering.apply(item, planned)
-        else:
-            lowering.equation(item)
-    results = tuple(lowering.result(name, inside) for name in graph.outputs)
+    results = lowering.results(planned, inside)
     names = {*graph.bound, *graph.open_sizes}.union(*(equation.axes for equation in graph.own))
     steps = [_plainly(step, names) for step in lowering.steps]
     return with_frees(steps, [each.value.name for each in results]), results
+
+
+def steps_to_price(
+    graph: Graph, values: Mapping[str, int], target: Target, choose: Choose
+) -> Sequence[Step | CallStep]:
+    """The steps that compute a graph without calls, as they are made: their axes may have numbers, and nothing
+    is freed. The arguments are those of `lower`."""
+    lowering = _Lowering(graph, values, target, choose)
+    lowering.results()
+    return lowering.steps
 
 
 def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
@@ -104,6 +108,18 @@ class _Lowering(Calling):
         super().__init__(graph, values, target)
         self.choose = choose
         self.asked_for = frozenset(_asked_for(graph))
+
+    def results(
+        self, planned: Callable[[Graph], Plan] | None = None, inside: bool = False
+    ) -> tuple[Result, ...]:
+        """Makes the steps; where the outputs are then."""
+        for item in self.graph.body:
+            if isinstance(item, Apply):
+                assert planned is not None
+                self.apply(item, planned)
+            else:
+                self.equation(item)
+        return tuple(self.result(name, inside) for name in self.graph.outputs)
 
     def equation(self, equation: Equation) -> None:
         scope = self.graph.scope(equation)

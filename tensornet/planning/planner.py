@@ -29,7 +29,7 @@ from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
-from .lowering import lower
+from .lowering import lower, steps_to_price
 from .memory import memory_in_use, with_fewer_frees
 from .once import Divided, divided, seconds_at_a_call
 from .ordering import as_written, fastest, fewest_flops
@@ -308,8 +308,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
 
     @functools.cache  # the present form is asked about beside each that may take its place
     def cost(part: Graph) -> float:
-        steps, _ = lower(part, values, target, fastest)
-        return seconds_at_a_call(part, steps, values, target)
+        return seconds_at_a_call(part, steps_to_price(part, values, target, fastest), values, target)
 
     def settled(part: Graph) -> Graph:
         return simplify(drop_totals(distribute(simplify(part), cost)))

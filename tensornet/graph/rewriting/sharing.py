@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ...language.equation import Equation
@@ -16,6 +15,7 @@ from ...language.expression import (
     free_axes,
     fresh,
     is_scalar,
+    parts_of,
     rename,
     rename_tensors,
     subexpressions,
@@ -30,23 +30,29 @@ __all__ = ["is_random", "share"]
 def share(graph: Graph) -> Graph:
     """Computes once what occurs twice: equal equations merge, equal subexpressions get a name."""
     graph = _merge(graph)
-    counts: Counter[Expression] = Counter()
-    for equation in graph.own:
-        for part in _shareable(equation.right):
-            counts[_canonical(part)[0]] += 1
-    repeated = {form for form, count in counts.items() if count > 1}
-    if not repeated:
-        return graph
-    return _merge(_hoist(graph, repeated))
+    repeated = _repeated(graph)
+    return _merge(_hoist(graph, repeated)) if repeated else graph
 
 
-def _shareable(expression: Expression) -> Iterator[Expression]:
-    """The parts worth a name: calls and sums over something, not products of whole equations."""
-    for part in subexpressions(expression):
-        if part is expression or not isinstance(part, Call | Contraction) or is_scalar(part):
-            continue
-        if not _depends_on_place(part) and not is_random(part):
-            yield part
+def _repeated(graph: Graph) -> set[Expression]:
+    """The forms that occur more than once: of calls and sums over something, not products of whole equations."""
+    inner = (part for equation in graph.own for part in equation.parts[1:])
+    outlines = [(_outline(part), part) for part in inner if isinstance(part, Call | Contraction)]
+    alike = Counter(outline for outline, _ in outlines)
+    parts = (part for outline, part in outlines if alike[outline] > 1 and _is_shareable(part))
+    counts = Counter(_canonical(part)[0] for part in parts)
+    return {form for form, count in counts.items() if count > 1}
+
+
+def _is_shareable(part: Expression) -> bool:
+    return not is_scalar(part) and _is_mergeable(part)
+
+
+def _outline(expression: Expression) -> tuple[object, ...]:
+    """What an expression is at a glance: of those that say the same, whatever their axes are called, it is one."""
+    inside = (each.name if isinstance(each, Ref) else type(each) for each in parts_of(expression))
+    told = expression.function if isinstance(expression, Call) else getattr(expression, "name", "")
+    return (type(expression), told, *inside)
 
 
 def is_random(expression: Expression) -> bool:
@@ -93,27 +99,33 @@ def _hoist(graph: Graph, repeated: set[Expression]) -> Graph:
 
 def _merge(graph: Graph) -> Graph:
     """Of equations that say the same, keeps the first."""
+    first: dict[tuple[object, ...], Equation] = {}
     seen: dict[tuple[object, ...], str] = {}
     renamed: dict[str, str] = {}
     kept: list[Equation] = []
     for equation in graph.own:
         if renamed:
             equation = replace(equation, right=rename_tensors(equation.right, renamed))
-        form, names = _canonical(equation.right)
-        left = tuple(
-            names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry)
-            for entry in equation.left
-        )
-        key = (left, form)
-        random = is_random(equation.right)
-        if (
-            key in seen
-            and equation.name not in graph.outputs
-            and not random
-            and not _depends_on_place(equation.right)
-        ):
-            renamed[equation.name] = seen[key]
-        else:
-            seen.setdefault(key, equation.name)
-            kept.append(equation)
+        alike = first.setdefault(_outline(equation.right), equation)
+        if alike is not equation:
+            seen.setdefault(_said(alike), alike.name)
+            same = seen.setdefault(_said(equation), equation.name)
+            if same != equation.name and equation.name not in graph.outputs and _is_mergeable(equation.right):
+                renamed[equation.name] = same
+                continue
+        kept.append(equation)
     return replace(graph, body=tuple(kept)) if renamed else graph
+
+
+def _said(equation: Equation) -> tuple[object, ...]:
+    """What an equation says, whatever its axes are called."""
+    form, names = _canonical(equation.right)
+    left = (
+        names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry)
+        for entry in equation.left
+    )
+    return (*left, form)
+
+
+def _is_mergeable(expression: Expression) -> bool:
+    return not (is_random(expression) or _depends_on_place(expression))
