@@ -223,25 +223,32 @@ class Graph:
         return self.flat.own
 
     @functools.cached_property
-    def named(self) -> Mapping[str, tuple[Dim, ...]]:
-        """The dimensions of the tensors of the graph itself, and of what its calls return."""
+    def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:
+        """The dimensions of the tensors, and the sizes of the axes in each equation, by what it defines."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
+        scopes: dict[str, Scope] = {}
         for item in self.body:
             if isinstance(item, Apply):
                 self._check_call(item, known)
                 known.update(item.returned(self.bound))
             else:
-                known[item.name] = result_dims(item, self.scope(item, known))
-        return known
+                scopes[item.name] = scope_of(item.right, known, self.agree, self.bound)
+                known[item.name] = result_dims(item, scopes[item.name])
+        return known, scopes
+
+    @property
+    def named(self) -> Mapping[str, tuple[Dim, ...]]:
+        """The dimensions of the tensors of the graph itself, and of what its calls return."""
+        return self._sized[0]
 
     @property
     def dims(self) -> Mapping[str, tuple[Dim, ...]]:
         """The dimensions of every tensor, by name, those inside of blocks under their scopes."""
         return self.flat.named
 
-    def scope(self, equation: Equation, dims: Mapping[str, tuple[Dim, ...]] | None = None) -> Scope:
-        """The sizes of the axes in one equation."""
-        return scope_of(equation.right, self.named if dims is None else dims, self.agree, self.bound)
+    def scope(self, equation: Equation) -> Scope:
+        """The sizes of the axes in one equation of the graph."""
+        return self._sized[1][equation.name]
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """`a` if the two sizes are equal as far as can be told; an error if they are not."""
