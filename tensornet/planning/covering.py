@@ -98,8 +98,10 @@ def _covers(
     present = search.functions(equation)
     patterns = ((kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means)
     fitting = [each for each in patterns if each[-1].functions <= present]
+    if not fitting:
+        return
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    heads = [part for part in parts if fitting and not is_scalar(part) and draft.is_number(part)]
+    heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
     for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
         ways = (found for found in search.whole(pattern, head) if meaning.holds(found.numbers))
         found = min(ways, key=search.elements, default=None)
