@@ -17,6 +17,8 @@ from typing import Any
 from tensornet.errors import no_positions, outside
 from tensornet.protocol import kind_of
 
+from .pieces import in_pieces as put_together
+
 __all__ = ["ArrayBackend", "of", "rows_told", "templates"]
 
 templates: Mapping[str, str] = {
@@ -29,6 +31,7 @@ templates: Mapping[str, str] = {
     "within": "within({0}, {size}, {name})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "concat": "xp.concat([{0}], axis={axis})",
+    "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",
     "pad": "pad({0}, {pairs}, {value})",
     "arange": "xp.arange({0}, device=device({like}))",
@@ -212,6 +215,12 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
         import array_api_extra
 
         return array_api_extra.pad(x, pairs, constant_values=value, xp=xp)
+
+    def in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+        def empty(like: Any, shape: tuple[int, ...]) -> Any:
+            return xp.empty(shape, dtype=like.dtype, device=device(like))
+
+        return put_together(function, size, length, axes, empty)
 
     def dropout(x: Any, rate: float, training: bool) -> Any:
         if not training or not rate:

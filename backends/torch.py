@@ -11,6 +11,8 @@ from typing import Any
 from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import kind_of
 
+from .pieces import in_pieces
+
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
 _SAME = (
@@ -44,6 +46,7 @@ templates: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
+    "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "torch.roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -201,6 +204,16 @@ def _number(value: Any, dtype: Any, like: Any) -> Any:
     return _library().tensor(value, dtype=dtype, device=None if like is None else like.device)
 
 
+def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+    """What is computed piece by piece; what autograd records is put together at last, for each time that a whole
+    is written to costs its backward a copy of it."""
+
+    def empty(like: Any, shape: tuple[int, ...]) -> Any:
+        return None if like.requires_grad else like.new_empty(shape)
+
+    return in_pieces(function, size, length, axes, empty, _library().cat)
+
+
 def _binary(function: Any, a: Any, b: Any) -> Any:
     """An elementwise function of two tensors, where one may be a number, of the type of the other."""
     torch = _library()
@@ -244,6 +257,7 @@ class TorchBackend:
             "widen": _widen,
             "whole_matmul": _whole_matmul,
             "number": _number,
+            "in_pieces": _in_pieces,
         }
 
     def device(self, array: Any = None) -> str:

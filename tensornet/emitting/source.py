@@ -23,7 +23,6 @@ from ..language.expression import (
     fresh,
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
-from ..operations.structure import CONCAT
 from ..planning.blocks import with_functions
 from ..planning.plans import CallStep, Plan, Result, Step, Table
 from ..protocol import Backend
@@ -144,7 +143,15 @@ class _Writer(Stepping):
             frees = tuple(self.names[name] for name in step.frees) if number < last else ()
             line = Line(names, text, (remark(step.shown(self.functions)),), frees)
             former = self.steps[number - 1] if lines else None
-            if former is not None and len(former.defines) == 1 and reads[former.defines[0]] == 1:
+            apart = (
+                isinstance(step, CallStep) and step.slicing is not None
+            )  # nothing is done for each piece again
+            if (
+                former is not None
+                and not apart
+                and len(former.defines) == 1
+                and reads[former.defines[0]] == 1
+            ):
                 joined = line.taking(lines[-1])
                 if joined is not None:
                     line = joined
@@ -181,12 +188,9 @@ class _Writer(Stepping):
         at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)
         for n, each in enumerate(slicing.operands):
             given[n] += "" if each is None else f"[{':, ' * each}at:at + {slicing.length}]"
-        pieces = f"range(0, max({cut}.shape[{at}], 1), {slicing.length})"
-        calls = f"{name}({', '.join(given + training)}) for at in {pieces}"
-        if len(slicing.results) == 1:
-            return self.op(CONCAT.name, calls, axis=str(slicing.results[0]))
-        put_together = self.op(CONCAT.name, "*each", axis="axis")
-        return f"[{put_together} for each, axis in zip(zip(*[{calls}]), {slicing.results})]"
+        piece = f"lambda at: {name}({', '.join(given + training)})"
+        axes = tuple_source([str(each) for each in slicing.results])
+        return self.op("in_pieces", piece, size=f"{cut}.shape[{at}]", length=str(slicing.length), axes=axes)
 
     def _docstring(self) -> list[str]:
         lines = self.graph.lines() or [str(leaf) for leaf in self.leaves]

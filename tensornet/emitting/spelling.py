@@ -47,7 +47,7 @@ OBSERVED = "@"
 """Where a size is solved for: stands for what a shape says."""
 
 _RESERVED = {"math", "functions", "dtype", "training", "leading", FUNCTION_NAME, TABLES_NAME}
-_RESERVED |= {"at", "each", "axis", "range", "zip"}
+_RESERVED |= {"at"}
 """The names that this library writes into every function itself."""
 
 _WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")

@@ -13,11 +13,19 @@ from ..graph.elements import of_leaf
 from ..graph.leaves import Leaf
 from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, free_axes, subexpressions
 from ..operations.functions import FUNCTIONS, Element
-from ..sizes import evaluate, product
+from ..sizes import evaluate, product, symbol
 from .arrangement import Arrangement, view_order
-from .plans import CallStep, Step
+from .plans import CallStep, Plan, Step
 
-__all__ = ["bytes_of", "is_view", "memory_in_use", "temporary_bytes", "with_fewer_frees", "with_frees"]
+__all__ = [
+    "at_sizes",
+    "bytes_of",
+    "is_view",
+    "memory_in_use",
+    "temporary_bytes",
+    "with_fewer_frees",
+    "with_frees",
+]
 
 
 def bytes_of(element: Element, itemsize: int) -> int:
@@ -158,6 +166,29 @@ def memory_in_use(
     return [used for used, _ in _in_use(leaves, steps, values, itemsize)]
 
 
+def at_sizes(
+    steps: Iterable[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> Iterator[Step | CallStep]:
+    """The steps as they are, but for the memory that blocks take, which is that at other sizes.
+
+    Args:
+        steps, itemsize: as for `memory_in_use`.
+        values: every size that has a name.
+    """
+    peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
+    for step in steps:
+        if isinstance(step, CallStep):
+            plan = step.plan
+            own = {name: evaluate(symbol(name), values) for name in plan.graph.open_sizes}
+            key = plan, tuple(own.values())
+            if key not in peaks:
+                known = {**plan.graph.bound, **own}
+                inside = list(at_sizes(plan.steps, known, itemsize))
+                peaks[key] = max(memory_in_use(plan.leaves, inside, known, itemsize))
+            step = replace(step, plan=replace(plan, peak_memory=peaks[key]))
+        yield step
+
+
 def with_fewer_frees(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> tuple[Step | CallStep, ...]:
@@ -211,9 +242,8 @@ def _in_use(
             elements = (result.element for result in step.plan.results)
             held.update(zip(step.results, map(bytes_at, step.shapes, elements), strict=True))
             inside = step.plan.peak_memory - sum(map(given, step.plan.leaves))
-            made = sum(held[name] for name in step.results) if step.slicing else 0
-            beside = max(inside, made) if step.slicing else 0  # the pieces, and what they are put together to
-            beside = max(beside, inside - sum(held[name] for name in step.results))
+            whole = 0 if step.slicing else sum(held[name] for name in step.results)
+            beside = max(0, inside - whole)  # a piece is computed beside the whole that it is written into
         elif is_view(step):
             held[step.equation.name] = 0
             (read,) = step.reads

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
-import math
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import BackendError, ShapeError
+from ..graph.apply import Apply
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
@@ -24,13 +26,14 @@ from ..graph.rewriting.selecting import select
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
 from ..graph.rewriting.totals import drop_totals
+from ..graph.shape import dim_size
 from ..operations.functions import Element
-from ..sizes import as_size, evaluate, symbol
+from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
 from .lowering import lower, steps_to_price
-from .memory import memory_in_use, with_fewer_frees
+from .memory import at_sizes, memory_in_use, with_fewer_frees
 from .once import Divided, divided, seconds_at_a_call
 from .ordering import as_written, fastest, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
@@ -147,9 +150,29 @@ class _Laid:
         made = next((step.defines for step in steps if set(step.defines) & set(self.graph.named)), ())
         return frozenset((*steps[0].reads, *made)) if steps else frozenset()
 
+    @property
+    def apart(self) -> frozenset[Apply]:
+        """The calls that cannot be part of what is computed piece by piece."""
+        cut = {part.call.results for part in self.cuts}
+        return frozenset(call for call in self.graph.calls if self.alone or call.results in cut)
+
     def size(self, name: str) -> int:
         """A size, by its name."""
         return int(evaluate(symbol(name), {**self.graph.bound, **self.values}))
+
+    def peak_at(self, part: Part, length: int) -> int:
+        """Bytes alive at the worst step were the pieces of a part so long, and everything done in the same order."""
+        values = {**self.values, part.piece: length}
+        leaves, steps, known, itemsize = _run(self.graph, self.parts, values, self.target)
+        return max(memory_in_use(leaves, list(at_sizes(steps, known, itemsize)), known, itemsize))
+
+    def bytes_of(self, names: Iterable[str]) -> int:
+        """Bytes of tensors of the graph."""
+        known = {**self.graph.bound, **self.values}
+        shapes = (self.graph.named[name] for name in names)
+        return sum(int(product(evaluate(dim_size(dim), known) for dim in dims)) for dims in shapes) * (
+            self.target.itemsize
+        )
 
     def cut(self, part: Part, length: int) -> _Laid:
         """The same with a part of it computed in pieces of so many positions."""
@@ -191,7 +214,7 @@ def _within(limit: int, laid: _Laid) -> _Laid:
     found = laid
     for _ in range(ROUNDS if laid.used[0] <= limit else 0):  # what is given is alive in any case
         least = found
-        for part in _largest_first(found)[:TRIED]:
+        for part in itertools.islice(cuttable(found.graph, found.worst, found.apart), TRIED):
             trial = _in_pieces(found, part, limit)
             if trial.peak <= limit:
                 return trial
@@ -206,27 +229,29 @@ def _within(limit: int, laid: _Laid) -> _Laid:
     )
 
 
-def _largest_first(laid: _Laid) -> list[Part]:
-    """The parts that can be cut and are of use; what does not fit together in pieces is none."""
-    found = cuttable(laid.graph, laid.worst, laid.alone)
-    return sorted(found, key=lambda part: -len(part.call.graph.body))
-
-
 def _in_pieces(laid: _Laid, part: Part, limit: int) -> _Laid:
     """The same with a part in pieces as long as a limit allows, or as short as is of use."""
-    whole = laid.size(part.size)
-    length, longer, best = -(-whole // 2), (whole, laid.peak), laid
+    whole, length, best = laid.size(part.size), _first_length(laid, part, limit), laid
     try:
-        while True:
+        while length < whole:
             trial = laid.cut(part, length)
             best = min(best, trial, key=lambda each: each.peak)
-            if trial.peak <= limit or length == 1 or trial.peak >= longer[1]:
-                return best
-            each = (longer[1] - trial.peak) / (longer[0] - length)  # bytes that a position takes
-            longer = length, trial.peak
-            length = max(1, min(length // 2, length - math.ceil((trial.peak - limit) / each)))
+            if trial.peak <= limit or length == 1:
+                break
+            shorter = range(1, length - length // 8)
+            length = max(1, bisect.bisect(shorter, limit, key=functools.partial(trial.peak_at, part)))
     except ShapeError:  # the part speaks of a size that what it is given does not tell
-        return best
+        pass
+    return best
+
+
+def _first_length(laid: _Laid, part: Part, limit: int) -> int:
+    """A length of pieces with which a part may keep to a limit, if each takes its share of what all takes now."""
+    whole, call = laid.size(part.size), part.call
+    leaves = {leaf.name for leaf in laid.graph.leaves}
+    beside = laid.bytes_of({*call.operands, *call.results} - leaves)
+    room, taken = limit - laid.used[0] - beside, laid.peak - laid.used[0]
+    return max(1, min(-(-whole // 2), whole * room // taken))
 
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:

@@ -6,6 +6,7 @@ axis, runs a function along it, looks it up, or speaks of its positions or its s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -58,29 +59,40 @@ class Part:
         return Slicing(self.size, self.piece, length, count, self.operands, self.results)
 
 
-def cuttable(graph: Graph, wanted: frozenset[str], alone: bool) -> Iterator[Part]:
-    """The parts of a graph that can be cut, each as large as can be.
+def cuttable(graph: Graph, wanted: frozenset[str], apart: frozenset[Apply]) -> Iterator[Part]:
+    """The parts of a graph that can be cut, each as large as can be, the largest first.
 
     Args:
         graph: the graph.
         wanted: tensors of which a part must compute one, for it to be of use.
-        alone: whether blocks run by themselves, and so are no part of one.
+        apart: calls that are no part of one: of blocks that run by themselves, or cut already.
     """
-    seen = set[tuple[frozenset[str], str]]()
-    for name, dims in graph.named.items():
-        if name in {leaf.name for leaf in graph.leaves if leaf.kind != "input"}:
+    cuts = [_cut(graph, size, frozenset({(name, at)}), apart) for name, at, size in _starts(graph)]
+    taken = list[tuple[str, frozenset[str]]]()
+    for cut in sorted(cuts, key=lambda cut: -len(cut.inside)):
+        if wanted.isdisjoint(cut.made) or any(cut.size == size and cut.made <= made for size, made in taken):
             continue
-        for at, dim in enumerate(dims):
-            if len(dim) != 1 or not getattr(dim[0].size, "is_Symbol", False):
-                continue
-            (size,) = size_names(dim[0].size)
-            cut = _Cut(graph, size, {name: at}, alone=alone)
-            made = frozenset(each for item in cut.inside for each in item.defines)
-            if made & wanted and (made, size) not in seen:
-                seen.add((made, size))
-                part = cut.part()
-                if part is not None:
-                    yield part
+        part = cut.part()
+        if part is not None:
+            taken.append((cut.size, cut.made))
+            yield part
+
+
+def _starts(graph: Graph) -> Iterator[tuple[str, int, str]]:
+    """The tensors that may be cut, each with a dimension and the name of its size."""
+    held = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
+    for name, dims in graph.named.items():
+        for at, dim in enumerate(() if name in held else dims):
+            if len(dim) == 1 and getattr(dim[0].size, "is_Symbol", False):
+                (size,) = size_names(dim[0].size)
+                yield name, at, size
+
+
+@functools.lru_cache(maxsize=4096)  # a block is called again and again
+def _cut(
+    graph: Graph, size: str, start: frozenset[tuple[str, int]], apart: frozenset[Apply] = frozenset()
+) -> _Cut:
+    return _Cut(graph, size, dict(start), apart)
 
 
 @dataclass
@@ -91,36 +103,40 @@ class _Cut:
         graph: the whole.
         size: the name of the size of the axis.
         cut: what comes from outside and is cut, and along which dimension.
+        apart: calls that cannot be cut here.
         along: where the axis is in the tensors made inside.
         whole: what comes from outside and is read as a whole.
         after: the tensors that are made of results, by equations that cannot be cut.
         inside: the equations and calls that are cut.
         blocks: how those calls are.
-        alone: whether blocks run by themselves, and cannot be cut here.
     """
 
     graph: Graph
     size: str
     cut: dict[str, int]
+    apart: frozenset[Apply] = frozenset()
     along: dict[str, Place] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     after: set[str] = field(default_factory=set)
     inside: list[Equation | Apply] = field(default_factory=list)
     blocks: dict[Apply, _Cut] = field(default_factory=dict)
-    alone: bool = False
 
     def __post_init__(self) -> None:
-        for item in self.graph.body:
-            read = set(_reads(item))
-            if not read & (self.cut.keys() | self.along.keys() | self.after):
+        for item, read in _reading(self.graph):
+            if not any(name in self.cut or name in self.along or name in self.after for name in read):
                 continue
             taken = self._take_call if isinstance(item, Apply) else self._take
-            if read & self.after or not taken(item):  # type: ignore[arg-type]
+            if not self.after.isdisjoint(read) or not taken(item):  # type: ignore[arg-type]
                 self.after.update(item.defines)
+
+    @functools.cached_property
+    def made(self) -> frozenset[str]:
+        """What the equations and calls that are cut compute."""
+        return frozenset(name for item in self.inside for name in item.defines)
 
     def _take_call(self, call: Apply) -> bool:
         """Takes a call in, if all of its block can be cut."""
-        if self.alone:
+        if call in self.apart:
             return False
         names = call.names()
         places = {
@@ -128,7 +144,8 @@ class _Cut:
         }
         if None in places.values():
             return False
-        inside = _Cut(call.graph, self.size, {leaf: at for leaf, at in places.items() if at is not None})
+        start = frozenset((leaf, at) for leaf, at in places.items() if at is not None)
+        inside = _cut(call.graph, self.size, start)
         if inside.after or not inside.cut.keys() <= names.keys():  # what the block makes itself comes whole
             return False
         more = {names[leaf]: at for leaf, at in inside.cut.items() if leaf not in places}
@@ -198,14 +215,18 @@ class _Cut:
 
     def part(self) -> Part | None:
         """The graph with a call in the place of the equations; nothing if a result cannot be put together."""
-        graph, made = self.graph, {name for item in self.inside for name in item.defines}
-        read = {name for item in graph.body if not made & set(item.defines) for name in _reads(item)}
+        graph, made = self.graph, self.made
+        read = {name for item, names in _reading(graph) if made.isdisjoint(item.defines) for name in names}
         read |= set(graph.outputs)
         results = tuple(name for item in self.inside for name in item.defines if name in read)
         if any(len(graph.named[name][self.along[name][0]]) != 1 for name in results):
             return None
         used = dict.fromkeys(
-            name for equation in self.inside for name in _reads(equation) if name not in made
+            name
+            for item, names in _reading(graph)
+            if not made.isdisjoint(item.defines)
+            for name in names
+            if name not in made
         )
         held = {
             leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input" and leaf.name not in self.cut
@@ -248,6 +269,12 @@ class _Cut:
             (axis,) = dims[self.cut[name]]
             dims[self.cut[name]] = (replace(axis, size=symbol(size)),)
         return tuple(dims)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reading(graph: Graph) -> tuple[tuple[Equation | Apply, tuple[str, ...]], ...]:
+    """Each equation and call of a graph, with the tensors that it reads."""
+    return tuple((item, tuple(dict.fromkeys(_reads(item)))) for item in graph.body)
 
 
 def _reads(item: Equation | Apply) -> Iterator[str]:
