@@ -137,7 +137,8 @@ class Function:
 
         passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
-        workspace: how many times the bytes of its result it works in, in either case.
+        workspace: how many times the bytes of its result it works in, in either case; of what moves elements, along
+            one axis and for each more.
         looks: whether a call of it is no more than another look at its operand, nothing moved.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         placed: whether a rewrite does so, for a kernel that computes what no pattern says.

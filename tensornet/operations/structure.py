@@ -100,6 +100,7 @@ ROWS = (
         written="roll(a, i=s)",
         yields="same",
         takes="any",
+        workspace=(0.0, 1.0),
     ),
     CONCAT,
     PAD,

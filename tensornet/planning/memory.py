@@ -11,7 +11,16 @@ from typing import Any
 
 from ..graph.elements import of_leaf
 from ..graph.leaves import Leaf
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, free_axes, subexpressions
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    free_axes,
+    option_axes,
+    subexpressions,
+)
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, symbol
 from .arrangement import Arrangement, view_order
@@ -88,6 +97,10 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
             results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)
             return int(results * held(axes_of_index(step.equation.left)))
+        case Call(function) as call if FUNCTIONS[function].axes == "moved":
+            one, more = FUNCTIONS[function].workspace
+            times = one + more * (len(option_axes(call)) - 1)
+            return int(times * held(axes_of_index(step.equation.left)))
         case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
             most, own = _parts(expression, held)
             return most - own
