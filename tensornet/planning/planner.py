@@ -234,6 +234,7 @@ def _in_pieces(laid: _Laid, part: Part, limit: int) -> _Laid:
     whole, length, best = laid.size(part.size), _first_length(laid, part, limit), laid
     try:
         while length < whole:
+            length = -(-whole // -(-whole // length))  # as many pieces, alike
             trial = laid.cut(part, length)
             best = min(best, trial, key=lambda each: each.peak)
             if trial.peak <= limit or length == 1:

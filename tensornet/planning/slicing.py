@@ -7,7 +7,7 @@ axis, runs a function along it, looks it up, or speaks of its positions or its s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph.apply import Apply
@@ -146,6 +146,8 @@ class _Cut:
             return False
         start = frozenset((leaf, at) for leaf, at in places.items() if at is not None)
         inside = _cut(call.graph, self.size, start)
+        if not inside.cut.keys() <= names.keys():  # it makes of another operand what goes with these
+            inside = _cut(call.graph, self.size, start.union(self._alike(call, places)))
         if inside.after or not inside.cut.keys() <= names.keys():  # what the block makes itself comes whole
             return False
         more = {names[leaf]: at for leaf, at in inside.cut.items() if leaf not in places}
@@ -161,6 +163,13 @@ class _Cut:
         self.inside.append(call)
         self.blocks[call] = inside
         return True
+
+    def _alike(self, call: Apply, places: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+        """The other operands of a call that have one dimension of the size, and which."""
+        for leaf, name in zip(call.graph.inputs, call.operands, strict=True):
+            at = [n for n, dim in enumerate(leaf.dims) if len(dim) == 1 and dim[0].size == symbol(self.size)]
+            if len(at) == 1 and leaf.name not in places and name not in self.whole:
+                yield leaf.name, at[0]
 
     def _place(self, name: str) -> int | None:
         """The dimension along which a tensor is cut; nothing if that is more than the axis."""
