@@ -41,8 +41,10 @@ def plan(
         device: where it will run, as the backend names it; the backend's default if not given.
         dtype: the element type, "float32" and so on; it decides the bytes moved.
         profile: the device constants; those measured on this machine if not given.
-        memory_limit: bytes that may be alive at once, inputs and parameters included. What needs more is
-            computed piece by piece, along an axis that allows it; the plan says so, and what that takes.
+        memory_limit: bytes that may be alive at once, as `Plan.peak_memory` counts them: inputs, parameters,
+            constants and tables that are read, results, and all that is made on the way. What needs more is
+            computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
+            is given and the results are alive in any case. Where autograd records, what it keeps comes on top.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +27,9 @@ from ..graph.rewriting.selecting import select
 from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
 from ..graph.rewriting.totals import drop_totals
-from ..graph.shape import dim_size
+from ..graph.shape import Dim, dim_size
 from ..operations.functions import Element
-from ..sizes import as_size, evaluate, product, symbol
+from ..sizes import as_size, evaluate, symbol
 from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
@@ -167,12 +168,12 @@ class _Laid:
         return max(memory_in_use(leaves, list(at_sizes(steps, known, itemsize)), known, itemsize))
 
     def bytes_of(self, names: Iterable[str]) -> int:
-        """Bytes of tensors of the graph."""
-        known = {**self.graph.bound, **self.values}
-        shapes = (self.graph.named[name] for name in names)
-        return sum(int(product(evaluate(dim_size(dim), known) for dim in dims)) for dims in shapes) * (
-            self.target.itemsize
-        )
+        """Bytes of tensors of the graph, put together where they are computed piece by piece."""
+
+        def size(dim: Dim) -> int:
+            return int(evaluate(evaluate(dim_size(dim), self.graph.bound), self.values))
+
+        return sum(math.prod(map(size, self.graph.named[name])) for name in names) * self.target.itemsize
 
     def cut(self, part: Part, length: int) -> _Laid:
         """The same with a part of it computed in pieces of so many positions."""
@@ -222,10 +223,21 @@ def _within(limit: int, laid: _Laid) -> _Laid:
         if least is found:
             break
         found = least
-    open_sizes = ", ".join(found.original.open_sizes) or "all are fixed"
-    raise BackendError(
-        f"the plan needs {found.peak:,} bytes at once, and memory_limit is {limit:,}",
-        fix=f"allow {found.peak:,} bytes, or plan for smaller sizes ({open_sizes})",
+    raise _too_little(limit, found)
+
+
+def _too_little(limit: int, laid: _Laid) -> BackendError:
+    """That what is laid out as well as can be takes more than a limit, and what of it is how large."""
+    given, known = laid.used[0], {leaf.name for leaf in laid.graph.leaves}
+    results = laid.bytes_of({*laid.graph.outputs} - known)
+    step = laid.parts.steps[max(laid.used.index(laid.peak) - 1, 0)]
+    what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
+    open_sizes = ", ".join(laid.original.open_sizes) or "all are fixed"
+    least = f"allow {laid.peak:,} bytes" + ("" if given <= limit else "; less may do, but more than is given")
+    return BackendError(
+        f"the plan needs {laid.peak:,} bytes at once, and memory_limit is {limit:,}: inputs, parameters and tables"
+        f" take {given:,}, the results {results:,}, and most is alive at {what}",
+        fix=f"{least}, or plan for smaller sizes ({open_sizes})",
     )
 
 
