@@ -26,6 +26,7 @@ templates: Mapping[str, str] = {
     "permute": "xp.permute_dims({0}, {axes})",
     "contiguous": "{0}",
     "matmul": "xp.matmul({0}, {1})",
+    "linear": "linear({0})",
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name})",
@@ -106,6 +107,15 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
             return xp.astype(function(xp.astype(x, xp.float32), *options), half)
 
         return wider
+
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        """The product of rows with each row of a matrix, and what is added to all of them."""
+        *rows, summed = x.shape
+        flat = x if len(rows) == 1 else xp.reshape(x, (math.prod(rows), summed))
+        y = xp.matmul(flat, weight.T)
+        if bias is not None:
+            y += bias
+        return y if len(rows) == 1 else xp.reshape(y, (*rows, weight.shape[0]))
 
     def wide(dtype: Any) -> Any:
         """The type of reals beside the working type: at least float32."""

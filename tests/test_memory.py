@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 import tensornet as tn
 from tensornet.graph.elements import of_leaves
 from tensornet.operations.functions import Element
+from tensornet.planning import planner
 from tensornet.sizes import evaluate
 
 from . import reference
@@ -30,20 +32,29 @@ def given(graph: tn.Graph, sizes: dict[str, int]) -> list[torch.Tensor]:
     return arrays
 
 
-def measured(function: Any, arrays: list[torch.Tensor], params: dict[str, torch.Tensor]) -> int:
-    """Bytes alive at the worst moment of a call, with what it is given and holds."""
+def held(function: Any, arrays: list[torch.Tensor], params: dict[str, torch.Tensor]) -> int:
+    """Bytes of what a call is given and of what is kept for it."""
+    ready = function.ready([*arrays, *params.values()])
+    tables = function.tables(ready.program, ready.place).arrays
+    storages = [each.untyped_storage() for each in (*arrays, *params.values(), *ready.constants, *tables)]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+
+def allocated(function: Any, arrays: list[torch.Tensor], params: dict[str, torch.Tensor]) -> int:
+    """Bytes alive at the worst moment of a call, beside what it is given."""
     with torch.no_grad():
         function(params, *arrays)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
             result = function(params, *arrays)
     assert result is not None
-    ready = function.ready([*arrays, *params.values()])
-    tables = function.tables(ready.program, ready.place).arrays
-    held = [each.untyped_storage() for each in (*arrays, *params.values(), *ready.constants, *tables)]
-    alive = sum({each.data_ptr(): each.nbytes() for each in held}.values())
     events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return alive + int(np.cumsum([0, *changes]).max())
+    return int(np.cumsum([0, *changes]).max())
+
+
+def measured(function: Any, arrays: list[torch.Tensor], params: dict[str, torch.Tensor]) -> int:
+    """Bytes alive at the worst moment of a call, with what it is given and holds."""
+    return allocated(function, arrays, params) + held(function, arrays, params)
 
 
 CASES: dict[str, tuple[tn.Graph, dict[str, int]]] = {
@@ -62,6 +73,9 @@ CASES: dict[str, tuple[tn.Graph, dict[str, int]]] = {
     ),
     "a norm along an outer axis": (
         tn.layer("y[b,i,c] = normalize[i](x[b,i,c]) * 2", inputs="x", i=64, c=64), {"b": 128},
+    ),
+    "rolled along three axes": (
+        tn.layer("y[b,i,j] = roll(x[b,i,j], b=1, i=2, j=-3)", inputs="x", i=64, j=64), {"b": 128},
     ),
     "a permuted result": (tn.layer("y[c,b] = softmax[b](x[b,c])", inputs="x", c=512), {"b": 512}),
     "a gather": (tn.layer("y[b,c] = x[t[b],c] * x[u[b],c]", inputs="x t[b] u[b]", c=256), {"b": 2048, "x0": 64}),
@@ -86,20 +100,60 @@ def test_the_peak_is_the_allocators(name: str) -> None:
     assert f.plan.peak_memory == pytest.approx(found, rel=0.05)
 
 
-PRESETS = {
-    "vit_ti_16": {"b": 4},
-    "swin_t": {"b": 1},
-    "tensor_swin_28": {"b": 8},
-    "transformer_base": {"b": 4, "m": 64, "n": 48},
-}
+def _preset(name: str, **sizes: int) -> Any:
+    """A preset at sizes at which what is made on the way outweighs the rest of what a call allocates."""
+    return pytest.param(name, sizes, id=name)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_peak_of_a_preset_is_the_allocators(name: str) -> None:
+VITS = [("ti", 32), ("s", 24), ("b", 12), ("l", 8), ("h", 4)]
+SMALL = [
+    _preset("vit_ti_16", b=8),
+    _preset("swin_t", b=4),
+    _preset("tensor_swin_28", b=16),
+    _preset("perceiver_io_imagenet_conv", b=4),
+]
+ALL = [
+    *(
+        _preset(f"vit_{size}_{patch}", b=b * (3 if patch == 32 else 1))
+        for size, b in VITS
+        for patch in (14, 16, 32)
+    ),
+    *(_preset(f"swin_{size}", b=12) for size in "tsbl"),
+    _preset("tensor_swin_28", b=64),
+    _preset("tensor_swin_32", b=64),
+    _preset("tensor_swin_t", b=4),
+    *(_preset(f"perceiver_imagenet{more}", b=4) for more in ("", "_shared")),
+    *(_preset(f"perceiver_io_imagenet{more}", b=4) for more in ("", "_conv", "_learned")),
+]
+WORDS = [_preset("transformer_base", b=4, m=64, n=48), _preset("xlnet_base", b=4, n=64, p=64)]
+MORE_WORDS = [_preset("transformer_big", b=8, m=128, n=96), _preset("xlnet_large", b=4, n=192, p=192)]
+"""Presets whose results, a number for each word that there is, outweigh all that is made on the way."""
+
+
+def slow(presets: list[Any]) -> list[Any]:
+    return [pytest.param(*each.values, id=f"{each.id}-whole", marks=pytest.mark.slow) for each in presets]
+
+
+def test_every_preset_is_among_them() -> None:
+    models = tn.models
+    presets = {
+        *models.PERCEIVERS,
+        *models.SWINS,
+        *models.TENSOR_SWINS,
+        *models.TRANSFORMERS,
+        *models.VITS,
+        *models.XLNETS,
+    }
+    assert {each.values[0] for each in (*ALL, *WORDS, *MORE_WORDS)} == presets
+
+
+@pytest.mark.parametrize(("name", "sizes"), [*SMALL, *WORDS, *slow(ALL), *slow(MORE_WORDS)])
+def test_the_peak_of_a_preset_is_the_allocators(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     f = tn.compile(graph, backend="torch")
-    found = measured(f, given(graph, PRESETS[name]), tn.init(graph, seed=0, backend="torch"))
-    assert f.plan.peak_memory == pytest.approx(found, rel=0.1)
+    params, arrays = tn.init(graph, seed=0, backend="torch"), given(graph, sizes)
+    found, alive = allocated(f, arrays, params), held(f, arrays, params)
+    assert f.plan.peak_memory - alive == pytest.approx(found, rel=0.1)
 
 
 # ---------------------------------------------------------------------------- within a limit
@@ -159,6 +213,91 @@ def test_half_the_memory_is_enough(name: str, backend: str) -> None:
         np.testing.assert_allclose(np.asarray(one), expected[name], rtol=1e-4, atol=1e-5)
     if backend == "torch":
         assert measured(f, arrays, params) <= 1.1 * limit
+
+
+HIDDEN = {"transformer_base": "decoder.5.across.norm2.y", "xlnet_base": "layers.11.norm2.y"}
+"""What the results of these are made of, which they outweigh."""
+
+
+@pytest.mark.parametrize(("name", "sizes"), [*SMALL, *WORDS, *slow(ALL)])
+def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: dict[str, int]) -> None:
+    graph = tn.models.create(name)
+    graph = graph.select(HIDDEN[name]) if name in HIDDEN else graph
+    params, arrays = tn.init(graph, seed=0, backend="torch"), given(graph, sizes)
+    free = tn.compile(graph, backend="torch")
+    with torch.no_grad():
+        expected = free(params, *arrays)
+        alive = held(free, arrays, params)
+        limit = (free.plan.peak_memory + alive) // 2
+        f = tn.compile(graph, backend="torch", memory_limit=limit)
+        found = f(params, *arrays)
+    assert f.plan.peak_memory <= limit < free.plan.peak_memory
+    assert "pieces" in str(f.plan)
+    assert (found - expected).abs().max() <= 3e-6 * expected.abs().max()
+    assert allocated(f, arrays, params) <= 1.05 * (limit - alive)
+
+
+@pytest.mark.parametrize(("name", "sizes"), WORDS)
+def test_results_too_large_for_a_limit_are_told(name: str, sizes: dict[str, int]) -> None:
+    graph = tn.models.create(name)
+    peak = tn.plan(graph, backend="torch", compare=False, **sizes).peak_memory
+    with pytest.raises(tn.BackendError, match=r"the results \d+,\d+,\d+, .* at \w+.logits\[") as told:
+        tn.plan(graph, backend="torch", compare=False, memory_limit=int(0.98 * peak), **sizes)
+    least = int(re.search(r"allow ([\d,]+) bytes", str(told.value))[1].replace(",", ""))  # type: ignore[index]
+    assert tn.plan(graph, backend="torch", memory_limit=least, **sizes).peak_memory <= least
+
+
+def test_a_whole_is_held_once_while_its_pieces_are_written() -> None:
+    graph = tn.layer("y[b,i,j] = exp(x[b,i]) * z[b,j] - tanh(x[b,i] * z[b,j])", inputs="x z", i=64, j=64)
+    params, arrays = tn.init(graph, seed=0, backend="torch"), given(graph, {"b": 256})
+    free = tn.compile(graph, backend="torch")
+    free(params, *arrays)
+    whole = 256 * 64 * 64 * 4
+    f = tn.compile(graph, backend="torch", memory_limit=free.plan.peak_memory - 2 * whole + whole // 2)
+    torch.testing.assert_close(f(params, *arrays), free(params, *arrays))
+    assert measured(f, arrays, params) <= f.plan.peak_memory
+
+
+def test_pieces_under_what_torch_does_to_functions() -> None:
+    graph = WIDE
+    limit = tn.plan(graph, backend="torch", b=512).peak_memory // 2
+    params = tn.init(graph, seed=0, backend="torch")
+    free, f = (tn.compile(graph, backend="torch", memory_limit=each) for each in (None, limit))
+    x = torch.randn(512, 32, generator=DRAW)
+    assert "in_pieces" in f.plan.code or f(params, x) is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert f(params, x).dtype == free(params, x).dtype == torch.bfloat16
+    expected = torch.stack([free(params, x * each) for each in (1, 2)])
+    many = torch.func.vmap(lambda each: f.last().function(x * each, *params.values()))(
+        torch.tensor([1.0, 2.0])
+    )
+    torch.testing.assert_close(many, expected, rtol=1e-4, atol=1e-4)
+    slope = torch.func.grad(lambda x: f.last().function(x, *params.values()).square().sum())(x)
+    again = x.clone().requires_grad_()
+    free(params, again).square().sum().backward()
+    torch.testing.assert_close(slope, again.grad, rtol=1e-3, atol=1e-3)
+    compiled = torch.compile(f.last().function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, *params.values()), free(params, x), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_made_before_is_not_made_for_each_piece() -> None:
+    graph = tn.layer("w[f,i] = exp(W[f,i]) + 1\nh[b,f] = gelu(x[b,i] * w[f,i])\ny[b,o] = h * V[o,f]", inputs="x",
+                     i=32, f=512, o=32)  # fmt: skip
+    limit = tn.plan(graph, b=512).peak_memory // 2
+    code = tn.plan(graph, b=512, memory_limit=limit).code
+    (line,) = (each for each in code.splitlines() if "in_pieces(" in each)
+    assert "exp" not in line.partition("#")[0]
+
+
+def test_few_plans_are_made_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, whole = list[int](), planner._laid_out
+    monkeypatch.setattr(planner, "_laid_out", lambda *given: made.append(1) or whole(*given))  # type: ignore[func-returns-value]
+    graph = tn.models.create("swin_t")
+    peak = tn.plan(graph, backend="torch", compare=False, b=64).peak_memory
+    made.clear()
+    plan = tn.plan(graph, backend="torch", compare=False, memory_limit=peak // 2, b=64)
+    assert plan.peak_memory <= peak // 2
+    assert len(made) <= 3  # the whole, and no more than two lengths of pieces
 
 
 def test_pieces_of_any_length_and_of_none() -> None:
