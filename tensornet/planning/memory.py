@@ -98,8 +98,8 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)
             return int(results * held(axes_of_index(step.equation.left)))
         case Call(function) as call if FUNCTIONS[function].axes == "moved":
-            one, more = FUNCTIONS[function].workspace
-            times = one + more * (len(option_axes(call)) - 1)
+            first, further = FUNCTIONS[function].workspace
+            times = first + further * (len(option_axes(call)) - 1)
             return int(times * held(axes_of_index(step.equation.left)))
         case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
             most, own = _parts(expression, held)

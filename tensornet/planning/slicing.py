@@ -106,6 +106,7 @@ class _Cut:
         apart: calls that cannot be cut here.
         along: where the axis is in the tensors made inside.
         whole: what comes from outside and is read as a whole.
+        again: what a block makes for each piece anew, since it has nothing to do with the axis.
         after: the tensors that are made of results, by equations that cannot be cut.
         inside: the equations and calls that are cut.
         blocks: how those calls are.
@@ -117,6 +118,7 @@ class _Cut:
     apart: frozenset[Apply] = frozenset()
     along: dict[str, Place] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
+    again: set[str] = field(default_factory=set)
     after: set[str] = field(default_factory=set)
     inside: list[Equation | Apply] = field(default_factory=list)
     blocks: dict[Apply, _Cut] = field(default_factory=dict)
@@ -152,14 +154,15 @@ class _Cut:
             return False
         more = {names[leaf]: at for leaf, at in inside.cut.items() if leaf not in places}
         whole = {names[leaf] for leaf in inside.whole if leaf in names}
-        ends = [inside.along.get(output) for output in call.graph.outputs]
-        if None in ends or whole & (self.cut.keys() | self.along.keys() | more.keys()):
+        outputs = dict(zip(call.results, call.graph.outputs, strict=True))
+        if inside.cut.keys() & set(outputs.values()) or whole & (self.cut.keys() | self.along.keys()):
             return False
-        if self.whole & more.keys():
+        if (self.whole | whole | self.again) & more.keys():
             return False
         self.whole |= whole
         self.cut |= more
-        self.along.update(zip(call.results, (each for each in ends if each is not None), strict=True))
+        self.along |= {name: inside.along[each] for name, each in outputs.items() if each in inside.along}
+        self.again |= outputs.keys() - self.along.keys()
         self.inside.append(call)
         self.blocks[call] = inside
         return True
@@ -193,7 +196,7 @@ class _Cut:
         apart = all(
             each.index.index(label) == more[each.name] for each in others if more.get(each.name) is not None
         )
-        if None in more.values() or not apart or (self.whole | whole) & more.keys():
+        if None in more.values() or not apart or (self.whole | whole | self.again) & more.keys():
             return False
         self.whole |= whole
         self.cut.update((name, at) for name, at in more.items() if at is not None)
@@ -228,7 +231,7 @@ class _Cut:
         read = {name for item, names in _reading(graph) if made.isdisjoint(item.defines) for name in names}
         read |= set(graph.outputs)
         results = tuple(name for item in self.inside for name in item.defines if name in read)
-        if any(len(graph.named[name][self.along[name][0]]) != 1 for name in results):
+        if any(name in self.again or len(graph.named[name][self.along[name][0]]) != 1 for name in results):
             return None
         used = dict.fromkeys(
             name
