@@ -107,10 +107,9 @@ def _preset(name: str, **sizes: int) -> Any:
 
 VITS = [("ti", 32), ("s", 24), ("b", 12), ("l", 8), ("h", 4)]
 SMALL = [
-    _preset("vit_ti_16", b=8),
-    _preset("swin_t", b=4),
-    _preset("tensor_swin_28", b=16),
-    _preset("perceiver_io_imagenet_conv", b=4),
+    _preset("vit_ti_16", b=4),
+    _preset("swin_t", b=2),
+    _preset("tensor_swin_28", b=8),
 ]
 ALL = [
     *(
@@ -125,7 +124,7 @@ ALL = [
     *(_preset(f"perceiver_imagenet{more}", b=4) for more in ("", "_shared")),
     *(_preset(f"perceiver_io_imagenet{more}", b=4) for more in ("", "_conv", "_learned")),
 ]
-WORDS = [_preset("transformer_base", b=4, m=64, n=48), _preset("xlnet_base", b=4, n=64, p=64)]
+WORDS = [_preset("transformer_base", b=4, m=32, n=24), _preset("xlnet_base", b=4, n=32, p=32)]
 MORE_WORDS = [_preset("transformer_big", b=8, m=128, n=96), _preset("xlnet_large", b=4, n=192, p=192)]
 """Presets whose results, a number for each word that there is, outweigh all that is made on the way."""
 
@@ -264,7 +263,8 @@ def test_pieces_under_what_torch_does_to_functions() -> None:
     params = tn.init(graph, seed=0, backend="torch")
     free, f = (tn.compile(graph, backend="torch", memory_limit=each) for each in (None, limit))
     x = torch.randn(512, 32, generator=DRAW)
-    assert "in_pieces" in f.plan.code or f(params, x) is not None
+    torch.testing.assert_close(f(params, x), free(params, x), rtol=1e-4, atol=1e-4)
+    assert "in_pieces" in f.plan.code
     with torch.autocast("cpu", torch.bfloat16):
         assert f(params, x).dtype == free(params, x).dtype == torch.bfloat16
     expected = torch.stack([free(params, x * each) for each in (1, 2)])
