@@ -129,6 +129,28 @@ def test_rewrites_print_as_mathematics() -> None:
     ]
 
 
+def test_what_reads_what_is_alike_is_alike() -> None:
+    """`d` says what `c` does only once `u` is `a`, whatever the axes that they keep are called."""
+    graph = tn.layer(
+        """
+        a[b,i] = exp(x[b,i])
+        u[n,j] = exp(x[n,j])
+        c[b]   = a[b,i] * w[i]
+        d[n]   = u[n,i] * w[i]
+        e[n]   = u[n,i] * v[i]
+        y[b]   = c[b] + 2 * d[b] + e[b]
+        """,
+        inputs="x",
+        b=2,
+        i=3,
+    )
+    shared = share(graph)
+    assert [equation.name for equation in shared.equations] == ["a", "c", "e", "y"]
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(shape) for name, shape in [("x", (2, 3)), ("w", 3), ("v", 3)]}
+    np.testing.assert_allclose(reference.run(shared, arrays)["y"], reference.run(graph, arrays)["y"])
+
+
 def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
     graph = tn.layer("z[j] = x[(d,h),j]\ny[h] = z[j] * w[j] * v[h]", inputs="x[i,j]", d=2, h=3, i=6, j=4)
     arrays = {

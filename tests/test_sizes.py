@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.graph.hygiene import hygienic
 from tensornet.models.attention import attention
+from tensornet.sizes import put_in
 
 
 def patches(size: Any) -> tn.Graph:
@@ -93,6 +94,39 @@ def test_positions_that_index_stay_whole(rows: int, columns: int) -> None:
     x = np.random.default_rng(0).standard_normal(rows * columns)
     at = columns * (np.arange(rows)[:, None] + 1) - 1 - np.arange(columns)
     np.testing.assert_allclose(tn.compile(graph)({}, x), x[at] + 0.5 * at)
+
+
+def _formulas() -> st.SearchStrategy[Any]:
+    """Sizes made of symbols, integers and all that a size may hold."""
+    leaves = st.one_of(st.integers(1, 9).map(sympy.Integer), st.sampled_from(sympy.symbols("a b c")))
+    pairs = [lambda x, y: x + y, lambda x, y: x * y, lambda x, y: x - y, sympy.Max, sympy.Min]
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds(lambda made, x, y: made(x, y), st.sampled_from(pairs), inner, inner),
+            st.builds(
+                lambda round, x, by: round(x / by),
+                st.sampled_from([sympy.floor, sympy.ceiling]),
+                inner,
+                inner,
+            ).filter(lambda made: made.is_finite is not False and not made.has(sympy.zoo, sympy.nan)),
+        ),
+        max_leaves=6,
+    )
+
+
+@given(
+    _formulas(),
+    st.dictionaries(
+        st.sampled_from("abc"), st.one_of(st.integers(1, 7), st.sampled_from(sympy.symbols("b c d")))
+    ),
+)
+def test_values_are_put_in_all_at_the_same_time(size: Any, values: dict[str, Any]) -> None:
+    """As sympy's `subs` says it, which takes its time; a name that stands for another is not put in again."""
+    expected = size.subs({sympy.Symbol(name): value for name, value in values.items()}, simultaneous=True)
+    found = put_in(size, values)
+    assert found == expected or sympy.expand(found - expected) == 0 or expected.has(sympy.zoo, sympy.nan)
+    assert isinstance(found, int) == bool(getattr(found, "is_Integer", True))
 
 
 NAMES = [*"bcdefghijnosuvxDFH", "past"]
