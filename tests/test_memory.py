@@ -222,7 +222,9 @@ HIDDEN = {"transformer_base": "decoder.5.across.norm2.y", "xlnet_base": "layers.
 def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     graph = graph.select(HIDDEN[name]) if name in HIDDEN else graph
-    params, arrays = tn.init(graph, seed=0, backend="torch"), given(graph, sizes)
+    # in double precision: in single, a sign in attention turns what rounding leaves into thousandths
+    params = {each: value.double() for each, value in tn.init(graph, seed=0, backend="torch").items()}
+    arrays = [each.double() if each.is_floating_point() else each for each in given(graph, sizes)]
     free = tn.compile(graph, backend="torch")
     with torch.no_grad():
         expected = free(params, *arrays)
@@ -232,7 +234,7 @@ def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: d
         found = f(params, *arrays)
     assert f.plan.peak_memory <= limit < free.plan.peak_memory
     assert "pieces" in str(f.plan)
-    assert (found - expected).abs().max() <= 3e-6 * expected.abs().max()
+    assert (found - expected).abs().max() <= 1e-6 * expected.abs().max()
     assert allocated(f, arrays, params) <= 1.05 * (limit - alive)
 
 
