@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..language.expression import Call
     from .services import Left, Writer
 
-__all__ = ["EQUAL", "ROWS"]
+__all__ = ["AND", "EQUAL", "REFLEXIVE", "ROWS", "WHERE"]
 
 MANY = (2, 10**6)
 
@@ -175,6 +175,22 @@ _CURVES = (
     _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused"),
 )
 
+WHERE = _same(
+    "where",
+    "a if condition else b",
+    lambda c, a, b: a if c else b,
+    "0",
+    "where(a, g, 0)",
+    "where(a, 0, g)",
+    arity=(3, 3),
+    written="where(condition, a, b)",
+    takes="any",
+    conditions=1,
+    carries=True,
+    moments=_of_choices,
+    spelled=_spell_where,
+)
+
 _CHOICES = (
     _same(
         "maximum",
@@ -198,33 +214,25 @@ _CHOICES = (
         complex="refused",
         moments=_of_two,
     ),
-    _same(
-        "where",
-        "a if condition else b",
-        lambda c, a, b: a if c else b,
-        "0",
-        "where(a, g, 0)",
-        "where(a, 0, g)",
-        arity=(3, 3),
-        written="where(condition, a, b)",
-        takes="any",
-        conditions=1,
-        carries=True,
-        moments=_of_choices,
-        spelled=_spell_where,
-    ),
+    WHERE,
 )
 
 EQUAL = _truth("equal", "a = b", "==", lambda a, b: a == b)
+AND = _truth("logical_and", "a and b", "&", lambda a, b: bool(a and b), takes="truths")
+LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex="refused")
+GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused")
+
+REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
+"""What holds between equal numbers."""
 
 _TRUTHS = (
     EQUAL,
     _truth("not_equal", "a ≠ b", "!=", lambda a, b: a != b, converts=Element.TRUTH),
     _truth("less", "a < b", "<", lambda a, b: a < b, complex="refused"),
-    _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex="refused"),
+    LESS_EQUAL,
     _truth("greater", "a > b", ">", lambda a, b: a > b, complex="refused"),
-    _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused"),
-    _truth("logical_and", "a and b", "&", lambda a, b: bool(a and b), takes="truths"),
+    GREATER_EQUAL,
+    AND,
     _truth("logical_or", "a or b", "|", lambda a, b: bool(a or b), takes="truths"),
     _truth("logical_not", "not a", "~", lambda a: not a, arity=(1, 1), takes="truths"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .moments import STANDARD, Known, Moments, extreme
 from .record import Function
 
-__all__ = ["ROWS", "SUM"]
+__all__ = ["MAX", "ROWS", "SUM"]
 
 
 def _of_mean(known: Known) -> Moments:
@@ -26,6 +26,18 @@ def _of_product(known: Known) -> Moments:
 SUM = Function("sum", "Σ a", "removed")
 """Read as a contraction, so no row of the table; a user meets it as one function among others."""
 
+MAX = Function(
+    "max",
+    "largest element",
+    "removed",
+    twin="maximum",
+    needs_position=True,
+    yields="same",
+    complex="refused",
+    moments=lambda known: extreme(known.operands[0], known.count, 1),
+    passes=(1.5, 1.5),
+)
+
 ROWS = (
     Function(
         "mean",
@@ -45,17 +57,7 @@ ROWS = (
         moments=_of_variance,
         passes=(8.0, 8.0),
     ),
-    Function(
-        "max",
-        "largest element",
-        "removed",
-        twin="maximum",
-        needs_position=True,
-        yields="same",
-        complex="refused",
-        moments=lambda known: extreme(known.operands[0], known.count, 1),
-        passes=(1.5, 1.5),
-    ),
+    MAX,
     Function(
         "min",
         "smallest element",

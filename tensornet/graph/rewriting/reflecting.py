@@ -10,15 +10,14 @@ from dataclasses import replace
 
 from ...language.expression import Call, Expression, Ref, free_axes, rename, transform
 from ...operations.functions import Element
+from ...operations.pointwise import AND, REFLEXIVE, WHERE
+from ...operations.reductions import MAX
 from ...sizes import evaluate
 from ..elements import of_expression
 from ..graph import Graph
 from .draft import Draft
 
 __all__ = ["reflect"]
-
-REFLEXIVE = ("equal", "greater_equal", "less_equal")
-"""The comparisons that hold between equal integers."""
 
 
 def reflect(graph: Graph) -> Graph:
@@ -35,16 +34,17 @@ def reflect(graph: Graph) -> Graph:
 def _is_choice(part: Expression) -> bool:
     """Whether it is `where(max[j](…), …, …)`."""
     match part:
-        case Call("where", (Call("max"), *_)):
-            return True
+        case Call(choice, (Call(largest), *_)):
+            return choice == WHERE.name and largest == MAX.name
     return False
 
 
 def _chosen(draft: Draft, expression: Expression) -> Expression:
     expression = transform(expression, lambda part: _chosen(draft, part))
     match expression:
-        case Call("where", (Call("max", (condition,), axes), chosen, _)) if _holds(draft, condition, axes):
-            return chosen if set(free_axes(expression)) == set(free_axes(chosen)) else expression
+        case Call(_, (Call(_, (condition,), axes), chosen, _)) if _is_choice(expression):
+            whole = set(free_axes(expression)) == set(free_axes(chosen))
+            return chosen if whole and _holds(draft, condition, axes) else expression
     return expression
 
 
@@ -73,7 +73,7 @@ def _compared(draft: Draft, part: Expression) -> tuple[Expression, Expression] |
 def _together(draft: Draft, condition: Expression) -> Iterator[Expression]:
     """The conditions that are to hold at once, named ones seen through."""
     match condition:
-        case Call("logical_and", parts):
+        case Call(function, parts) if function == AND.name:
             for part in parts:
                 yield from _together(draft, part)
         case Ref(name, index) if name in draft:
