@@ -141,8 +141,6 @@ class Speller:
                 text = self.op(
                     "permute", text, axes=tuple_source([str(order.index(n)) for n in range(len(order))])
                 )
-                if order[-1] == 0 and groups and groups[0] and len(groups) == 3:
-                    text = self.op("contiguous", text)
         else:
             text = self.permuted(ref, flatten(tuple(present)))
             if any(len(group) > 1 for group in present):

@@ -33,6 +33,7 @@ from .once import is_still
 from .plans import CallStep, Step
 from .target import Target
 from .values import Entry, Stored, Value, as_declared, names_in
+from .walk import walk
 
 __all__ = ["Making"]
 
@@ -187,7 +188,13 @@ class Making(ABC):
         """The value in another order in memory."""
         if value.ref.index == left:
             return value
-        return self.emit(left, value.ref, [value], value.sizes, value.element)
+        seconds = self.copied(value, axes_of_index(left))
+        return self.emit(left, value.ref, [value], value.sizes, value.element, seconds=seconds)
+
+    def copied(self, value: Value, order: Layout) -> float:
+        """Seconds to bring a value into another order."""
+        sizes = {axis: self.count(value.sizes, (axis,)) for axis in order}
+        return self.profile.walked(walk(order, (value.layout,), sizes, self.itemsize)) + self.profile.view
 
     def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
         """Whether a value has a dimension for each group, the last innermost, without a copy."""
