@@ -40,6 +40,20 @@ def test_the_fastest_by_the_clock_is_taken(clock: list[Plan]) -> None:
     assert clock[0] == tn.plan(TCL, compare=False, **SIZES)
 
 
+def test_a_slow_first_turn_leaves_no_candidate_out(
+    clock: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device that wakes up: what is looked at first takes long, and all are fast later."""
+    turns: list[int] = []
+
+    def seconds(call: int, device: str, backend: Any) -> float:
+        turns.append(call)
+        return 100.0 if len(turns) <= len(set(turns)) else 1.0 / (10 + call)
+
+    monkeypatch.setattr(tuning, "_seconds", seconds)
+    assert tn.plan(TCL, tune="measure", compare=False, **SIZES) == clock[-1]
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_every_candidate_computes_the_same(backend: str, clock: list[Plan]) -> None:
     x, params = np.random.default_rng(0).standard_normal((64, 6, 5, 4)), tn.init(TCL, seed=0, dtype="float64")

@@ -95,7 +95,7 @@ def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
             measuring(number * len(candidates) + at, ROUNDS * len(candidates))
             times[at].append(_seconds(calls[at], candidates[at].device, backend))
         least = min(min(each) for each in times if each)
-        waiting = [at for at in waiting if times[at][0] <= HOPELESS * least]
+        waiting = [at for at in waiting if min(times[at]) <= HOPELESS * least]
     return candidates[min(waiting, key=lambda at: statistics.median(times[at]))]
 
 
