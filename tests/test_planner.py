@@ -17,11 +17,13 @@ import numpy as np
 import opt_einsum
 import pytest
 import sympy
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
 from benchmarks.trees import trees
+from tensornet.planning.arrangement import Pricing, flatten
 from tensornet.planning.device import DeviceProfile, default_profile
 from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.planning.profiles import load_profile, save_profile
@@ -385,6 +387,36 @@ def test_what_runs_along_an_axis_finds_it_innermost_where_a_copy_pays(side: int,
     centred = np.tanh(x) - np.tanh(x).mean(0)
     expected = centred / np.sqrt((centred**2).mean(0) + 1e-5)
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-9, atol=1e-12)
+
+
+@st.composite
+def factors(draw: Any) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    """Two tensors of some axes, each in any order."""
+    sizes = {axis: draw(st.integers(2, 3)) for axis in "abcde"}
+    axes = st.lists(st.sampled_from("abcde"), min_size=1, max_size=5, unique=True).map(tuple)
+    return sizes, draw(axes), draw(axes)
+
+
+@given(factors(), st.integers(0, 2))
+def test_an_elementwise_product_lies_as_planned(
+    case: tuple[dict[str, int], tuple[str, ...], tuple[str, ...]], reader: int
+) -> None:
+    """In torch and in NumPy, which choose an order by themselves."""
+    sizes, one, other = case
+    kept = frozenset((*one, *other))
+    readers = (kept - set(one), frozenset(one[:1]), frozenset(other[:2]))[reader]
+    for way in Pricing(sizes, CPU, 4).ways(one, other, kept, None, [readers]):
+        first, second = (other, one) if way.swapped else (one, other)
+        result = flatten(way.result)
+
+        def seen(layout: tuple[str, ...], result: tuple[str, ...] = result) -> np.ndarray:
+            array = np.ones([sizes[axis] for axis in layout])
+            array = array.transpose([layout.index(axis) for axis in result if axis in layout])
+            return array[tuple(slice(None) if axis in layout else None for axis in result)]
+
+        a, b = seen(first), seen(second)
+        assert (a * b).flags.c_contiguous
+        assert (torch.from_numpy(a) * torch.from_numpy(b)).is_contiguous()
 
 
 def test_a_result_leaves_as_it_lies() -> None:

@@ -113,7 +113,9 @@ class Stepping(Gathering):
         ones = [n for n in (1, 2) if batch and not groups[n]]
         if own or not batch:
             text = self.view(ref, groups, ones)
-            scattered = own and layout[-len(own) :] == own and (outer or inner)  # every matrix would be copied
+            scattered = (
+                own and layout[-len(own) :] == own and (outer or inner)
+            )  # every matrix would be copied
             return self.op("contiguous", text) if scattered else text
         matrix = self.view(ref, [outer, inner], ones)
         shape = [product(self.sizes[axis] for axis in group) for group in (batch, outer, inner)]

@@ -191,7 +191,7 @@ class Pricing:
             if swapped and _agree(a, b):
                 return
             choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
-            for result in dict.fromkeys(_merged(one, other, ranks) for ranks in choices):
+            for result in _results(one, other, choices):
                 seconds = self.walked(result, (one, other)) + self._brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
@@ -349,6 +349,33 @@ def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator
     for axes in readers:
         yield frozenset((axis, 1) for axis in axes)
         yield frozenset((axis, -1) for axis in axes)
+
+
+def _results(one: Layout, other: Layout, choices: Iterable[frozenset[tuple[str, int]]]) -> Iterable[Layout]:
+    """The orders that an elementwise product may come out in: those that it then lies in as well."""
+    found = dict.fromkeys(_lying(_merged(one, other, ranks), one, other) for ranks in choices)
+    return [each for each in found if _lying(each, one, other) == each] or found
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
+    """How an elementwise product that is written in some order comes to lie in memory.
+
+    Libraries sort the axes: of two, the first tensor that has both says which is the outer one, and where none
+    has both they stay as they are written.
+    """
+    places = [{axis: place for place, axis in enumerate(layout)} for layout in (one, other)]
+    found = list(order)
+    for last in range(len(found) - 2, -1, -1):
+        at = last
+        for beside in range(last + 1, len(found)):
+            both = next((each for each in places if found[at] in each and found[beside] in each), None)
+            if both is not None and both[found[at]] < both[found[beside]]:
+                break
+            if both is not None:
+                found[at], found[beside] = found[beside], found[at]
+                at = beside
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1 << 14)
