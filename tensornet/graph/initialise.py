@@ -20,6 +20,7 @@ reads it asks. Of what no start can bring within a factor of 2 a warning says so
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -134,7 +135,16 @@ def _draw(generator: Any, shape: tuple[int, ...], kind: str, number: float) -> A
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
-    graph = graph.flat
+    own = any(row.implementations for row in FUNCTIONS.values())  # which may be other ones by the next time
+    found, doubts = (_derived.__wrapped__ if own else _derived)(graph.flat)
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=3)
+    return {leaf.name: found.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
+
+
+@functools.lru_cache(maxsize=64)
+def _derived(graph: Graph) -> tuple[Mapping[str, tuple[str, float]], tuple[TensornetWarning, ...]]:
+    """How the parameters start that equations say something of, and what is doubtful: the same for every seed."""
     deriver = _Deriver(graph)
     try:
         for equation in graph.equations:
@@ -142,9 +152,7 @@ def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     except RecursionError:
         place, fix = deriver.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
-    for doubt in deriver.doubts:
-        warnings.warn(doubt, stacklevel=3)
-    return {leaf.name: deriver.found.get(leaf.name, ("value", 0.0)) for leaf in graph.parameters}
+    return deriver.found, tuple(deriver.doubts)
 
 
 class _Deriver:
