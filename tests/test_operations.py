@@ -199,8 +199,7 @@ def test_other_axes_than_the_innermost_cost_more(name: str) -> None:
     seconds = {}
     for axis in ("i", "b"):
         graph = tn.layer(f"y[b,i] = {name}[{axis}](x[b,i])", inputs="x", i=1000)
-        (step,) = tn.plan(graph, b=1000).steps
-        seconds[axis] = step.seconds
+        seconds[axis] = sum(step.seconds for step in tn.plan(graph, b=1000).steps)  # a copy may be one
     assert seconds["b"] > 1.05 * seconds["i"]
 
 

@@ -131,7 +131,8 @@ class Search:
         readers = self._readers(subset, kept)
         bound -= self._after(subset, kept)
         enough = FORMS if subset != self.everything else 1
-        farthest = self.pricing.copied_at_most(kept)
+        is_copied = not kept <= problem.kept  # by products of matrices; elementwise ones take it as it lies
+        farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
         for lowest, made_a, a, made_b, b, time in waiting:
             if lowest > bound:
                 break
@@ -144,7 +145,7 @@ class Search:
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
-        return self.worthwhile(found) if found else found
+        return self.worthwhile(found, is_copied) if found else found
 
     def _after(self, subset: int, kept: frozenset[str]) -> float:
         """Seconds that what remains to be done once there is an intermediate does not stay below."""
@@ -170,11 +171,15 @@ class Search:
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
 
-    def worthwhile(self, forms: _Forms) -> _Forms:
-        """The forms that nothing beats: not the fastest and a copy, and the quickest `FORMS` of them."""
+    def worthwhile(self, forms: _Forms, is_copied: bool) -> _Forms:
+        """The forms that nothing beats: not the fastest and a copy, if one is made, and the quickest `FORMS`."""
         least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        near = (each for each in ranked if each[1][0] <= least + self.pricing.copied(layout, each[0]))
+        near = (
+            each
+            for each in ranked
+            if not is_copied or each[1][0] <= least + self.pricing.copied(layout, each[0])
+        )
         return dict(itertools.islice(near, FORMS))
 
     def along(self, tree: Tree, breadth: int = 2, bound: float = math.inf) -> tuple[float, Order]:
