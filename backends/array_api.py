@@ -19,7 +19,7 @@ from tensornet.protocol import kind_of
 
 from .pieces import in_pieces as put_together
 
-__all__ = ["ArrayBackend", "of", "rows_told", "templates"]
+__all__ = ["ArrayBackend", "of", "templates"]
 
 templates: Mapping[str, str] = {
     "reshape": "xp.reshape({0}, {shape})",
@@ -254,17 +254,6 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
     found = dict(locals())
     del found["array_api_compat"], found["as_arrays"], found["in_float32"], found["half"]
     return found | {"math": math}
-
-
-def rows_told(xp: Any, positions: Any, size: int) -> tuple[Any, int]:
-    """The row for each position told, of a batch one after another, and how many there are; that after the last
-    for what is told outside."""
-    positions = positions.astype(xp.int64)
-    inside, count = (positions >= 0) & (positions < size), size
-    if positions.ndim == 2:
-        count = len(positions) * size
-        positions = positions + size * xp.arange(len(positions))[:, None]
-    return xp.where(inside, positions, count).reshape(-1), count
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from typing import Any
 
 from tensornet.errors import BackendError
 
-from .array_api import helpers, rows_told
+from .array_api import helpers
 from .array_api import templates as generic
+from .positions import rows_told
 from .torch import as_numpy
 
 __all__ = ["CupyBackend", "backend"]
@@ -41,7 +42,7 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
     import cupy
     import cupyx
 
-    rows, count = rows_told(cupy, positions, size)
+    rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     wide = x.astype(cupy.float32) if x.dtype == cupy.float16 else x  # half is too short for long sums
     made = cupy.zeros((count + 1, *channels), dtype=wide.dtype)
@@ -54,7 +55,7 @@ def scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
     import cupy
 
-    rows, count = rows_told(cupy, positions, size)
+    rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
     return cupy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from tensornet.errors import BackendError
 from tensornet.protocol import kind_of
 
-from .array_api import helpers, rows_told
+from .array_api import helpers
 from .array_api import templates as generic
+from .positions import rows_told
 from .torch import as_numpy
 
 __all__ = ["NumpyBackend", "backend"]
@@ -84,7 +85,7 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
     import numpy
     import scipy.sparse
 
-    rows, count = rows_told(numpy, positions, size)
+    rows, count = rows_told(numpy, positions.astype(numpy.int64), size)
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     wide = x.astype(numpy.float32) if x.dtype == numpy.float16 else x  # half is too short for long sums
     wide = numpy.broadcast_to(wide, (*positions.shape, *channels)).reshape(rows.size, math.prod(channels))
@@ -97,7 +98,7 @@ def scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
     import numpy
 
-    rows, count = rows_told(numpy, positions, size)
+    rows, count = rows_told(numpy, positions.astype(numpy.int64), size)
     return numpy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
 
 

@@ -12,6 +12,7 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import kind_of
 
 from .pieces import in_pieces
+from .positions import rows_told
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
@@ -148,7 +149,7 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     torch = _library()
     if x.dtype in (torch.float16, torch.bfloat16):  # too short for long sums
         return _scatter_add(positions, x.float(), size).to(x.dtype)
-    rows, count = _rows(positions, size)
+    rows, count = rows_told(torch, positions.long(), size)
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     x = x.expand(*positions.shape, *channels).reshape(*rows.shape, *channels)
     either = rows[:1] + x.reshape(-1)[:1]  # under vmap what is written in place is of the batch of both
@@ -158,21 +159,10 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
 
 def _scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
-    rows, count = _rows(positions, size)
-    made = rows.new_zeros(count + 1).scatter_add_(0, rows, _library().ones_like(rows))
-    return made[:-1].reshape(*positions.shape[:-1], size)
-
-
-def _rows(positions: Any, size: int) -> tuple[Any, int]:
-    """The row for each position told, of a batch one after another, and how many there are; that after the last
-    for what is told outside."""
     torch = _library()
-    positions = positions.to(torch.int64)
-    inside, count = (positions >= 0) & (positions < size), size
-    if positions.ndim == 2:
-        count = len(positions) * size
-        positions = positions + size * torch.arange(len(positions), device=positions.device)[:, None]
-    return torch.where(inside, positions, count).reshape(-1), count
+    rows, count = rows_told(torch, positions.long(), size)
+    made = rows.new_zeros(count + 1).scatter_add_(0, rows, torch.ones_like(rows))
+    return made[:-1].reshape(*positions.shape[:-1], size)
 
 
 def _floating(arrays: Any, otherwise: Any) -> Any:
