@@ -160,14 +160,13 @@ class Calling(Contracting):
 
     def _innermost(self, value: Value, axes: tuple[str, ...], function: Function) -> Value:
         """The value with the axes that a function runs along innermost, copied so where that is faster."""
-        rest = tuple(axis for axis in value.layout if axis not in axes)
-        if value.layout == (*rest, *axes):
+        order = (*(axis for axis in value.layout if axis not in axes), *axes)
+        if value.layout == order:
             return value
         written = self.itemsize * self.count(value.sizes, value.layout)
         inside, as_it_is = (
             function.seconds(self.profile, 2 * written, written, inner) for inner in (True, False)
         )
-        order = (*rest, *axes)
         return self.reorder(value, order) if self.copied(value, order) + inside < as_it_is else value
 
     # ---- axes made, joined and moved along

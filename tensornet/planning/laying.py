@@ -68,13 +68,18 @@ def common_orders(graph: Graph, count: Count) -> Mapping[str, Laid]:
 
 def _asking(graph: Graph) -> Iterator[tuple[Equation, Ref]]:
     """Products that kernels alone read, each with the tensors in it whose dimensions are split."""
+    kernels = [
+        part
+        for equation in graph.own
+        for part in equation.parts
+        if isinstance(part, Call) and FUNCTIONS[part.function].means
+    ]
+    if not kernels:
+        return
     read = Counter(ref.name for equation in graph.own for ref in equation.references)
     read.update(graph.outputs)
     read.update(name for call in graph.calls for name in call.operands)
-    for equation in graph.own:
-        for part in equation.parts:
-            if isinstance(part, Call) and FUNCTIONS[part.function].means:
-                read.subtract(ref.name for ref in references(part))
+    read.subtract(ref.name for part in kernels for ref in references(part))
     for equation in graph.own:
         if read[equation.name]:
             continue

@@ -27,13 +27,12 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..sizes import evaluate, product
-from .arrangement import Arrangement, Layout, flatten, view_order
+from .arrangement import Arrangement, Layout, Pricing, flatten, view_order
 from .laying import common_orders, split_as
 from .once import is_still
 from .plans import CallStep, Step
 from .target import Target
 from .values import Entry, Stored, Value, as_declared, names_in
-from .walk import walk
 
 __all__ = ["Making"]
 
@@ -194,7 +193,7 @@ class Making(ABC):
     def copied(self, value: Value, order: Layout) -> float:
         """Seconds to bring a value into another order."""
         sizes = {axis: self.count(value.sizes, (axis,)) for axis in order}
-        return self.profile.walked(walk(order, (value.layout,), sizes, self.itemsize)) + self.profile.view
+        return Pricing(sizes, self.profile, self.itemsize).copied(value.layout, order)
 
     def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
         """Whether a value has a dimension for each group, the last innermost, without a copy."""

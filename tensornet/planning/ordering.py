@@ -28,6 +28,9 @@ __all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops"]
 EXHAUSTIVE = 5
 """Up to so many operands every order is considered, whatever comes out on the way."""
 
+OUTER, EXACT = 10, 12
+"""Up to so many dynamic programming also multiplies what shares no axis; and finds the fewest FLOPs."""
+
 MANY = 80
 """Up to so many operands several searches are tried, and their best tree is bettered part by part."""
 
@@ -98,7 +101,7 @@ def _fastest(problem: Problem) -> Order:
 def fewest_flops(problem: Problem) -> Order:
     """The order with the fewest FLOPs that opt_einsum finds."""
     network, count = _Network(problem), len(problem.layouts)
-    if count <= 12:
+    if count <= EXACT:
         tree = network.tree(opt_einsum.DynamicProgramming("flops", search_outer=count <= 8))
     else:
         tree = min(_proposals(problem), key=network.flops)
@@ -232,7 +235,7 @@ class _Network:
             if cost <= cost_cap and (s1 | s2 not in xn or cost < xn[s1 | s2][1]):
                 xn[s1 | s2] = (self.legs(s1 | s2), cost, (contract1, contract2))
 
-        outer = len(self.inputs) <= 10
+        outer = len(self.inputs) <= OUTER
         optimizer = opt_einsum.DynamicProgramming(compare, cost_cap=least * (1 + 1e-9), search_outer=outer)
         try:
             return self.tree(optimizer)

@@ -97,48 +97,40 @@ class Search:
         self.problem = problem
         self.everything = (1 << len(problem.layouts)) - 1
         self.holders = problem.holders()
+        self.axes = [frozenset(layout) for layout in problem.layouts]
         self.pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
 
     def operand(self, number: int) -> _Forms:
         return {self.problem.layouts[number]: (0.0, number)}
 
-    def union(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms], bound: float) -> _Forms:
-        """The forms worth following of an intermediate that takes at most `bound` seconds.
+    def union(
+        self, subset: int, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms], bound: float
+    ) -> _Forms:
+        """The forms worth following of what some operands become, if it takes at most `bound` seconds.
 
         The parts in their forms are looked at in the order of what no way to contract them stays below, until
         nothing that is left can be among the forms that are kept.
 
         Args:
-            halves: the ways to cut its operands in two, each half with its forms in `known`.
+            subset: the operands.
+            halves: the ways to cut them in two, each half with its forms in `known`.
             known: the forms of sets of operands.
             bound: seconds.
         """
-        waiting: list[tuple[float, _Made | int, Layout, _Made | int, Layout, float]] = []
-        subset, kept = 0, frozenset[str]()
-        for one, other in halves:
-            first, second = (frozenset(next(iter(known[half]))) for half in (one, other))
-            if not subset:
-                subset = one | other
-                kept = self._kept(first | second, subset)
-            least = self.pricing.least(first, second, kept)
-            for a, (time_a, made_a) in known[one].items():
-                for b, (time_b, made_b) in known[other].items():
-                    time = time_a + time_b
-                    waiting.append((time + least, made_a, a, made_b, b, time))
-        waiting.sort(key=lambda each: each[0])
-        problem, found = self.problem, _Forms()
+        problem, found, kept = self.problem, _Forms(), self._axes_of(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
         bound -= self._after(subset, kept)
         enough = FORMS if subset != self.everything else 1
         is_copied = not kept <= problem.kept  # by products of matrices; elementwise ones take it as it lies
         farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
-        for lowest, made_a, a, made_b, b, time in waiting:
+        pairs = sorted(self._pairs(halves, known, kept), key=lambda each: each[0])
+        for lowest, before, (a, made_a), (b, made_b) in pairs:
             if lowest > bound:
                 break
             changed = False
-            for way in self.pricing.ways(a, b, kept, wanted, readers, bound - time):
-                form, seconds = flatten(way.result), time + way.seconds
+            for way in self.pricing.ways(a, b, kept, wanted, readers, bound - before):
+                form, seconds = flatten(way.result), before + way.seconds
                 if seconds < found[form][0] if form in found else seconds <= bound:
                     found[form] = (seconds, _made(made_a, made_b, way, subset))
                     changed = True
@@ -147,19 +139,29 @@ class Search:
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
         return self.worthwhile(found, is_copied) if found else found
 
+    def _pairs(
+        self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms], kept: frozenset[str]
+    ) -> Iterator[tuple[float, float, tuple[Layout, _Made | int], tuple[Layout, _Made | int]]]:
+        """Two parts in their forms, with the seconds that what they become takes at least, and those before."""
+        for one, other in halves:
+            least = self.pricing.least(self._axes_of(one), self._axes_of(other), kept)
+            for a, (time_a, made_a) in known[one].items():
+                for b, (time_b, made_b) in known[other].items():
+                    yield time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b)
+
     def _after(self, subset: int, kept: frozenset[str]) -> float:
         """Seconds that what remains to be done once there is an intermediate does not stay below."""
-        waiting = [
-            frozenset(layout)
-            for number, layout in enumerate(self.problem.layouts)
-            if not subset >> number & 1
-        ]
+        waiting = [axes for number, axes in enumerate(self.axes) if not subset >> number & 1]
         return self.pricing.least_of([kept, *waiting]) if waiting else 0.0
 
-    def _kept(self, axes: frozenset[str], subset: int) -> frozenset[str]:
-        """Of the axes of some operands those of what they become."""
-        problem = self.problem
-        return frozenset(axis for axis in axes if axis in problem.kept or self.holders[axis] & ~subset)
+    def _axes_of(self, subset: int) -> frozenset[str]:
+        """The axes of what some operands become; those of one alone are all its own."""
+        if subset & (subset - 1) == 0:
+            return self.axes[subset.bit_length() - 1]
+        kept, outside = self.problem.kept, ~subset
+        return frozenset(
+            axis for axis, bits in self.holders.items() if bits & subset and (axis in kept or bits & outside)
+        )
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
         """Of the axes of an intermediate those that each of a few other operands has, where not all."""
@@ -249,9 +251,9 @@ class Search:
                     for half, rest in _halves(members)
                     if least.get(half, math.inf) + least.get(rest, math.inf) <= bound
                 ]
-                if forms := self.union(halves, found, bound):
-                    found[sum(members)] = forms
-                    least[sum(members)] = self._least(forms)[0]
+                subset = sum(members)
+                if halves and (forms := self.union(subset, halves, found, bound)):
+                    found[subset], least[subset] = forms, self._least(forms)[0]
         return found
 
     def _fastest(self, forms: _Forms) -> tuple[float, Order]:
