@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .emitting.program import plan
     from .graph.freezing import freeze
     from .graph.initialise import init
+    from .planning.gradients import gradient
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
     from .running.eager import einsum
@@ -49,6 +50,7 @@ __all__ = [
     "flop_count",
     "flop_formula",
     "freeze",
+    "gradient",
     "init",
     "layer",
     "model",
@@ -70,6 +72,7 @@ _WHEN_USED = {
     "module": "running.executable",
     "to_backend": "running.executable",
     "freeze": "graph.freezing",
+    "gradient": "planning.gradients",
     "init": "graph.initialise",
     "flop_count": "planning.planner",
     "flop_formula": "planning.planner",

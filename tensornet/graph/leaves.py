@@ -97,12 +97,7 @@ class Leaf:
                 start = f"({kind}={number!r})"
             case _:
                 start = ""
-        scalar = "" if self.kind == "parameter" else "[()]"
-        return (
-            f"{self.name}[{brackets}]: {self.kind}{start}"
-            if self.dims
-            else f"{self.name}{scalar}: {self.kind}{start}"
-        )
+        return f"{self.name}[{brackets or '()'}]: {self.kind}{start}"
 
 
 def _show_declared(dim: Dim) -> str:

@@ -180,7 +180,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
             holders.setdefault(axis, []).append(factor)
     for axis, holding in holders.items():
         if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
-            if axis == ELLIPSIS:
+            if axis == ELLIPSIS and axis not in summed:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             if axis not in summed:
                 _check_one_reading(axis, holding)

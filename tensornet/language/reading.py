@@ -43,6 +43,9 @@ from .expression import (
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
+_OF_RULES = "j"
+"""What rules of records call the axes that a call has."""
+
 _KINDS = ("input", "parameter", "constant", "output")
 _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
 _COMMENT = re.compile(r"#[^\r\n]*")
@@ -94,16 +97,29 @@ def _parse_rule(text: str) -> Expression:
     raise EquationError(f"{text!r} is not an expression", fix="write it as the right side of an equation")
 
 
-def parse_rule(text: str, meaning: Mapping[str, Expression]) -> Expression:
-    """Reads a rule of a function's record, such as `cast(a == p)`.
+def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str] = ()) -> Expression:
+    """Reads a rule of a function's record, such as `cast(a == p)` or `y * (g - sum[j](g * y))`.
 
     Args:
         text: an expression of bare names.
         meaning: what the names stand for.
+        axes: what the axis `j` stands for.
     """
 
     def visit(part: Expression) -> Expression:
-        return meaning[part.name] if isinstance(part, Ref) else transform(part, visit)
+        match part:
+            case Ref(name):
+                return meaning[name]
+            case Contraction(factors, summed) if summed:
+                return contraction(tuple(map(visit, factors)), tuple(axes), part.place)
+            case Call(function, arguments, over, options) if over or options:
+                told = tuple(
+                    (axis, tuple(map(visit, values)))
+                    for name, values in options
+                    for axis in (axes if name == _OF_RULES else (name,))
+                )
+                return Call(function, tuple(map(visit, arguments)), tuple(axes) if over else (), told)
+        return transform(part, visit)
 
     return visit(_parse_rule(text))
 

@@ -30,6 +30,7 @@ ROWS = (
         moments=_of_one_chosen,
         passes=(3.5, 4.0),
         sums_to_one=True,
+        derivative=("y * (g - sum[j](g * y))",),
     ),
     Function(
         "log_softmax",
@@ -39,6 +40,7 @@ ROWS = (
         complex="refused",
         moments=lambda known: STANDARD,
         passes=(3.0, 4.0),
+        derivative=("g - exp(y) * sum[j](g)",),
     ),
     Function(
         "hardmax",
@@ -49,6 +51,7 @@ ROWS = (
         complex="refused",
         moments=_of_one_chosen,
         passes=(4.0, 9.0),
+        derivative=("0",),
     ),
     Function(
         "normalize",
@@ -61,5 +64,6 @@ ROWS = (
         passes=(3.0, 7.5),
         workspace=(0.0, 1.0),
         affine=True,
+        derivative=("rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))",),
     ),
 )

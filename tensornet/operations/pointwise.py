@@ -239,12 +239,21 @@ _TRUTHS = (
 
 _CONVERSIONS = (
     _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE),
-    _real("cast", "a in the working type", float, "g", converts=Element.NUMBER, carries=True),
+    _real(
+        "cast",
+        "a in the working type",
+        float,
+        "g",
+        number="float({0})",
+        converts=Element.NUMBER,
+        carries=True,
+    ),
     _real(
         "widen",
         "a in float32, or in the working type if that is longer",
         float,
         "g",
+        number="float({0})",
         converts=Element.WIDE,
         carries=True,
     ),

@@ -23,6 +23,15 @@ def _of_product(known: Known) -> Moments:
     return Moments(one.mean**known.count, one.square**known.count)
 
 
+OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
+"""Of the largest or the smallest: where several are equal, each has its share."""
+
+OF_OTHERS = (
+    "g * prod[j](where(a == 0, 1, a)) / where(a == 0, 1, a)"
+    " * where(a == 0, sum[j](a == 0) == 1, sum[j](a == 0) == 0)"
+)
+"""Of a product: the product of all others, which is 0 where one of them is."""
+
 SUM = Function("sum", "Σ a", "removed")
 """Read as a contraction, so no row of the table; a user meets it as one function among others."""
 
@@ -34,6 +43,7 @@ MAX = Function(
     needs_position=True,
     yields="same",
     complex="refused",
+    derivative=(OF_CHOSEN,),
     moments=lambda known: extreme(known.operands[0], known.count, 1),
     passes=(1.5, 1.5),
 )
@@ -45,6 +55,7 @@ ROWS = (
         "removed",
         yields="real",
         averages=True,
+        derivative=("g / n",),
         moments=_of_mean,
         passes=(1.5, 1.5),
     ),
@@ -54,6 +65,7 @@ ROWS = (
         "removed",
         yields="real",
         complex="measured",
+        derivative=("2 / n * g * (a - mean[j](a))",),
         moments=_of_variance,
         passes=(8.0, 8.0),
     ),
@@ -66,6 +78,7 @@ ROWS = (
         needs_position=True,
         yields="same",
         complex="refused",
+        derivative=(OF_CHOSEN,),
         moments=lambda known: extreme(known.operands[0], known.count, -1),
         passes=(1.5, 1.5),
     ),
@@ -75,6 +88,7 @@ ROWS = (
         "removed",
         one_by_one=True,
         yields="same",
+        derivative=(OF_OTHERS,),
         moments=_of_product,
         passes=(9.0, 4.0),
     ),
@@ -83,6 +97,7 @@ ROWS = (
         "log Σ eᵃ",
         "removed",
         yields="real",
+        derivative=("g * exp(a - where(abs(y) == inf, 0, y))",),
         moments=lambda known: STANDARD,
         passes=(14.0, 11.0),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -11,11 +12,11 @@ from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
-    from ..language.expression import Call, Ref
+    from ..language.expression import Call, Expression, Ref
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONCAT", "INDEX", "PAD", "ROWS"]
+__all__ = ["CONCAT", "INDEX", "ONEHOT", "PAD", "REPEAT", "ROWS"]
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -33,8 +34,13 @@ def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
 
 def _cuts_off(call: Call) -> bool:
     """Whether a call only leaves positions out, which is another look at what is there."""
-    amounts = [each for _, values in call.options if len(values) == 2 for each in values]
-    return all(getattr(each, "value", 1) <= 0 for each in amounts)
+    return all(_is_cut(each) for _, values in call.options if len(values) == 2 for each in values)
+
+
+def _is_cut(amount: Expression) -> bool:
+    """Whether an amount is at most 0, whatever open sizes are: a number, or one below 0 times sizes."""
+    first = getattr(amount, "factors", (amount,))[0]
+    return getattr(first, "value", 1) <= 0
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
@@ -42,18 +48,63 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     ref = cast("Ref", call.arguments[0])
     text, fill = writer.atomic(ref), writer.options(call)["value"]
     pairs = {name: values for name, values in call.options if len(values) == 2}
-    named = {name: tuple(map(writer.integer, values)) for name, values in pairs.items()}
-    amounts = [named.get(axis, (0, 0)) for axis in writer.layout(ref)]
-    if any(amount < 0 for pair in amounts for amount in pair):
-        cut = [f"{max(-before, 0) or ''}:{min(after, 0) or ''}" for before, after in amounts]
+    cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in writer.layout(ref)]
+    if any(each != ":" for each in cut):
         text = f"{text}[{', '.join(cut)}]"
-    grown = [(max(before, 0), max(after, 0)) for before, after in amounts]
+    grown = [
+        tuple(0 if _is_cut(each) else writer.integer(each) for each in pairs.get(axis, ())) or (0, 0)
+        for axis in writer.layout(ref)
+    ]
     if not any(amount for pair in grown for amount in pair):
         return text
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
     backwards = ", ".join(str(amount) for pair in reversed(grown) for amount in pair)
     return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
 
+
+def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
+    """What is left of an axis, where so many positions are cut off before and after."""
+    if not amounts:
+        return ":"
+    before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
+    start = "" if before == "0" else before.removeprefix("(").removesuffix(")" if before[0] == "(" else "")[1:]
+    if after == "0" or after[1:].isdigit():
+        return f"{start}:{'' if after == '0' else after}"
+    return f"{start}:{f'{start} + ' if start else ''}{writer.extent((axis,))}"
+
+
+def _lower_repeat(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The operand, a number or a tensor, with an axis more."""
+    (operand,), (axis,) = call.arguments, call.axes
+    value = lowering.lower(operand, scope, None)
+    right = replace(call, arguments=(value.ref,))
+    sizes = {**value.sizes, axis: scope[axis]}
+    return lowering.emit((*value.layout, axis), right, [value], sizes, value.element)
+
+
+def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
+    """A view without strides along the axis, made an array of its own, as each result is."""
+    operand = cast("Ref", call.arguments[0])
+    groups = [(axis,) for axis in writer.layout(operand)]
+    text = writer.view(operand, [*groups, ()], [len(groups)])
+    extents = [writer.extent((entry,) if isinstance(entry, str) else entry) for entry in left]
+    shape = f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
+    return writer.op("contiguous", writer.op("broadcast", text, shape=shape))
+
+
+REPEAT = Function(
+    "repeat",
+    "a, the same at each position of a new axis",
+    "made",
+    yields="same",
+    takes="any",
+    at="a",
+    carries=True,
+    derivative=("sum[j](g)",),
+    moments=lambda known: known.operands[0],
+    lowered=_lower_repeat,
+    spelled=_spell_repeat,
+)
 
 INDEX = Function(
     "index",
@@ -63,6 +114,7 @@ INDEX = Function(
     written="index(i)",
     yields="same",
     at="p",
+    derivative=("0",),
     moments=lambda known: STANDARD,
 )
 
@@ -72,6 +124,7 @@ CONCAT = Function(
     "joined",
     arity=(1, 10**6),
     written="concat[j](a, b, …)",
+    derivative=("pad(g, j=(-before, -after))",),
     yields="same",
     takes="any",
     moments=lambda known: average(known.operands),
@@ -85,13 +138,29 @@ PAD = Function(
     amounts=("before", "after"),
     written="pad(a, i=(before, after), value=0)",
     resized=lambda size, before, after: size + before + after,
+    derivative=("pad(g, j=(-before, -after))",),
     yields="same",
     looks=_cuts_off,
     spelled=_spell_pad,
 )
 
+ONEHOT = Function(
+    "onehot",
+    "1 where a is the position along j, else 0",
+    "made",
+    yields="number",
+    at="cast(a == p)",
+    selects="maximum(minimum(a, n - 1), 0)",
+    scatters="scatter_add",
+    derivative=("0",),
+    moments=_of_onehot,
+    passes=(12.0, 12.0),
+    lowered=_lower_onehot,
+)
+
 ROWS = (
     INDEX,
+    REPEAT,
     Function(
         "roll",
         "a at i − s, around the ends",
@@ -100,20 +169,10 @@ ROWS = (
         written="roll(a, i=s)",
         yields="same",
         takes="any",
+        derivative=("roll(g, j=-shift)",),
         workspace=(0.0, 1.0),
     ),
     CONCAT,
     PAD,
-    Function(
-        "onehot",
-        "1 where a is the position along j, else 0",
-        "made",
-        yields="number",
-        at="cast(a == p)",
-        selects="maximum(minimum(a, n - 1), 0)",
-        scatters="scatter_add",
-        moments=_of_onehot,
-        passes=(12.0, 12.0),
-        lowered=_lower_onehot,
-    ),
+    ONEHOT,
 )

@@ -1,0 +1,733 @@
+"""The derivative of a graph as graphs: the way forward, and the way back from its results to its leaves.
+
+Each equation is taken apart until it applies one function, or multiplies two tensors, so that what the
+derivatives of several factors have in common is a tensor with a name, and computed once: a product of N
+factors takes O(N) products back. Then, from the last to the first, what a tensor gets from those that read
+it (`x.grad`) goes on to what it was made of, as the record of its function says:
+
+    y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
+
+A gradient that is the same all along an axis goes without that axis for as long as it can. A call of a block
+becomes two: of the block's way forward, which also returns what the way back reads, and of its way back.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ..errors import EquationError
+from ..language.equation import Equation
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    free_axes,
+    fresh,
+    is_scalar,
+    occurring,
+    option_axes,
+    product_of,
+    remade_axes,
+    scalar_value,
+    sized_by_name,
+    sum_of,
+    transform,
+)
+from ..language.reading import parse_rule
+from ..operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..operations.pointwise import EQUAL, WHERE
+from ..operations.structure import INDEX, ONEHOT, REPEAT
+from ..sizes import evaluate, symbol
+from .apply import Apply, scoped
+from .elements import of_expression, of_tensors
+from .graph import Graph
+from .inlining import renamed_axes, spoken_sizes
+from .leaves import Leaf
+from .rewriting.pruning import prune
+from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of, size_expression
+
+__all__ = ["Directions", "Pairs", "differentiated"]
+
+Pairs: TypeAlias = (
+    "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
+)
+"""Which factors to multiply, told of their axes, the axes that are kept, and sizes: two by two, products numbered
+on."""
+
+ONE, ZERO = Literal(1), Literal(0)
+
+_MARK = "@"  # which no name holds
+
+GRADIENT = "{}.grad"
+"""What the gradient of a tensor is called."""
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A graph both ways.
+
+    Attributes:
+        forward: what the graph computes, and after it what the way back reads of that.
+        backward: of the leaves and those, and of gradients of the results, the gradients of the leaves.
+        kept: the results of `forward` that the way back reads.
+        seeds: the results that have a gradient from outside, and the inputs of `backward` that these are.
+    """
+
+    forward: Graph
+    backward: Graph
+    kept: tuple[str, ...]
+    seeds: tuple[tuple[str, str], ...]
+
+    def joined(self, outputs: Sequence[str] = ()) -> Graph:
+        """Both as one graph, whose results are some of the forward ones and the gradients."""
+        leaves = {leaf.name: leaf for leaf in (*self.forward.leaves, *self.backward.leaves)}
+        inputs = [leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.kept]
+        others = [leaf for leaf in leaves.values() if leaf.kind != "input"]
+        body = (*self.forward.body, *self.backward.body)
+        sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
+        return prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes))
+
+
+@functools.lru_cache(maxsize=512)
+def differentiated(
+    graph: Graph, of: tuple[str, ...], wrt: tuple[str, ...], pairs: Pairs, alone: bool = False
+) -> Directions:
+    """A graph both ways.
+
+    Args:
+        graph: the graph.
+        of: the results that have gradients.
+        wrt: the leaves whose gradients are asked for.
+        pairs: orders products of more than two factors.
+        alone: whether nothing is around the graph, so that the gradient of a result without axes is 1.
+
+    Raises:
+        EquationError: a function on the way has no derivative.
+    """
+    return _Differentiation(graph, of, wrt, pairs, alone).directions()
+
+
+# ---------------------------------------------------------------------------- what gradients go through
+
+
+def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
+    """The tensors of a graph that change where some leaves do."""
+    found, elements = set(wrt), of_tensors(graph)
+    for item in graph.body:
+        if isinstance(item, Apply):
+            inner = item.names()
+            inside = active(item.graph, [leaf for leaf, name in inner.items() if name in found])
+            pairs = zip(item.graph.outputs, item.results, strict=True)
+            found.update(result for output, result in pairs if output in inside)
+        elif elements[item.name] >= Element.WIDE and _changes(item.right, found):
+            found.add(item.name)
+    return found
+
+
+def _changes(expression: Expression, tensors: Container[str]) -> bool:
+    """Whether a gradient goes from the value of an expression to one of some tensors."""
+    match expression:
+        case Ref(name):
+            return name in tensors
+        case Contraction(factors):
+            return any(_changes(factor, tensors) for factor in factors)
+        case Call(function, arguments):
+            row = FUNCTIONS[function]
+            return any(
+                not row.derivative or row.gradient(n) != "0"
+                for n, argument in enumerate(arguments)
+                if _changes(argument, tensors)
+            )
+    return False
+
+
+# ---------------------------------------------------------------------------- writing equations
+
+
+class _Written:
+    """Equations that are written one after another, each in the sizes that its axes have."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.dims: dict[str, tuple[Dim, ...]] = dict(graph.named)
+        self.elements = of_tensors(graph)
+        self.body: list[Equation | Apply] = []
+        self.bound: dict[str, Any] = dict(graph.bound)
+        self.taken = {*graph.named, *FUNCTIONS, *RESERVED}
+        self.sizes = {*graph.bound, *graph.open_sizes}
+        for equation in graph.own:
+            self.sizes.update(sized_by_name(equation.right), spoken_sizes(equation))
+
+    def fresh(self, name: str) -> str:
+        """A name for a tensor: this one, or with a number."""
+        found = fresh(name, self.taken | self.sizes)
+        self.taken.add(found)
+        return found
+
+    def numbered(self, stem: str) -> str:
+        """A name for a tensor, with a number in any case."""
+        number = next(n for n in itertools.count(1) if f"{stem}_{n}" not in self.taken | self.sizes)
+        return self.fresh(f"{stem}_{number}")
+
+    def scope(self, expression: Expression) -> Scope:
+        """The sizes of the axes in an expression, as tensors tell them: they agreed in the graph."""
+        return scope_of(expression, self.dims, lambda a, b, axis, ref: a, self.bound)
+
+    def extent(self, size: Any) -> Expression:
+        """A size as an expression."""
+        return size_expression(evaluate(size, self.bound))
+
+    def put(self, name: str, left: tuple[Any, ...], right: Expression, sizes: Scope) -> None:
+        """Adds an equation whose axes have given sizes; where no tensor in it tells one, the name of the axis does."""
+        equation = Equation(name, left, right)
+        equation = _renamed(equation, self._told_apart(equation))
+        scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
+        told = {**sizes.inner, **sizes.assumed, **sizes.sizes}
+        for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
+            if not self._is_same(scope[axis], told[axis]):
+                names[axis] = self._name_of(axis, told[axis], present)
+                present.add(names[axis])
+        equation = _renamed(equation, {old: new for old, new in names.items() if old != new})
+        self.dims[name] = result_dims(equation, self.scope(equation.right))
+        self.elements[name] = of_expression(equation.right, self.elements)
+        self.body.append(equation)
+
+    def _told_apart(self, equation: Equation) -> dict[str, str]:
+        """Other names for axes called as a size at large that the equation speaks of, and are none of that size."""
+        axes, scope = set(_axes_in(equation)), self.scope(equation.right)
+        spoken = {part.axis for part in equation.parts if isinstance(part, Size)}
+        taken, names = axes | self.sizes, dict[str, str]()
+        for axis in sorted(spoken & axes):
+            if not self._is_same(scope[axis], symbol(axis)):
+                names[axis] = fresh(axis, taken)
+                taken.add(names[axis])
+        return names
+
+    def _is_same(self, a: Any, b: Any) -> bool:
+        """Whether two sizes are equal, whatever open ones are."""
+        if a == b:
+            return True
+        difference = evaluate(a, self.bound) - evaluate(b, self.bound)
+        return bool(difference == 0 or getattr(difference, "expand", lambda: 1)() == 0)
+
+    def _name_of(self, axis: str, size: Any, present: Container[str]) -> str:
+        """A name that tells a size: that of the axis, or one like it that no other axis of the equation has."""
+        stem = "lead" if axis == ELLIPSIS else axis
+        for name in itertools.chain((axis,), (f"{stem}_{n}" for n in itertools.count(1))):
+            if name in self.sizes:
+                if self._is_same(symbol(name), size) and (name == axis or name not in present):
+                    return name
+            elif name not in self.taken and (name == axis or name not in present):
+                self.sizes.add(name)
+                self.bound[name] = evaluate(size, self.bound)
+                return name
+        raise AssertionError(axis)
+
+
+def _renamed(equation: Equation, names: Mapping[str, str]) -> Equation:
+    """The equation with axes under other names; the sizes that it speaks of are those of names at large."""
+
+    def marked(part: Expression) -> Expression:
+        return Size(f"{part.axis}{_MARK}") if isinstance(part, Size) else transform(part, marked)
+
+    def unmarked(part: Expression) -> Expression:
+        return Size(part.axis.removesuffix(_MARK)) if isinstance(part, Size) else transform(part, unmarked)
+
+    moved = renamed_axes(replace(equation, right=marked(equation.right)), names)
+    return replace(moved, right=unmarked(moved.right))
+
+
+def _axes_in(equation: Equation) -> Iterator[str]:
+    """The axes of an equation, and none of the sizes that it speaks of."""
+    yield from axes_of_index(equation.left)
+    for part in equation.parts:
+        match part:
+            case Ref(_, index):
+                yield from axes_of_index(index)
+            case Contraction(_, summed):
+                yield from summed
+            case Call(_, _, axes):
+                yield from (*axes, *option_axes(part))
+
+
+# ---------------------------------------------------------------------------- both ways
+
+
+class _Differentiation(_Written):
+    """The way forward, equation by equation, and then the way back from the last one."""
+
+    def __init__(
+        self, graph: Graph, of: tuple[str, ...], wrt: tuple[str, ...], pairs: Pairs, alone: bool
+    ) -> None:
+        super().__init__(graph)
+        self.of, self.wrt, self.pairs, self.alone = of, wrt, pairs, alone
+        self.active = active(graph, wrt)
+        self.needed = replace(graph, outputs=of).needed() if of else frozenset[str]()
+        self.calls: dict[Apply, _Called] = {}
+        self.terms = defaultdict[str, list[Expression]](list)
+        self.uses = Counter[str]()
+
+    def directions(self) -> Directions:
+        """The two graphs."""
+        for item in self.graph.body:
+            self._forward(item)
+        forward, self.body = self.body, []
+        self.uses.update(name for item in forward for name in _read_by(item))
+        seeds = list(self._seeds())
+        for item in reversed(forward):
+            self._backward(item)
+        outputs = tuple(self._result(name) for name in self.wrt)
+        return self._parted(forward, seeds, outputs)
+
+    def _parted(
+        self, forward: list[Equation | Apply], seeds: list[tuple[str, Leaf]], outputs: tuple[str, ...]
+    ) -> Directions:
+        """What the way back reads of the way forward is a result of the one, and an input of the other."""
+        made = {name for item in forward for name in item.defines}
+        read = dict.fromkeys(name for item in self.body for name in _read_by(item))
+        kept = tuple(name for name in read if name in made)
+        sizes = tuple(self.bound.items())
+        results = tuple(dict.fromkeys((*self.graph.outputs, *kept)))
+        given = [leaf for leaf in self.graph.leaves if leaf.name in read]
+        leaves = (
+            *(leaf for leaf in given if leaf.kind == "input"),
+            *(Leaf(name, "input", self.dims[name]) for name in kept),
+            *(leaf for _, leaf in seeds),
+            *(leaf for leaf in given if leaf.kind != "input"),
+        )
+        return Directions(
+            replace(self.graph, body=tuple(forward), outputs=results, sizes=sizes),
+            Graph(leaves, tuple(self.body), outputs, sizes),
+            kept,
+            tuple((name, leaf.name) for name, leaf in seeds),
+        )
+
+    # ---- forward
+
+    def _forward(self, item: Equation | Apply) -> None:
+        """An item of the graph, taken apart if gradients go through it."""
+        if not any(name in self.active and name in self.needed for name in item.defines):
+            self.body.append(item)
+        elif isinstance(item, Apply):
+            self._forward_call(item)
+        else:
+            self._take_apart(item)
+
+    def _take_apart(self, equation: Equation) -> None:
+        """One function, or one product of two tensors, an equation."""
+        scope = self.graph.scope(equation)
+        right = self._one(self._sized(equation.right, scope), scope, equation.name)
+        if right == equation.right:
+            self.body.append(equation)
+        else:
+            self.put(equation.name, equation.left, right, scope)
+
+    def _sized(self, expression: Expression, scope: Scope) -> Expression:
+        """The expression, in which the sizes of its axes are those of names at large."""
+        if isinstance(expression, Size):
+            return self.extent(scope[expression.axis])
+        return transform(expression, lambda part: self._sized(part, scope))
+
+    def _one(self, expression: Expression, scope: Scope, stem: str) -> Expression:
+        """The expression with a tensor in the place of each operand that gets a gradient."""
+        match expression:
+            case Call(function, (operand, *_)) if FUNCTIONS[function].random:
+                return self._masked(expression, self._operand(operand, scope, stem), scope, stem)
+            case Call(_, arguments):
+                operands = tuple(self._operand(each, scope, stem) for each in arguments)
+                return replace(expression, arguments=operands)
+            case Contraction(factors, summed):
+                numbers = [each for each in factors if is_scalar(each)]
+                others = [self._operand(each, scope, stem) for each in factors if not is_scalar(each)]
+                if len(others) > 2:
+                    others = self._in_pairs(others, frozenset(free_axes(expression)), scope, stem)
+                inside = {axis for each in others for axis in free_axes(each)}
+                return contraction((*numbers, *others), tuple(inside & set(summed)), expression.place)
+        return expression
+
+    def _operand(self, expression: Expression, scope: Scope, stem: str) -> Expression:
+        """A tensor that holds the value of an expression, or the expression where no gradient goes there."""
+        if isinstance(expression, Ref) or not _changes(expression, self.active):
+            return expression
+        if isinstance(expression, Call) and remade_axes(expression):
+            scope = _beside(scope, self.scope(expression))
+        return self._tensor(self._one(expression, scope, stem), scope, self.numbered(stem))
+
+    def _tensor(self, expression: Expression, scope: Scope, name: str) -> Ref:
+        """A tensor of the value of an expression."""
+        left = free_axes(expression)
+        self.put(name, left, expression, scope)
+        if _changes(expression, self.active):
+            self.active.add(name)
+            self.needed |= {name}
+        return Ref(name, left)
+
+    def _in_pairs(
+        self, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
+    ) -> list[Expression]:
+        """Two factors, products of all: an axis is summed as soon as nothing else has it."""
+        axes = [free_axes(each) for each in factors]
+        sizes = {axis: evaluate(scope[axis], self.bound) for each in axes for axis in each}
+        waiting = dict(enumerate(factors))
+        for number, (one, other) in enumerate(self.pairs(axes, kept, sizes), len(factors)):
+            if len(waiting) == 2:
+                break
+            pair = (waiting.pop(one), waiting.pop(other))
+            outside = kept.union(*(free_axes(each) for each in waiting.values()))
+            inside = {axis for each in pair for axis in free_axes(each)}
+            product = contraction(pair, tuple(inside - outside), None)
+            waiting[number] = self._tensor(product, scope, self.numbered(stem))
+        return list(waiting.values())
+
+    def _masked(self, call: Call, operand: Expression, scope: Scope, stem: str) -> Expression:
+        """What is drawn, a tensor of its own: the same mask on both ways."""
+        ones = _spread(_as_numbers(ONE), free_axes(operand))
+        mask = replace(call, arguments=(ones, *call.arguments[1:]))
+        return Contraction((operand, self._tensor(mask, scope, self.fresh(f"{stem}_mask"))))
+
+    def _forward_call(self, call: Apply) -> None:
+        """A call of the block's way forward."""
+        block, inner = call.graph, call.names()
+        wrt = tuple(
+            leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in self.active
+        )
+        pairs = tuple(zip(block.outputs, call.results, strict=True))
+        of = tuple(output for output, name in pairs if name in self.active and name in self.needed)
+        found = differentiated(block, of, wrt, self.pairs)
+        inner.update(pairs)
+        for name in found.forward.outputs[len(block.outputs) :]:
+            inner[name] = self.fresh(scoped(call.scope, name))
+        made = replace(
+            call, graph=found.forward, results=tuple(inner[name] for name in found.forward.outputs)
+        )
+        inside = of_tensors(found.forward)
+        for (name, dims), output in zip(made.returned(self.bound), found.forward.outputs, strict=True):
+            self.dims[name], self.elements[name] = dims, inside[output]
+        self.calls[made] = _Called(found, wrt, inner)
+        self.body.append(made)
+
+    # ---- backward
+
+    def _seeds(self) -> Iterator[tuple[str, Leaf]]:
+        """The gradients of the results that come from outside."""
+        for name in self.of:
+            if self.alone and not self.dims[name]:
+                self.terms[name].append(ONE)
+                continue
+            dims = tuple(
+                (Axis(axis, dim_size(dim)),)
+                for axis, dim in zip(self._axes(name), self.dims[name], strict=True)
+            )
+            leaf = Leaf(self.fresh(GRADIENT.format(name)), "input", dims)
+            self.dims[leaf.name], self.elements[leaf.name] = leaf.dims, Element.NUMBER
+            self.terms[name].append(Ref(leaf.name, self._axes(name)))
+            self.uses[name] += 1
+            yield name, leaf
+
+    def _axes(self, name: str) -> tuple[str, ...]:
+        """An axis for each dimension of a tensor, under which its gradient is added up."""
+        found: list[str] = []
+        for dim in self.dims[name]:
+            found.append(fresh("_".join(axis.name for axis in dim), set(found)))
+        return tuple(found)
+
+    def _sizes(self, name: str) -> Scope:
+        """The sizes of these axes."""
+        return Scope(dict(zip(self._axes(name), map(dim_size, self.dims[name]), strict=True)))
+
+    def _backward(self, item: Equation | Apply) -> None:
+        """Hands the gradient of what an item defines on to what that was made of."""
+        if isinstance(item, Apply):
+            if item in self.calls and any(self.terms[name] for name in item.results):
+                self._backward_call(item, self.calls[item])
+            return
+        if not self.terms[item.name]:
+            return
+        gradient, scope = self._gradient(item), self.scope(item.right)
+        for ref, term in self._terms(item, gradient):
+            term = _folded(term)
+            if term != ZERO:
+                self._give(ref, term, _beside(scope, self.scope(ref)))
+
+    def _total(self, name: str) -> Expression:
+        """The gradient of a tensor: a number or a tensor, which lacks axes along which it is all alike."""
+        terms = self.terms.pop(name)
+        if len(terms) == 1:
+            return terms[0]
+        total = sum_of(terms)
+        made, axes = self.fresh(GRADIENT.format(name)), self._axes(name)
+        left = tuple(axis for axis in axes if axis in free_axes(total))
+        self.put(made, left, total, self._sizes(name))
+        return Ref(made, left)
+
+    def _gradient(self, equation: Equation) -> Expression:
+        """The gradient of what an equation defines, under the axes that it has there."""
+        total = self._total(equation.name)
+        if not isinstance(total, Ref):
+            return total
+        entries = dict(zip(self._axes(equation.name), equation.left, strict=True))
+        return replace(total, index=tuple(entries[str(axis)] for axis in total.index))
+
+    def _terms(self, equation: Equation, gradient: Expression) -> Iterator[tuple[Ref, Expression]]:
+        """What each tensor on the right gets."""
+        match equation.right:
+            case Ref() as ref if ref.name in self.active:
+                yield ref, gradient
+            case Contraction(factors):
+                for n, operand in enumerate(factors):
+                    if isinstance(operand, Ref) and operand.name in self.active:
+                        product = _product((gradient, *factors[:n], *factors[n + 1 :]))
+                        yield operand, self._summed(product, operand, (), Scope())
+            case Call(_, arguments) as call:
+                made = call.axes if FUNCTIONS[call.function].axes == "made" else ()
+                around = tuple(each for each in axes_of_index(equation.left) if each not in made)
+                y, scope = Ref(equation.name, equation.left), self.scope(call)
+                for n, operand in enumerate(arguments):
+                    if isinstance(operand, Ref) and operand.name in self.active:
+                        term = self._of_call(call, n, gradient, y)
+                        yield operand, self._summed(term, operand, around, scope)
+
+    def _summed(self, term: Expression, operand: Ref, around: tuple[str, ...], scope: Scope) -> Expression:
+        """A gradient as the operand gets it: summed over the axes that this has not.
+
+        Args:
+            term: the gradient, before.
+            operand: the operand.
+            around: all axes at hand; the gradient is alike along those that it lacks.
+            scope: their sizes.
+        """
+        here, own = free_axes(term), free_axes(operand)
+        alike = [axis for axis in dict.fromkeys(around) if axis not in (*here, *own)]
+        factors = _product([*(self.extent(scope[axis]) for axis in alike), term])
+        return _sum(factors, [axis for axis in here if axis not in own])
+
+    def _of_call(self, call: Call, operand: int, gradient: Expression, y: Ref) -> Expression:
+        """What an operand of a function gets, as the record of the function says."""
+        function, argument = FUNCTIONS[call.function], call.arguments[operand]
+        if not function.derivative:
+            fix = f"register it with one: tn.register('{function.name}', derivative=…, …)"
+            raise EquationError(f"'{function.name}' has no derivative", call.place, fix)
+        if function.axes in ("kept", "made", "joined", "moved"):
+            gradient = _spread(gradient, (*call.axes, *sorted(option_axes(call))))
+        meaning: dict[str, Expression] = dict(zip(_OPERANDS, call.arguments, strict=False))
+        numbers = dict(function.options)
+        meaning.update({name: Literal(value) for name, value in numbers.items()})
+        meaning.update({name: values[0] for name, values in call.options if name in numbers})
+        scope = self.scope(argument)
+        count = product_of([ONE, *(self.extent(scope[axis]) for axis in call.axes)])
+        text = function.gradient(operand)
+        if function.axes == "joined":
+            meaning.update(self._around(call, operand))
+        for axis, values in call.options if function.axes == "moved" else ():
+            if axis not in numbers:
+                amounts = dict(zip(function.amounts, values, strict=True))
+                gradient = parse_rule(text, {**meaning, **amounts, "g": gradient}, (axis,))
+        if function.axes == "moved":
+            return gradient
+        return parse_rule(text, {**meaning, "y": y, "n": count, "g": gradient}, call.axes)
+
+    def _around(self, call: Call, operand: int) -> dict[str, Expression]:
+        """How many positions are before an operand, and after it, along the axis on which they follow one another."""
+        (axis,) = call.axes
+        extents = [
+            self.extent(self.scope(each)[axis]) if axis in free_axes(each) else ONE for each in call.arguments
+        ]
+        return {
+            "before": sum_of([ZERO, *extents[:operand]]),
+            "after": sum_of([ZERO, *extents[operand + 1 :]]),
+        }
+
+    def _give(self, ref: Ref, term: Expression, sizes: Scope) -> None:
+        """Adds to the gradient of a tensor what a reader hands on.
+
+        Args:
+            ref: the tensor, as it is read.
+            term: what it gets, under the axes of the reader.
+            sizes: the sizes of these.
+        """
+        left: list[str | tuple[str, ...]] = []
+        axes: list[str] = []
+        taken = {*occurring(ref), *occurring(term)}
+        for entry, axis, dim in zip(ref.index, self._axes(ref.name), self.dims[ref.name], strict=True):
+            parts = _parts(entry)
+            if not parts or any(part in _parts(known) for known in left for part in parts):
+                parts = (fresh(axis, taken),)
+                taken.update(parts)
+                sizes = _beside(sizes, Scope({parts[0]: dim_size(dim)}))
+                term = self._placed(entry, parts[0], term, dim)
+            if set(parts) & set(free_axes(term)):
+                term = _spread(term, parts)
+                left.append(parts[0] if len(parts) == 1 else parts)
+                axes.append(axis)
+        kept = {part for entry in left for part in _parts(entry)}
+        term = _folded(_sum(term, [axis for axis in free_axes(term) if axis not in kept]))
+        if is_scalar(term):
+            self.terms[ref.name].append(term)
+            return
+        if isinstance(term, Ref) and term.index == tuple(left):
+            name = term.name
+        else:
+            stem = GRADIENT.format(ref.name)
+            name = self.fresh(stem) if self.uses[ref.name] == 1 else self.numbered(stem)
+            self.put(name, tuple(left), term, sizes)
+        self.terms[ref.name].append(Ref(name, tuple(axes)))
+
+    def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim) -> Expression:
+        """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
+        place = Call(INDEX.name, (), (axis,))
+        match entry:
+            case int():
+                at = Literal(entry) if entry >= 0 else sum_of([self.extent(dim_size(dim)), Literal(entry)])
+                return Call(WHERE.name, (Call(EQUAL.name, (place, at)), term, ZERO))
+            case Ref():
+                return _product([Call(ONEHOT.name, (entry,), (axis,)), _spread(term, free_axes(entry))])
+            case str():
+                here = Call(EQUAL.name, (place, Call(INDEX.name, (), (entry,))))
+                return Call(WHERE.name, (here, _spread(term, (entry,)), ZERO))
+        raise EquationError(
+            f"a part of ({', '.join(entry)}) is another axis of the tensor too, and that has no derivative",
+            fix="read the tensor under axes of its own first",
+        )
+
+    def _backward_call(self, call: Apply, called: _Called) -> None:
+        """A call of the block's way back, and what it gives to what the block was given."""
+        found, inner = called.directions, dict(called.names)
+        for output, seed in found.seeds:
+            inner[seed] = self._whole(inner[output])
+        wrt = [inner[name] for name in called.wrt]
+        results = tuple(
+            self.fresh(stem) if self.uses[name] == 1 else self.numbered(stem)
+            for name in wrt
+            for stem in (GRADIENT.format(name),)
+        )
+        operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
+        made = Apply(found.backward, operands, results, call.scope)
+        self.body.append(made)
+        for (result, dims), name in zip(made.returned(self.bound), wrt, strict=True):
+            self.dims[result], self.elements[result] = dims, Element.NUMBER
+            self.terms[name].append(Ref(result, self._axes(name)))
+
+    def _whole(self, name: str) -> str:
+        """The tensor that is the gradient of another, with all axes; zeros where that has none."""
+        total = self._total(name) if self.terms[name] else ZERO
+        axes = self._axes(name)
+        if isinstance(total, Ref) and total.index == axes:
+            return total.name
+        made = self.fresh(GRADIENT.format(name))
+        self.put(
+            made, axes, _spread(_as_numbers(total) if is_scalar(total) else total, axes), self._sizes(name)
+        )
+        return made
+
+    def _result(self, name: str) -> str:
+        """The gradient of a leaf, made here and for this leaf alone, of numbers of the working type."""
+        found = self._whole(name)
+        made = {each for item in self.body for each in item.defines}
+        is_its_own = found.startswith(GRADIENT.format(name)) and self.elements[found] is Element.NUMBER
+        if found in made and is_its_own:
+            return found
+        axes, result = self._axes(name), self.fresh(GRADIENT.format(name))
+        self.put(result, axes, _as_numbers(Ref(found, axes)), self._sizes(name))
+        return result
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A call on both ways: the block's, the leaves that get gradients, what the caller calls its tensors."""
+
+    directions: Directions
+    wrt: tuple[str, ...]
+    names: Mapping[str, str]
+
+
+_OPERANDS = "abcdefh"
+"""What rules of records call the operands of a function."""
+
+
+def _read_by(item: Equation | Apply) -> Iterator[str]:
+    """The tensors that an item reads, as often as it does."""
+    if isinstance(item, Apply):
+        yield from item.names().values()
+    else:
+        yield from (ref.name for ref in item.references)
+
+
+def _beside(scope: Scope, nearer: Scope) -> Scope:
+    """The sizes of two scopes; where both tell one, that of the nearer."""
+    return Scope(
+        {**scope.sizes, **nearer.sizes},
+        {**scope.assumed, **nearer.assumed},
+        [],
+        {**scope.inner, **nearer.inner},
+    )
+
+
+def _parts(entry: Index) -> tuple[str, ...]:
+    """The axes that an entry of brackets names."""
+    if isinstance(entry, str):
+        return (entry,)
+    return entry if isinstance(entry, tuple) else ()
+
+
+def _as_numbers(expression: Expression) -> Expression:
+    """The expression in the working type."""
+    return Call(CONVERSIONS[Element.NUMBER], (expression,))
+
+
+def _spread(expression: Expression, axes: Iterable[str]) -> Expression:
+    """The expression with all of some axes: the same along those that it lacks."""
+    for axis in axes:
+        if axis not in free_axes(expression):
+            expression = Call(REPEAT.name, (expression,), (axis,))
+    return expression
+
+
+def _product(factors: Sequence[Expression]) -> Expression:
+    """The product of some factors, without ones."""
+    found = [each for each in factors if each != ONE]
+    return product_of(found or [ONE])
+
+
+def _sum(expression: Expression, axes: Sequence[str]) -> Expression:
+    """The sum over some axes, of the factors where it is a product."""
+    plain = isinstance(expression, Contraction) and not expression.summed
+    factors = expression.factors if plain else (expression,)  # type: ignore[union-attr]
+    return contraction(factors, tuple(axes), None)
+
+
+def _folded(expression: Expression) -> Expression:
+    """The expression with numbers computed, ones and zeros gone, and products in products one."""
+    expression = transform(expression, _folded)
+    value = scalar_value(expression) if is_scalar(expression) else None
+    if value is not None:
+        return Literal(value)
+    match expression:
+        case Contraction(factors, summed):
+            factors = tuple(
+                each
+                for factor in factors
+                for each in (
+                    factor.factors if isinstance(factor, Contraction) and not factor.summed else (factor,)
+                )
+            )
+            if ZERO in factors or Literal(0.0) in factors:
+                return ZERO
+            left = tuple(each for each in factors if each not in (ONE, Literal(1.0)))
+            return contraction(left or (ONE,), summed, expression.place)
+        case Call("add", terms):
+            return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
+        case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):
+            return base
+    return expression

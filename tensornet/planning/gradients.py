@@ -1,0 +1,108 @@
+"""Derivatives of graphs, their products split into pairs as takes the fewest FLOPs."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import EquationError, near
+from ..graph.derivative import Directions, differentiated
+from ..graph.elements import of_leaves
+from ..graph.graph import Graph
+from ..operations.functions import Element
+from .device import default_profile
+from .ordering import fewest_flops
+from .planner import NOMINAL
+from .search import Problem
+
+__all__ = ["gradient", "in_pairs", "leaves_of", "results_of"]
+
+
+def gradient(
+    graph: Graph, /, *, of: str | Sequence[str] | None = None, wrt: str | Sequence[str] | None = None
+) -> Graph:
+    """The derivative of a graph, as a graph: it prints, counts FLOPs, is planned and runs as any other.
+
+    Its results are ∂of/∂w for each w of `wrt`, in their order, named `w.grad`. Where a result is no number but
+    a tensor y[b,o], its gradient ḡ[b,o] is an input more, named `y.grad`, after the graph's own, and the results
+    are Σ_bo ḡ[b,o] ∂y[b,o]/∂w: the product of a vector with the Jacobian. (Reverse accumulation: S. Linnainmaa,
+    1976; for tensor expressions: S. Laue, M. Mitterreiter, J. Giesen, NeurIPS 2018.)
+
+    The derivative of a product is a product, those of functions are equations of the language, and what the
+    gradients of several factors share is computed once: a chain of N factors costs O(N). Functions are taken as
+    functions of real numbers; where one has a kink, the gradient lies between its slopes. Dropout draws its mask
+    once for both ways.
+
+    Args:
+        graph: a layer or a model.
+        of: the results to differentiate, by name; all outputs if not given. Others of the graph's tensors may
+            be named as in `Graph.select`.
+        wrt: the parameters and inputs by which, by their scoped names: patterns of `fnmatch`, where `*` stands
+            for anything, dots included, as `"x encoder.*"` or a list of them; all parameters if not given.
+
+    Raises:
+        EquationError: a name fits nothing, a leaf holds no real numbers, or a function has no derivative.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,o] = x[b,i] * W[o,i]\\nloss = sum[b,o](y[b,o] ** 2)", inputs="x", outputs="loss")
+        >>> print("\\n".join(tn.gradient(layer).lines()))
+        y[b,o] = x[b,i] * W[o,i]
+        y.grad[b,o] = 2 * y[b,o]
+        W.grad[o,i] = y.grad[b,o] * x[b,i]
+    """
+    graph = graph if of is None else graph.select(of)
+    return both_ways(graph, leaves_of(graph, wrt)).joined()
+
+
+def both_ways(graph: Graph, wrt: tuple[str, ...], alone: bool = True) -> Directions:
+    """A graph's way forward, and its way back to some leaves."""
+    return differentiated(graph, results_of(graph), wrt, in_pairs, alone)
+
+
+def results_of(graph: Graph) -> tuple[str, ...]:
+    """The outputs of a graph, each once."""
+    return tuple(dict.fromkeys(graph.outputs))
+
+
+def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The leaves that are told, all parameters if nothing is."""
+    elements = of_leaves(graph)
+    known = [leaf.name for leaf in graph.leaves if leaf.kind != "constant"]
+    if wrt is None:
+        return tuple(leaf.name for leaf in graph.parameters)
+    patterns = wrt.replace(",", " ").split() if isinstance(wrt, str) else wrt
+    if not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
+        raise EquationError(f"leaves are told by names, not {wrt!r}", fix='write "x W" or ["x", "W"]')
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
+        if not fitting and pattern != "*":
+            few = f"{', '.join(known[:12])}{', …' if len(known) > 12 else ''}" or "none"
+            raise EquationError(
+                f"'{pattern}' is no input or parameter", fix=f"{near(pattern, known)}there are {few}"
+            )
+        found.update(dict.fromkeys(fitting))
+    for name in found:
+        if elements[name] < Element.WIDE:
+            raise EquationError(f"'{name}' holds positions, and nothing has a gradient by them")
+    return tuple(found)
+
+
+def in_pairs(
+    axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
+) -> tuple[tuple[int, int], ...]:
+    """The pairs of the order with the fewest FLOPs; open sizes count as in a plan that is told none."""
+    known = tuple(sorted((axis, size if isinstance(size, int) else NOMINAL) for axis, size in sizes.items()))
+    return _in_pairs(tuple(axes), kept, known)
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_pairs(
+    axes: tuple[tuple[str, ...], ...], kept: frozenset[str], sizes: tuple[tuple[str, int], ...]
+) -> tuple[tuple[int, int], ...]:
+    present = frozenset(axis for each in axes for axis in each)
+    order = fewest_flops(Problem(axes, kept & present, None, dict(sizes), default_profile("cpu"), 4))
+    return tuple((pair.first, pair.second) for pair in order)
