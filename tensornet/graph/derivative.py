@@ -33,6 +33,7 @@ from ..language.expression import (
     Size,
     axes_of_index,
     contraction,
+    flat,
     free_axes,
     fresh,
     is_scalar,
@@ -49,13 +50,14 @@ from ..language.reading import parse_rule
 from ..operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..operations.pointwise import EQUAL, WHERE
 from ..operations.structure import INDEX, ONEHOT, REPEAT
-from ..sizes import evaluate, symbol
+from ..sizes import evaluate, size_names, symbol
 from .apply import Apply, scoped
 from .elements import of_expression, of_tensors
 from .graph import Graph
 from .inlining import renamed_axes, spoken_sizes
 from .leaves import Leaf
 from .rewriting.pruning import prune
+from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of, size_expression
 
 __all__ = ["Directions", "Pairs", "differentiated"]
@@ -95,9 +97,11 @@ class Directions:
         leaves = {leaf.name: leaf for leaf in (*self.forward.leaves, *self.backward.leaves)}
         inputs = [leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.kept]
         others = [leaf for leaf in leaves.values() if leaf.kind != "input"]
-        body = (*self.forward.body, *self.backward.body)
+        made = {name for item in self.forward.body for name in item.defines}
+        again = [item for item in self.backward.body if not made.intersection(item.defines)]
+        body = (*self.forward.body, *again)
         sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
-        return prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes))
+        return _tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
 
 
 @functools.lru_cache(maxsize=512)
@@ -278,6 +282,7 @@ class _Differentiation(_Written):
         self.calls: dict[Apply, _Called] = {}
         self.terms = defaultdict[str, list[Expression]](list)
         self.uses = Counter[str]()
+        self.order: tuple[str, ...] = ()  # of the axes of what is taken apart
 
     def directions(self) -> Directions:
         """The two graphs."""
@@ -296,23 +301,29 @@ class _Differentiation(_Written):
     ) -> Directions:
         """What the way back reads of the way forward is a result of the one, and an input of the other."""
         made = {name for item in forward for name in item.defines}
-        read = dict.fromkeys(name for item in self.body for name in _read_by(item))
+        body = (*_again(self.graph, forward, self.body), *self.body)
+        there = {name for item in body for name in item.defines}
+        read = dict.fromkeys(name for item in body for name in _read_by(item) if name not in there)
         kept = tuple(name for name in read if name in made)
         sizes = tuple(self.bound.items())
         results = tuple(dict.fromkeys((*self.graph.outputs, *kept)))
         given = [leaf for leaf in self.graph.leaves if leaf.name in read]
         leaves = (
             *(leaf for leaf in given if leaf.kind == "input"),
-            *(Leaf(name, "input", self.dims[name]) for name in kept),
+            *(Leaf(name, "input", self._resolved(self.dims[name])) for name in kept),
             *(leaf for _, leaf in seeds),
             *(leaf for leaf in given if leaf.kind != "input"),
         )
         return Directions(
-            replace(self.graph, body=tuple(forward), outputs=results, sizes=sizes),
-            Graph(leaves, tuple(self.body), outputs, sizes),
+            _tidy(replace(self.graph, body=tuple(forward), outputs=results, sizes=sizes)),
+            _tidy(Graph(leaves, body, outputs, sizes)),
             kept,
             tuple((name, leaf.name) for name, leaf in seeds),
         )
+
+    def _resolved(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Dimensions as whoever calls the graph knows them: without names of sizes that are its own."""
+        return tuple(tuple(Axis(axis.name, evaluate(axis.size, self.bound)) for axis in dim) for dim in dims)
 
     # ---- forward
 
@@ -327,7 +338,7 @@ class _Differentiation(_Written):
 
     def _take_apart(self, equation: Equation) -> None:
         """One function, or one product of two tensors, an equation."""
-        scope = self.graph.scope(equation)
+        scope, self.order = self.graph.scope(equation), axes_of_index(equation.left)
         right = self._one(self._sized(equation.right, scope), scope, equation.name)
         if right == equation.right:
             self.body.append(equation)
@@ -338,7 +349,7 @@ class _Differentiation(_Written):
         """The expression, in which the sizes of its axes are those of names at large."""
         if isinstance(expression, Size):
             return self.extent(scope[expression.axis])
-        return transform(expression, lambda part: self._sized(part, scope))
+        return flat(transform(expression, lambda part: self._sized(part, scope)))
 
     def _one(self, expression: Expression, scope: Scope, stem: str) -> Expression:
         """The expression with a tensor in the place of each operand that gets a gradient."""
@@ -367,7 +378,11 @@ class _Differentiation(_Written):
 
     def _tensor(self, expression: Expression, scope: Scope, name: str) -> Ref:
         """A tensor of the value of an expression."""
-        left = free_axes(expression)
+        axes = free_axes(expression)
+        left = (
+            *(each for each in self.order if each in axes),
+            *(each for each in axes if each not in self.order),
+        )
         self.put(name, left, expression, scope)
         if _changes(expression, self.active):
             self.active.add(name)
@@ -426,10 +441,8 @@ class _Differentiation(_Written):
             if self.alone and not self.dims[name]:
                 self.terms[name].append(ONE)
                 continue
-            dims = tuple(
-                (Axis(axis, dim_size(dim)),)
-                for axis, dim in zip(self._axes(name), self.dims[name], strict=True)
-            )
+            pairs = zip(self._axes(name), self.dims[name], strict=True)
+            dims = self._resolved(tuple((Axis(axis, dim_size(dim)),) for axis, dim in pairs))
             leaf = Leaf(self.fresh(GRADIENT.format(name)), "input", dims)
             self.dims[leaf.name], self.elements[leaf.name] = leaf.dims, Element.NUMBER
             self.terms[name].append(Ref(leaf.name, self._axes(name)))
@@ -576,13 +589,17 @@ class _Differentiation(_Written):
         if is_scalar(term):
             self.terms[ref.name].append(term)
             return
-        if isinstance(term, Ref) and term.index == tuple(left):
-            name = term.name
-        else:
+        names = dict(zip(left, axes, strict=True))
+        if (
+            not isinstance(term, Ref)
+            or len(set(term.index)) < len(names)
+            or not names.keys() >= {*term.index}
+        ):
             stem = GRADIENT.format(ref.name)
             name = self.fresh(stem) if self.uses[ref.name] == 1 else self.numbered(stem)
             self.put(name, tuple(left), term, sizes)
-        self.terms[ref.name].append(Ref(name, tuple(axes)))
+            term = Ref(name, tuple(left))
+        self.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
 
     def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim) -> Expression:
         """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
@@ -643,6 +660,25 @@ class _Differentiation(_Written):
         return result
 
 
+def _tidy(graph: Graph) -> Graph:
+    """The graph without sizes that nothing in it speaks of, and formulas of axes whose size tensors tell."""
+    alone = {name for equation in graph.own for name in sized_by_name(equation.right)}
+    formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
+    used = {*alone, *(name for size in formulas.values() for name in size_names(size))}
+    for leaf in graph.leaves:
+        used.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+    for equation in graph.own:
+        used.update(name for part in equation.parts if not isinstance(part, Ref) for name in occurring(part))
+    for call in graph.calls:
+        used.update(call.graph.bound)
+    sizes = (
+        (name, size)
+        for name, size in graph.sizes
+        if name in formulas or (isinstance(size, int) and name in used)
+    )
+    return replace(graph, sizes=tuple(sizes))
+
+
 @dataclass(frozen=True)
 class _Called:
     """A call on both ways: the block's, the leaves that get gradients, what the caller calls its tensors."""
@@ -662,6 +698,23 @@ def _read_by(item: Equation | Apply) -> Iterator[str]:
         yield from item.names().values()
     else:
         yield from (ref.name for ref in item.references)
+
+
+def _again(
+    graph: Graph, forward: Sequence[Equation | Apply], body: Sequence[Equation | Apply]
+) -> list[Equation | Apply]:
+    """What the way back reads of what hangs on no input and no parameter: it is made there anew, once for all calls."""
+    constants = {leaf.name for leaf in graph.constants}
+    still: dict[str, Equation | Apply] = {}
+    for item in forward:
+        is_still = all(name in still or name in constants for name in _read_by(item))
+        if is_still and isinstance(item, Equation) and not is_random(item.right):
+            still[item.name] = item
+    wanted = {name for item in body for name in _read_by(item)}
+    for name, item in reversed(still.items()):
+        if name in wanted:
+            wanted.update(_read_by(item))
+    return [item for name, item in still.items() if name in wanted]
 
 
 def _beside(scope: Scope, nearer: Scope) -> Scope:

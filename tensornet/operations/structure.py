@@ -67,7 +67,9 @@ def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
     if not amounts:
         return ":"
     before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
-    start = "" if before == "0" else before.removeprefix("(").removesuffix(")" if before[0] == "(" else "")[1:]
+    start = (
+        "" if before == "0" else before.removeprefix("(").removesuffix(")" if before[0] == "(" else "")[1:]
+    )
     if after == "0" or after[1:].isdigit():
         return f"{start}:{'' if after == '0' else after}"
     return f"{start}:{f'{start} + ' if start else ''}{writer.extent((axis,))}"
