@@ -340,6 +340,12 @@ class _Differentiation(_Written):
         """One function, or one product of two tensors, an equation."""
         scope, self.order = self.graph.scope(equation), axes_of_index(equation.left)
         right = self._one(self._sized(equation.right, scope), scope, equation.name)
+        if (
+            isinstance(right, Call)
+            and remade_axes(right)
+            and not all(isinstance(e, str) for e in equation.left)
+        ):
+            right = self._tensor(right, scope, self.numbered(equation.name))
         if right == equation.right:
             self.body.append(equation)
         else:
@@ -504,7 +510,7 @@ class _Differentiation(_Written):
                         product = _product((gradient, *factors[:n], *factors[n + 1 :]))
                         yield operand, self._summed(product, operand, (), Scope())
             case Call(_, arguments) as call:
-                made = call.axes if FUNCTIONS[call.function].axes == "made" else ()
+                made = call.axes if FUNCTIONS[call.function].axes in ("made", "joined") else ()
                 around = tuple(each for each in axes_of_index(equation.left) if each not in made)
                 y, scope = Ref(equation.name, equation.left), self.scope(call)
                 for n, operand in enumerate(arguments):
@@ -532,8 +538,8 @@ class _Differentiation(_Written):
         if not function.derivative:
             fix = f"register it with one: tn.register('{function.name}', derivative=…, …)"
             raise EquationError(f"'{function.name}' has no derivative", call.place, fix)
-        if function.axes in ("kept", "made", "joined", "moved"):
-            gradient = _spread(gradient, (*call.axes, *sorted(option_axes(call))))
+        if function.axes in ("kept", "made"):
+            gradient = _spread(gradient, call.axes)
         meaning: dict[str, Expression] = dict(zip(_OPERANDS, call.arguments, strict=False))
         numbers = dict(function.options)
         meaning.update({name: Literal(value) for name, value in numbers.items()})
@@ -541,15 +547,28 @@ class _Differentiation(_Written):
         scope = self.scope(argument)
         count = product_of([ONE, *(self.extent(scope[axis]) for axis in call.axes)])
         text = function.gradient(operand)
-        if function.axes == "joined":
-            meaning.update(self._around(call, operand))
-        for axis, values in call.options if function.axes == "moved" else ():
-            if axis not in numbers:
-                amounts = dict(zip(function.amounts, values, strict=True))
-                gradient = parse_rule(text, {**meaning, **amounts, "g": gradient}, (axis,))
-        if function.axes == "moved":
-            return gradient
+        match function.axes:
+            case "joined" if call.axes[0] not in free_axes(gradient):
+                return gradient
+            case "joined":
+                meaning.update(self._around(call, operand))
+            case "moved":
+                return self._moved_back(call, text, meaning, gradient)
         return parse_rule(text, {**meaning, "y": y, "n": count, "g": gradient}, call.axes)
+
+    def _moved_back(
+        self, call: Call, text: str, meaning: Mapping[str, Expression], gradient: Expression
+    ) -> Expression:
+        """What the operand of a function gets that moves elements, axis by axis."""
+        function = FUNCTIONS[call.function]
+        moved = {axis: values for axis, values in call.options if axis in option_axes(call)}
+        if function.resized is not None and not moved.keys() <= set(free_axes(gradient)):
+            name = self.numbered(GRADIENT.format(call.function))
+            gradient = self._tensor(_spread(gradient, moved), self.scope(call), name)
+        for axis in sorted(moved.keys() & set(free_axes(gradient))):
+            amounts = dict(zip(function.amounts, moved[axis], strict=True))
+            gradient = parse_rule(text, {**meaning, **amounts, "g": gradient}, (axis,))
+        return gradient
 
     def _around(self, call: Call, operand: int) -> dict[str, Expression]:
         """How many positions are before an operand, and after it, along the axis on which they follow one another."""
@@ -570,19 +589,22 @@ class _Differentiation(_Written):
             term: what it gets, under the axes of the reader.
             sizes: the sizes of these.
         """
-        left: list[str | tuple[str, ...]] = []
-        axes: list[str] = []
+        entries: list[str | tuple[str, ...]] = []
         taken = {*occurring(ref), *occurring(term)}
         for entry, axis, dim in zip(ref.index, self._axes(ref.name), self.dims[ref.name], strict=True):
             parts = _parts(entry)
-            if not parts or any(part in _parts(known) for known in left for part in parts):
+            if not parts or any(part in _parts(known) for known in entries for part in parts):
                 parts = (fresh(axis, taken),)
                 taken.update(parts)
+                term = self._placed(entry, parts[0], term, dim, sizes)
                 sizes = _beside(sizes, Scope({parts[0]: dim_size(dim)}))
-                term = self._placed(entry, parts[0], term, dim)
-            if set(parts) & set(free_axes(term)):
-                term = _spread(term, parts)
-                left.append(parts[0] if len(parts) == 1 else parts)
+            entries.append(parts[0] if len(parts) == 1 else parts)
+        left: list[str | tuple[str, ...]] = []
+        axes: list[str] = []
+        for known, axis in zip(entries, self._axes(ref.name), strict=True):
+            if set(_parts(known)) & set(free_axes(term)):
+                term = _spread(term, _parts(known))
+                left.append(known)
                 axes.append(axis)
         kept = {part for entry in left for part in _parts(entry)}
         term = _folded(_sum(term, [axis for axis in free_axes(term) if axis not in kept]))
@@ -601,22 +623,21 @@ class _Differentiation(_Written):
             term = Ref(name, tuple(left))
         self.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
 
-    def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim) -> Expression:
+    def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope) -> Expression:
         """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
-        place = Call(INDEX.name, (), (axis,))
         match entry:
-            case int():
-                at = Literal(entry) if entry >= 0 else sum_of([self.extent(dim_size(dim)), Literal(entry)])
-                return Call(WHERE.name, (Call(EQUAL.name, (place, at)), term, ZERO))
             case Ref():
                 return _product([Call(ONEHOT.name, (entry,), (axis,)), _spread(term, free_axes(entry))])
-            case str():
-                here = Call(EQUAL.name, (place, Call(INDEX.name, (), (entry,))))
-                return Call(WHERE.name, (here, _spread(term, (entry,)), ZERO))
-        raise EquationError(
-            f"a part of ({', '.join(entry)}) is another axis of the tensor too, and that has no derivative",
-            fix="read the tensor under axes of its own first",
-        )
+            case int():
+                at: Expression = (
+                    Literal(entry) if entry >= 0 else sum_of([self.extent(dim_size(dim)), Literal(entry)])
+                )
+            case _:
+                at = Call(INDEX.name, (), (_parts(entry)[0],))
+                for part in _parts(entry)[1:]:
+                    at = sum_of([_product([at, self.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
+        here = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), at))
+        return Call(WHERE.name, (here, _spread(term, _parts(entry)), ZERO))
 
     def _backward_call(self, call: Apply, called: _Called) -> None:
         """A call of the block's way back, and what it gives to what the block was given."""
@@ -764,7 +785,7 @@ def _folded(expression: Expression) -> Expression:
     """The expression with numbers computed, ones and zeros gone, and products in products one."""
     expression = transform(expression, _folded)
     value = scalar_value(expression) if is_scalar(expression) else None
-    if value is not None:
+    if value is not None and not isinstance(value, bool):
         return Literal(value)
     match expression:
         case Contraction(factors, summed):
