@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from .emitting.program import plan
     from .graph.freezing import freeze
     from .graph.initialise import init
-    from .planning.gradients import gradient
+    from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
+    from .running.differentiated import ValueAndGrad, value_and_grad
     from .running.eager import einsum
     from .running.executable import Executable, compile, module, to_backend
 
@@ -45,6 +46,7 @@ __all__ = [
     "Tensor",
     "TensornetError",
     "TensornetWarning",
+    "ValueAndGrad",
     "compile",
     "einsum",
     "flop_count",
@@ -52,6 +54,7 @@ __all__ = [
     "freeze",
     "gradient",
     "init",
+    "jvp",
     "layer",
     "model",
     "models",
@@ -62,17 +65,21 @@ __all__ = [
     "plan",
     "register",
     "to_backend",
+    "value_and_grad",
 ]
 
 _WHEN_USED = {
     "models": "models",
+    "ValueAndGrad": "running.differentiated",
     "einsum": "running.eager",
+    "value_and_grad": "running.differentiated",
     "Executable": "running.executable",
     "compile": "running.executable",
     "module": "running.executable",
     "to_backend": "running.executable",
     "freeze": "graph.freezing",
     "gradient": "planning.gradients",
+    "jvp": "planning.gradients",
     "init": "graph.initialise",
     "flop_count": "planning.planner",
     "flop_formula": "planning.planner",

@@ -355,7 +355,10 @@ class _Differentiation(_Written):
         """The expression, in which the sizes of its axes are those of names at large."""
         if isinstance(expression, Size):
             return self.extent(scope[expression.axis])
-        return flat(transform(expression, lambda part: self._sized(part, scope)))
+        found = flat(transform(expression, lambda part: self._sized(part, scope)))
+        if isinstance(found, Contraction) and found != expression:
+            return contraction(_without_ones(found.factors), found.summed, found.place)
+        return found
 
     def _one(self, expression: Expression, scope: Scope, stem: str) -> Expression:
         """The expression with a tensor in the place of each operand that gets a gradient."""
@@ -770,8 +773,12 @@ def _spread(expression: Expression, axes: Iterable[str]) -> Expression:
 
 def _product(factors: Sequence[Expression]) -> Expression:
     """The product of some factors, without ones."""
-    found = [each for each in factors if each != ONE]
-    return product_of(found or [ONE])
+    return product_of(list(_without_ones(factors)))
+
+
+def _without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
+    """The factors that are not 1; one at least."""
+    return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
 
 
 def _sum(expression: Expression, axes: Sequence[str]) -> Expression:
@@ -798,8 +805,7 @@ def _folded(expression: Expression) -> Expression:
             )
             if ZERO in factors or Literal(0.0) in factors:
                 return ZERO
-            left = tuple(each for each in factors if each not in (ONE, Literal(1.0)))
-            return contraction(left or (ONE,), summed, expression.place)
+            return contraction(_without_ones(factors), summed, expression.place)
         case Call("add", terms):
             return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
         case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):

@@ -17,7 +17,7 @@ from .inlining import renamed_axes, spoken_sizes
 from .shape import Axis, Dim
 from .unify import Unifier
 
-__all__ = ["Sizes", "instance", "names_of_sizes", "written_out"]
+__all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
 
 Sizes = tuple[tuple[str, Any], ...]
 """Names of sizes, and what they are: integers, or expressions in other names."""
@@ -84,7 +84,7 @@ class _Instance:
         return replace(
             graph,
             leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
-            body=tuple(_of_tensors(item, names) for item in body) if names else body,
+            body=tuple(of_tensors_named(item, names) for item in body) if names else body,
             outputs=tuple(names.get(name, name) for name in graph.outputs),
             sizes=tuple({**known, **values}.items()),
         )
@@ -152,7 +152,7 @@ def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[
     return names
 
 
-def _of_tensors(item: Equation | Apply, names: Mapping[str, str]) -> Equation | Apply:
+def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Equation | Apply:
     """The equation, or the call, of tensors under other names."""
     if isinstance(item, Equation):
         name = names.get(item.name, item.name)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, near
 from ..graph.derivative import Directions, differentiated
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
+from ..graph.instances import of_tensors_named
 from ..operations.functions import Element
 from .device import default_profile
 from .ordering import fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
-__all__ = ["gradient", "in_pairs", "leaves_of", "results_of"]
+__all__ = ["both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
+
+_TWICE = re.compile(r"\.grad\.grad(?!.*\.grad)")
+"""What the gradient of a gradient is called."""
 
 
 def gradient(
@@ -55,6 +61,50 @@ def gradient(
     """
     graph = graph if of is None else graph.select(of)
     return both_ways(graph, leaves_of(graph, wrt)).joined()
+
+
+def jvp(
+    graph: Graph, /, *, of: str | Sequence[str] | None = None, wrt: str | Sequence[str] | None = None
+) -> Graph:
+    """The product of the Jacobian of a graph with a vector, as a graph.
+
+    With tangents ẇ of the leaves w of `wrt`, which are inputs more, named `w.tangent`, after the graph's own, the
+    results are ẏ = Σ_w ∂y/∂w·ẇ for each y of `of`, named `y.tangent`. It is the derivative of the product of a
+    vector with the Jacobian by that vector (J. Townsend, 2017), of which all goes that does not hang on ẇ.
+
+    Args:
+        graph: a layer or a model.
+        of: the results, by name; all outputs if not given.
+        wrt: the leaves, as in `gradient`.
+
+    Raises:
+        EquationError: as `gradient` does.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,o] = tanh(x[b,i] * W[o,i])", inputs="x")
+        >>> print("\\n".join(tn.jvp(layer, wrt="x").lines()))
+        y_1[b,o] = x[b,i] * W[o,i]
+        y[b,o] = tanh(y_1[b,o])
+        y_1.tangent[b,o] = x.tangent[b,i] * W[o,i]
+        y.tangent[b,o] = y_1.tangent[b,o] * (1 - y[b,o] ** 2)
+    """
+    graph = graph if of is None else graph.select(of)
+    once = both_ways(graph, leaves_of(graph, wrt), alone=False)
+    twice = both_ways(once.joined(), tuple(seed for _, seed in once.seeds), alone=False).joined()
+    return _of_tangents(twice, frozenset(seed for _, seed in once.seeds))
+
+
+def _of_tangents(graph: Graph, unread: frozenset[str]) -> Graph:
+    """The graph, whose gradients of gradients are called tangents, without inputs that nothing hangs on."""
+    names = {name: _TWICE.sub(".tangent", name) for name in graph.named if _TWICE.search(name)}
+    leaves = (leaf for leaf in graph.leaves if leaf.name not in unread)
+    return replace(
+        graph,
+        leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
+        body=tuple(of_tensors_named(item, names) for item in graph.body),
+        outputs=tuple(names.get(name, name) for name in graph.outputs),
+    )
 
 
 def both_ways(graph: Graph, wrt: tuple[str, ...], alone: bool = True) -> Directions:
