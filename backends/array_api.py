@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -304,6 +304,9 @@ class ArrayBackend:
 
     def autocasts(self, array: Any) -> bool:
         return False
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        return ()
 
     def synchronize(self, device: str) -> None:
         return None

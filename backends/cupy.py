@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -106,6 +106,9 @@ class CupyBackend:
 
     def autocasts(self, array: Any) -> bool:
         return False
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        return ()
 
     def synchronize(self, device: str) -> None:
         import cupy

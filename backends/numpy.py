@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -149,6 +149,9 @@ class NumpyBackend:
 
     def autocasts(self, array: Any) -> bool:
         return False
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        return ()
 
     def synchronize(self, device: str) -> None:
         return None

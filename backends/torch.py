@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
@@ -48,6 +48,7 @@ templates: Mapping[str, str] = {
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
+    "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "roll": "torch.roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -248,6 +249,7 @@ class TorchBackend:
             "whole_matmul": _whole_matmul,
             "number": _number,
             "in_pieces": _in_pieces,
+            "both_ways": importlib.import_module("tensornet.backends.torch_products").both_ways,
         }
 
     def device(self, array: Any = None) -> str:
@@ -297,6 +299,12 @@ class TorchBackend:
             getattr(array.device, "type", "cpu"),
         )  # another library's is no such device
         return torch.amp.is_autocast_available(device) and bool(torch.is_autocast_enabled(device))
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        if not any(array.requires_grad for array in arrays):
+            return ()
+        found: tuple[int, ...] = importlib.import_module("tensornet.backends.torch_products").changing(arrays)
+        return found
 
     def synchronize(self, device: str) -> None:
         if device.startswith("cuda"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from .errors import BackendError
@@ -64,6 +64,9 @@ class Backend(Protocol):
 
     def autocasts(self, array: Any) -> bool:
         """Whether the library brings element types together itself just now, as torch does under autocast."""
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Which of some arrays the library will want gradients of, and take them as they are planned."""
 
     def synchronize(self, device: str) -> None:
         """Waits for the device to finish."""

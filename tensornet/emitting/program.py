@@ -82,11 +82,13 @@ def planned(
     around: frozenset[str] | None = None,
     closed: bool = False,
     tune: str | None = None,
+    changing: frozenset[str] = frozenset(),
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
     Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
     are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
+    Products that the leaves of `changing` go into are planned both ways.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
@@ -96,7 +98,18 @@ def planned(
 
     def made(profile: DeviceProfile) -> Plan:
         found = schedule(
-            graph, backend.name, device, dtype, profile, memory_limit, compare, sizes, around, spelled, closed
+            graph,
+            backend.name,
+            device,
+            dtype,
+            profile,
+            memory_limit,
+            compare,
+            sizes,
+            around,
+            spelled,
+            closed,
+            changing,
         )
         return written(found, backend, around)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def generate(plan: Plan, backend: Backend) -> str:
     """
     taken = reserved(backend)
     names = {block: identifier(name, taken) for block, name in plan.functions.items()}
-    functions = [_Writer(block, backend, name, names).source() for block, name in names.items()]
+    functions = list(_functions(backend, names, taken))
     if plan.tables:
         functions.append(_Tables(plan, backend, names).source())
     return "\n\n".join([*functions, _Writer(plan, backend, FUNCTION_NAME, names).source()])
@@ -68,11 +68,35 @@ def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes:
         leaves, scopes: what it takes, as `arguments_around` says.
     """
     taken = reserved(backend)
-    cut = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and step.slicing)
-    names = {block: identifier("block", taken) for block in cut}
-    functions = [_Writer(block, backend, name, names).source() for block, name in names.items()]
+    own = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step))
+    names = {block: identifier("product" if block.backward else "block", taken) for block in own}
+    functions = list(_functions(backend, names, taken))
     functions += [_Tables(plan, backend, {}).source()] if plan.tables else []
     return "\n\n".join([*functions, _Around(plan, backend, leaves, scopes, names).source()])
+
+
+def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> Iterator[str]:
+    """The functions of blocks, each under its name; one that has a way back is both."""
+    for block, name in names.items():
+        back = block.backward
+        yield _Writer(block, backend, name, names).source()
+        if back is not None:
+            other = identifier(f"{name}_backward", taken)
+            yield _Writer(back, backend, other, names).source()
+            known = [leaf.name for leaf in block.graph.inputs]
+            places = [*known, *block.graph.outputs[1:]]
+            read = [leaf.name for leaf in back.graph.inputs]
+            gradients = [known.index(each.removesuffix(".grad")) for each in back.graph.outputs]
+            details = {
+                "reads": tuple_source([str(places.index(each)) for each in read if each in places]),
+                "gives": tuple_source(list(map(str, gradients))),
+            }
+            yield f"{name} = {backend.templates['both_ways'].format(name, other, **details)}\n"
+
+
+def _is_own(step: CallStep) -> bool:
+    """Whether a call is of a function that no module stands for."""
+    return step.slicing is not None or step.plan.backward is not None
 
 
 @functools.lru_cache(maxsize=256)
@@ -294,7 +318,7 @@ class _Around(_Writer):
 
     def call_of(self, step: CallStep) -> str:
         """The call of a block, with numbers of the working type."""
-        if step.slicing is not None:
+        if _is_own(step):
             return super().call_of(step)
         given = []
         for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..graph.derivative import Directions
 from ..graph.elements import of_number
 from ..graph.shape import Scope
 from ..language.expression import (
@@ -20,7 +21,8 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS, Element
 from .arrangement import Arrangement, Layout, flatten, view_order
-from .plans import Step
+from .both_ways import Factor, both_ways, ordered_both_ways
+from .plans import Plan, Step
 from .pointwise import Pointwise, is_reciprocal
 from .search import Choose, Order, Problem
 from .values import Entry, Operand, Value, names_in
@@ -32,6 +34,7 @@ class Contracting(Pointwise):
     """Makes the steps of products, whose order `choose` gives."""
 
     choose: Choose
+    product: Callable[[Directions], Plan]
 
     def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None) -> Value:
         scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
@@ -76,6 +79,9 @@ class Contracting(Pointwise):
             self.itemsize,
             frozenset(n for n, each in enumerate(values) if each.ref.name in self.still),
         )
+        changing = frozenset(n for n, each in enumerate(values) if each.ref.name in self.changing)
+        if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
+            return self.both_ways(ordered_both_ways(problem, changing), values, sizes, changing)
         return self.build(self.choose(problem), values, sizes)
 
     def _weight(self, value: Value) -> tuple[bool, int]:
@@ -114,6 +120,16 @@ class Contracting(Pointwise):
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
+
+    def both_ways(
+        self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], changing: frozenset[int]
+    ) -> Value:
+        """The call of a product whose way back is planned with it."""
+        factors = [Factor(each.left, each.sizes, n in changing) for n, each in enumerate(values)]
+        left = flatten(order[-1].way.result)
+        found = self.called(self.product(both_ways(factors, order)), values, left, sizes)
+        self.changing.add(found.ref.name)
+        return found
 
     def _settled(self, value: Value, other: Value, way: Arrangement) -> Value:
         """The second tensor of a product, brought once into the order it is read in at each call, if it is still."""

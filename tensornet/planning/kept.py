@@ -49,6 +49,7 @@ class Occasion:
         lengths: about how long the open sizes are, in powers of two.
         closed: whether what depends on open sizes is made anew at each call.
         tune: how the plan is chosen, if not by what it is expected to take.
+        changing: the leaves that get gradients, where products are planned both ways.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class Occasion:
     around: frozenset[str] | None = None
     closed: bool = False
     tune: str | None = None
+    changing: frozenset[str] = frozenset()
 
     def recall(self) -> Plan | None:
         """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
@@ -95,6 +97,7 @@ class Occasion:
             self.around if self.around is None else sorted(self.around),
             self.closed,
             self.tune,
+            sorted(self.changing),
         ]
         parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

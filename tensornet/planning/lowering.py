@@ -10,8 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ..graph.apply import Apply
+from ..graph.derivative import Directions
 from ..graph.elements import holding, of_number
 from ..graph.graph import Graph
 from ..graph.inlining import renamed_axes
@@ -38,6 +40,8 @@ from .values import Stored, Value, as_declared
 
 __all__ = ["lower", "steps_to_price"]
 
+Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
+
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 
@@ -46,8 +50,9 @@ def lower(
     values: Mapping[str, int],
     target: Target,
     choose: Choose,
-    planned: Callable[[Graph], Plan] | None = None,
+    planned: Planned | None = None,
     inside: bool = False,
+    product: Callable[[Directions], Plan] | None = None,
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.
 
@@ -56,10 +61,13 @@ def lower(
         values: every open size, for costs.
         target: what it is planned for.
         choose: orders an n-ary contraction.
-        planned: plans a block that is called.
+        planned: plans a block that is called, told which of its leaves get gradients.
         inside: whether the graph is such a block, whose results go on being computed with.
+        product: plans a product whose factors get gradients, both ways.
     """
     lowering = _Lowering(graph, values, target, choose)
+    if product is not None:
+        lowering.product = product
     results = lowering.results(planned, inside)
     names = {*graph.bound, *graph.open_sizes}.union(*(equation.axes for equation in graph.own))
     steps = [_plainly(step, names) for step in lowering.steps]
@@ -109,9 +117,7 @@ class _Lowering(Calling):
         self.choose = choose
         self.asked_for = frozenset(_asked_for(graph))
 
-    def results(
-        self, planned: Callable[[Graph], Plan] | None = None, inside: bool = False
-    ) -> tuple[Result, ...]:
+    def results(self, planned: Planned | None = None, inside: bool = False) -> tuple[Result, ...]:
         """Makes the steps; where the outputs are then."""
         for item in self.graph.body:
             if isinstance(item, Apply):
@@ -142,8 +148,9 @@ class _Lowering(Calling):
 
     def _rename_last(self, name: str) -> None:
         last = self.steps[-1]
-        assert isinstance(last, Step)
-        self.steps[-1] = replace(last, equation=replace(last.equation, name=name))
+        if last.defines[0] in self.changing:
+            self.changing.add(name)
+        self.steps[-1] = _renamed(last, name)
         self._note_still()
 
     def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
@@ -164,11 +171,14 @@ class _Lowering(Calling):
 
     # ---- calls and results
 
-    def apply(self, call: Apply, planned: Callable[[Graph], Plan]) -> None:
+    def apply(self, call: Apply, planned: Planned) -> None:
         """A call of a block; what it is given, and what it gives, lies in memory as it is declared."""
         names = call.names()
         seen = {leaf.name: self.stored[names[leaf.name]].element for leaf in call.graph.leaves}
-        plan = planned(holding(call.graph, seen))
+        changing = frozenset(
+            leaf for leaf, name in names.items() if self.stored[name].variable in self.changing
+        )
+        plan = planned(holding(call.graph, seen), changing)
         operands = tuple(self._given(name) for name in call.operands)
         dims = [self.graph.named[name] for name in call.results]
         shapes = tuple(tuple(self.open(dim_size(dim)) for dim in each) for each in dims)
@@ -176,6 +186,8 @@ class _Lowering(Calling):
         self._note_still()
         for name, each, result in zip(call.results, dims, plan.results, strict=True):
             self.stored[name] = as_declared(name, each, result.element)
+            if changing and result.element >= Element.WIDE:
+                self.changing.add(name)
 
     def _given(self, name: str) -> str:
         """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
@@ -199,6 +211,13 @@ class _Lowering(Calling):
         if inside:  # a caller takes it to lie as it is declared
             value = self.reorder(value, left) if value.layout != axes_of_index(left) else value
         return Result(name, value.ref, left, axes, value.element)
+
+
+def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:
+    """The step whose one result is called otherwise."""
+    if isinstance(step, CallStep):
+        return replace(step, results=(name,))
+    return replace(step, equation=replace(step.equation, name=name))
 
 
 def _asked_for(graph: Graph) -> Iterator[str]:

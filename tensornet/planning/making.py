@@ -30,7 +30,7 @@ from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, Pricing, flatten, view_order
 from .laying import common_orders, split_as
 from .once import is_still
-from .plans import CallStep, Step
+from .plans import CallStep, Plan, Step
 from .target import Target
 from .values import Entry, Stored, Value, as_declared, names_in
 
@@ -48,6 +48,7 @@ class Making(ABC):
         self.opened, self.known = dict[Any, Any](), dict[Any, int]()
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
+        self.changing = set(target.changing)  # the tensors that get gradients
         self.written: Layout = ()  # the order in which the equation at hand writes its axes
         self.numbered = (f"t{number}" for number in itertools.count(1))
         self.common = common_orders(graph, self._count_in)
@@ -158,7 +159,19 @@ class Making(ABC):
             )
         )
         self._note_still()
+        if element >= Element.WIDE and any(each.ref.name in self.changing for each in operands):
+            self.changing.add(name)
         return Value(Ref(name, left), {axis: known[axis] for axis in axes}, element)
+
+    def called(self, plan: Plan, operands: Sequence[Value], left: Layout, sizes: Mapping[str, Any]) -> Value:
+        """Adds a call of a function of tensors at hand; returns its first result."""
+        name = next(name for name in self.numbered if name not in self.taken)
+        given = tuple(each.ref.name for each in operands)
+        self.steps.append(
+            CallStep(plan, "", given, (name,), (tuple(self.open(sizes[axis]) for axis in left),))
+        )
+        self._note_still()
+        return Value(Ref(name, left), {axis: sizes[axis] for axis in left}, Element.NUMBER)
 
     def _note_still(self) -> None:
         """Notes whether the last step depends on nothing that a call gives."""

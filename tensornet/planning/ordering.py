@@ -23,7 +23,7 @@ from .beforehand import beforehand
 from .device import DeviceProfile
 from .search import Order, Problem, Search, Tree, left_to_right, path_of, searched_once, tree_of
 
-__all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops"]
+__all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops", "proposals"]
 
 EXHAUSTIVE = 5
 """Up to so many operands every order is considered, whatever comes out on the way."""
@@ -90,7 +90,7 @@ def _fastest(problem: Problem) -> Order:
         network = _Network(problem)
         trees = [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
         return search.exhaustive(trees)[1]
-    seconds, order, tree = search.best_along(_proposals(problem))
+    seconds, order, tree = search.best_along(proposals(problem))
     if len(problem.layouts) > MANY:
         return order
     better = search.along(tree, BREADTH, bound=seconds)
@@ -104,7 +104,7 @@ def fewest_flops(problem: Problem) -> Order:
     if count <= EXACT:
         tree = network.tree(opt_einsum.DynamicProgramming("flops", search_outer=count <= 8))
     else:
-        tree = min(_proposals(problem), key=network.flops)
+        tree = min(proposals(problem), key=network.flops)
     return Search(problem).along(tree)[1]
 
 
@@ -114,7 +114,7 @@ def as_written(problem: Problem) -> Order:
     return Search(problem).along(left_to_right(len(problem.layouts)))[1]
 
 
-def _proposals(problem: Problem) -> Iterator[Tree]:
+def proposals(problem: Problem) -> Iterator[Tree]:
     """Trees worth pricing, different ones only."""
     network, count = _Network(problem), len(problem.layouts)
     found: list[Tree | None] = [left_to_right(count), network.swept()]

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import BackendError, ShapeError
 from ..graph.apply import Apply
+from ..graph.derivative import Directions
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph
@@ -67,6 +68,7 @@ def schedule(
     around: frozenset[str] | None = None,
     spelled: frozenset[str] = frozenset(),
     closed: bool = False,
+    changing: frozenset[str] = frozenset(),
 ) -> Plan:
     """The plan, its code not yet written.
 
@@ -74,10 +76,11 @@ def schedule(
         spelled: the operations that the backend has, of those that it need not have.
         around: scopes whose calls stay calls in any case, for blocks that run by themselves.
         closed: whether what depends on open sizes is made anew at each call.
+        changing: the leaves that get gradients, where what computes them is planned as well.
     """
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target.of(backend, device, dtype, profile, spelled, closed)
+    target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
     whole = (
         graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
     )
@@ -301,14 +304,19 @@ def _lowered(
     rewritten, choose = _WAYS[way]
     known, alike = {**graph.bound, **values}, dict[Graph, Graph]()
 
-    def planned(block: Graph) -> Plan:
+    def at(block: Graph) -> tuple[tuple[str, int], ...]:
+        return tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
+
+    def planned(block: Graph, changing: frozenset[str]) -> Plan:
         block = alike.setdefault(in_numbers(block), block)
-        at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
-        return _function(bare(block), at, target, way)
+        return _function(bare(block), at(block), replace(target, changing=changing), way)
+
+    def product(directions: Directions) -> Plan:
+        return _product(directions, at(directions.forward), replace(target, changing=frozenset()))
 
     graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
-    return lower(graph, values, target, counting, planned, inside)
+    return lower(graph, values, target, counting, planned, inside, product)
 
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
@@ -320,10 +328,19 @@ def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -
 
 
 @functools.lru_cache(maxsize=512)
-def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str) -> Plan:
+def _product(directions: Directions, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
+    """The plan of a product, and in it that of its way back."""
+    forward = _function(directions.forward, at, target, "products")
+    return replace(forward, backward=_function(directions.backward, at, target, "products", inside=False))
+
+
+@functools.lru_cache(maxsize=512)
+def _function(
+    block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str, inside: bool = True
+) -> Plan:
     """The plan of a block, made once for all calls of it."""
     values, whole = dict(at), with_functions(block)
-    steps, results = _lowered(whole, values, target, way, inside=True)
+    steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)
     run = _run(whole, parts, values, target)
@@ -343,6 +360,7 @@ def _function(block: Graph, at: tuple[tuple[str, int], ...], target: Target, way
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
     """Every rewrite that pays at these sizes."""
+    target = replace(target, changing=frozenset())
 
     @functools.cache  # the present form is asked about beside each that may take its place
     def cost(part: Graph) -> float:
@@ -362,6 +380,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
     "fastest": (_rewritten, fastest),
+    "products": (lambda graph, *_: simplify(graph), fastest),
     "as written": (lambda graph, *_: graph, as_written),
     "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
 }
@@ -369,6 +388,7 @@ _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choo
 
 
 def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> Iterator[Alternative]:
+    target = replace(target, changing=frozenset())
     for way in ("as written", "fewest FLOPs"):
         steps, results = _lowered(graph, values, target, way)
         parts = divided(graph, steps, results, values, target)

@@ -247,6 +247,7 @@ class Plan:
         once: the operations that depend on nothing that a call gives, done before the first of them.
         tables: what of these the steps read.
         certainty: how sure the times are; of a block the plan that calls it says so.
+        backward: of a product that gradients go through, the plan of its way back.
         code: the source of the Python function that runs, and of the one that makes its tables.
     """
 
@@ -263,6 +264,7 @@ class Plan:
     once: tuple[Step | CallStep, ...] = ()
     tables: tuple[Table, ...] = ()
     certainty: Certainty | None = None
+    backward: Plan | None = None
     code: str = field(default="", repr=False)
 
     def __hash__(self) -> int:
@@ -277,13 +279,18 @@ class Plan:
         """The plans of the blocks that are called, each with a name; those inside of others come first."""
         return names_of_blocks(self._called(), ())
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether products in it are planned both ways."""
+        return any(block.backward is not None for block in self.functions)
+
     def _called(self) -> Iterator[tuple[Plan, str]]:
         seen = set[Plan]()
         for step in (*self.once, *self.steps):
             if isinstance(step, CallStep) and step.plan not in seen:
                 seen.add(step.plan)
                 yield from step.plan._called()
-                yield step.plan, step.scope
+                yield step.plan, step.scope or ("product" if step.plan.backward else "")
 
     @functools.cached_property
     def constants(self) -> tuple[Leaf, ...]:
@@ -400,7 +407,7 @@ class Plan:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 4
+FORMAT, VERSION = "tensornet.plan", 5
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -426,6 +433,7 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "seconds": plan.seconds,
         "peak_memory": plan.peak_memory,
         "certainty": plan.certainty and asdict(plan.certainty),
+        "backward": plan.backward and _write_plan(plan.backward, {}),
         "alternatives": [asdict(each) for each in plan.alternatives],
         "code": plan.code,
     }
@@ -464,6 +472,7 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             tuple(_read_step(each, blocks) for each in part["once"]),
             tuple(_read_table(each) for each in part["tables"]),
             None if part["certainty"].is_none else _read_certainty(part["certainty"]),
+            None if part["backward"].is_none else _read_plan(part["backward"], ()),
             part["code"].text(),
         )
     except TensornetError:
@@ -568,7 +577,8 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         None if part["slicing"].is_none else _read_slicing(part["slicing"]),
     )
     block = call.plan
-    if len(call.operands) != len(block.graph.inputs) or len(call.results) != len(block.results):
+    taken = 1 if block.backward is not None else len(block.results)  # besides is what its way back is given
+    if len(call.operands) != len(block.graph.inputs) or len(call.results) != taken:
         raise part.fail(
             "gives a block another number of tensors than it takes, or takes another than it gives"
         )

@@ -23,6 +23,7 @@ class Target:
         spelled: the operations that the backend has a spelling for.
         closed: whether what depends on open sizes is made anew at each call.
         kernels: those that compute what several equations say, the backend's and the user's.
+        changing: the leaves that get gradients, where what computes them is planned as well.
     """
 
     backend: str
@@ -32,6 +33,7 @@ class Target:
     spelled: frozenset[str]
     closed: bool = False
     kernels: tuple[Function, ...] = ()
+    changing: frozenset[str] = frozenset()
 
     @property
     def itemsize(self) -> int:
@@ -47,12 +49,13 @@ class Target:
         profile: DeviceProfile,
         spelled: frozenset[str],
         closed: bool = False,
+        changing: frozenset[str] = frozenset(),
     ) -> Target:
         """The target with the kernels that there are for it; the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.means]
         own = [row for row in known if backend in dict(row.implementations)]
         kernels = (*own, *(row for row in known if row.name in spelled))
-        return cls(backend, device, dtype, profile, spelled, closed, kernels)
+        return cls(backend, device, dtype, profile, spelled, closed, kernels, changing)
 
     def told_sizes(self, graph: Graph) -> frozenset[str]:
         """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""

@@ -83,6 +83,7 @@ def _made(wanted: _Wanted) -> Program:
             around=occasion.around,
             closed=occasion.closed,
             tune=occasion.tune,
+            changing=occasion.changing,
         )
         occasion.keep(found)
     return Program(found, backend)
@@ -178,7 +179,7 @@ class Executable:
         """
         device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
         program, sizes = self._last or (self.planned(self._plan_at, device, dtype), self._plan_at)
-        if closed and program.plan.sizes_once:
+        if closed and (program.plan.sizes_once or program.plan.goes_back):
             seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
             program = self.planned(sizes, device, dtype, seen, closed=True)
         return program
@@ -231,7 +232,7 @@ class Executable:
     def ready(self, arrays: list[Any]) -> _Ready:
         """What runs arrays of this kind: the program, and the constants and tables on their device."""
         try:
-            kind = (self._autocasts(arrays), *map(self._kind, arrays))
+            kind = (self._autocasts(arrays), self._changing(arrays), *map(self._kind, arrays))
         except AttributeError:
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
@@ -249,17 +250,28 @@ class Executable:
         dtype: str,
         seen: Mapping[str, Element] = MappingProxyType({}),
         closed: bool = False,
+        changing: frozenset[str] = frozenset(),
     ) -> Program:
         """The program planned for about these sizes, and for leaves that were seen to hold this."""
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
         lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
-        about = device, dtype, tuple(seen.values()), lengths, closed
+        about = device, dtype, tuple(seen.values()), lengths, closed, changing
         found = self._by_size.get(about)
         if found is None:
             graph, profile = holding(self.graph, seen), profile_of(self.backend, device, dtype)
             limit, around = self._memory_limit, self._around
             occasion = Occasion(
-                graph, self.backend.name, device, dtype, limit, lengths, profile, around, closed, self._tune
+                graph,
+                self.backend.name,
+                device,
+                dtype,
+                limit,
+                lengths,
+                profile,
+                around,
+                closed,
+                self._tune,
+                changing,
             )
             functions = tuple(_registered(self.backend.name))
             wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
@@ -308,9 +320,11 @@ class Executable:
         working = self._working_dtype(arrays)
         device = self.backend.device(arrays[0]) if arrays else self.backend.device()
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
-        program = self.planned(sizes, self._device or device, self._dtype or working, seen)
+        changing = frozenset(self.leaves[n].name for n in self._changing(arrays))
+        asked = sizes, self._device or device, self._dtype or working, seen
+        program = self.planned(*asked, changing=changing)
         if not set(program.plan.sizes_once) <= set(sizes):  # no array tells one of them
-            program = self.planned(sizes, self._device or device, self._dtype or working, seen, closed=True)
+            program = self.planned(*asked, closed=True, changing=changing)
         place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
         constants = self._constants_on(program, place)
         tables = None if place.sizes else self.tables(program, place)
@@ -318,6 +332,12 @@ class Executable:
 
     def _autocasts(self, arrays: Sequence[Any]) -> bool:
         return bool(arrays) and self.backend.autocasts(arrays[0])
+
+    def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Which arrays get gradients that are planned: none where a plan is measured or bounded as it stands."""
+        if self._memory_limit is not None or self._tune is not None or self._autocasts(arrays):
+            return ()
+        return self.backend.changing(arrays)
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
         """The element type of each array given, by name."""

@@ -1,0 +1,81 @@
+"""Products that autograd differentiates as they were planned: one node of its graph, with a way back of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+__all__ = ["both_ways", "changing"]
+
+
+def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
+    """Which of some tensors autograd wants gradients of, where it is autograd alone that differentiates.
+
+    Under transforms of `torch.func`, in forward mode and while a compiler traces nothing is said: they go
+    through the operations themselves.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
+        return ()
+    found = tuple([n for n, array in enumerate(arrays) if array.requires_grad])
+    return () if any(arrays[n].is_complex() for n in found) else found
+
+
+def _is_transformed() -> bool:
+    level: int = forward_ad._current_level
+    return level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def both_ways(
+    forward: Callable[..., Any], backward: Callable[..., Any], reads: tuple[int, ...], gives: tuple[int, ...]
+) -> Callable[..., Any]:
+    """A function of tensors whose gradients another computes.
+
+    Args:
+        forward: of the tensors; returns the result, or that and what is kept for the way back.
+        backward: of some of the tensors and of what is kept, and of the gradient of the result, last.
+        reads: which of the tensors, and after them of what is kept, it takes.
+        gives: the tensors whose gradients it returns.
+    """
+
+    def first(*tensors: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor | tuple[torch.Tensor, ...] = forward(*tensors)
+        return found[0] if isinstance(found, tuple) else found
+
+    class Product(torch.autograd.Function):
+        """The product, to autograd."""
+
+        @staticmethod
+        def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+            found: Any = forward(*tensors)
+            result: torch.Tensor
+            result, *kept = found if isinstance(found, tuple) else (found,)
+            ctx.save_for_backward(*tensors, *kept)
+            ctx.count = len(tensors)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            tensors, count = ctx.saved_tensors, ctx.count
+            found: list[torch.Tensor | None] = [None] * count
+            if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
+                asked = [n for n in range(count) if ctx.needs_input_grad[n]]
+                given = [tensors[n] for n in asked]
+                made = torch.autograd.grad(first(*tensors[:count]), given, gradient, create_graph=True)
+                for n, each in zip(asked, made, strict=True):
+                    found[n] = each
+                return tuple(found)
+            made = backward(*(tensors[n] for n in reads), gradient)
+            for n, each in zip(gives, made if isinstance(made, tuple) else (made,), strict=True):
+                found[n] = each
+            return tuple(found)
+
+    def product(*tensors: torch.Tensor) -> torch.Tensor:
+        if changing(tensors):
+            result: torch.Tensor = Product.apply(*tensors)  # type: ignore[no-untyped-call]
+            return result
+        return first(*tensors)
+
+    return product

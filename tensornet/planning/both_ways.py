@@ -1,0 +1,187 @@
+"""Products that gradients go through: ordered for both ways, and what their ways back are.
+
+A product of pairs (a·b)·c has as many products back as it has factors: of each pair, the gradient of the one is
+that of the result times the other. They take the same FLOPs, but not the same time: what is quickest forward may
+leave long thin products, or copies, for the way back. So a few trees are priced both ways.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.derivative import Directions, differentiated
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape import Axis
+from ..language.equation import Equation
+from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
+from .arrangement import Layout, flatten
+from .ordering import fastest, proposals
+from .search import Order, Problem, Search, Tree
+
+__all__ = ["Factor", "both_ways", "ordered_both_ways"]
+
+EVERY = 4
+"""Of so many factors every tree is priced."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of a product.
+
+    Attributes:
+        left: its dimensions: axes, or composites of them.
+        sizes: those of the axes, in open sizes.
+        changes: whether it gets a gradient.
+    """
+
+    left: tuple[str | tuple[str, ...], ...]
+    sizes: Mapping[str, Any]
+    changes: bool
+
+
+def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
+    """The order that is expected to be quickest, forward and back.
+
+    Args:
+        problem: the product.
+        changing: the factors that get gradients.
+    """
+    return _ordered(_Key(problem), changing)
+
+
+@dataclass(frozen=True, eq=False)
+class _Key:
+    """A problem as a key: its sizes are a mapping, which is none."""
+
+    problem: Problem
+
+    def _told(self) -> tuple[Any, ...]:
+        p = self.problem
+        return p.layouts, p.kept, p.wanted, tuple(sorted(p.sizes.items())), p.profile, p.itemsize
+
+    def __hash__(self) -> int:
+        return hash(self._told())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._told() == other._told()
+
+
+@functools.lru_cache(maxsize=1024)
+def _ordered(key: _Key, changing: frozenset[int]) -> Order:
+    problem, search = key.problem, Search(key.problem)
+    best, least = fastest(problem), math.inf
+    orders = itertools.chain([best], (search.along(tree)[1] for tree in _trees(problem)))
+    for order in orders:
+        lying = flatten(order[-1].way.result)
+        seconds = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
+        if problem.wanted is not None and lying != problem.wanted:  # whoever reads it has it copied
+            seconds += search.pricing.copied(lying, problem.wanted)
+        if seconds < least:
+            best, least = order, seconds
+    return best
+
+
+def _trees(problem: Problem) -> Iterator[Tree]:
+    """Trees worth pricing."""
+    count = len(problem.layouts)
+    if count <= EVERY:
+        yield from _every_tree(tuple(range(count)), count)
+    else:
+        yield from proposals(problem)
+        yield _largest_last(problem)
+
+
+def _every_tree(waiting: tuple[int, ...], following: int) -> Iterator[Tree]:
+    """All ways to make one of some tensors, two by two."""
+    if len(waiting) == 1:
+        yield ()
+        return
+    for one, other in itertools.combinations(waiting, 2):
+        rest = tuple(each for each in waiting if each not in (one, other))
+        for tree in _every_tree((*rest, following), following + 1):
+            yield ((one, other), *tree)
+
+
+def _largest_last(problem: Problem) -> Tree:
+    """The small factors, as weights are, multiplied together before the largest."""
+    extents = [math.prod(problem.sizes[axis] for axis in layout) for layout in problem.layouts]
+    largest, count = extents.index(max(extents)), len(extents)
+    tree: list[tuple[int, int]] = []
+    last, *others = (number for number in range(count) if number != largest)
+    for number in (*others, largest):
+        tree.append((last, number))
+        last = count + len(tree) - 1
+    return tuple(tree)
+
+
+def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> float:
+    """What the products back take, each of a gradient that lies as the product before gave it, the first as suits."""
+    layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
+    changes = [number in changing for number in range(len(problem.layouts))]
+    for pair in order:
+        changes.append(changes[pair.first] or changes[pair.second])
+    gradients: dict[int, Layout] = {len(layouts) - 1: problem.wanted or layouts[-1]}
+    total = 0.0
+    for number, pair in reversed(list(enumerate(order, len(problem.layouts)))):
+        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
+            if changes[one]:
+                kept = frozenset(layouts[one])
+                back = Problem(
+                    (gradients[number], layouts[other]),
+                    kept,
+                    layouts[one] if one < len(problem.layouts) else None,
+                    problem.sizes,
+                    problem.profile,
+                    problem.itemsize,
+                )
+                (way,) = (each.way for each in fastest(back))
+                gradients[one] = flatten(way.result)
+                total += way.seconds
+    return total
+
+
+# ---------------------------------------------------------------------------- as graphs
+
+
+def both_ways(factors: Sequence[Factor], order: Order) -> Directions:
+    """A product, pair by pair, as a graph with its way back; its result lies as the last pair gives it."""
+    lead = fresh("lead", {axis for each in factors for axis in each.sizes})
+    names = {ELLIPSIS: lead}
+    leaves = tuple(
+        Leaf(f"x{number}", "input", tuple(_dim(entry, each.sizes, names) for entry in each.left))
+        for number, each in enumerate(factors)
+    )
+    indices: list[tuple[str | tuple[str, ...], ...]] = [
+        tuple(tuple(axis.name for axis in dim) if len(dim) > 1 else dim[0].name for dim in leaf.dims)
+        for leaf in leaves
+    ]
+    made = [leaf.name for leaf in leaves]
+    body: list[Equation] = []
+    for pair in order:
+        left = tuple(names.get(axis, axis) for axis in flatten(pair.way.result))
+        refs = tuple(Ref(made[each], indices[each]) for each in (pair.first, pair.second))
+        summed = tuple(sorted(names.get(axis, axis) for axis in pair.way.summed))
+        made.append("y" if pair is order[-1] else f"t{len(body) + 1}")
+        indices.append(left)
+        body.append(Equation(made[-1], left, Contraction(refs, summed)))
+    graph = Graph(leaves, tuple(body), ("y",))
+    wrt = tuple(leaf.name for leaf, each in zip(leaves, factors, strict=True) if each.changes)
+    return differentiated(graph, ("y",), wrt, _as_it_is)
+
+
+def _dim(
+    entry: str | tuple[str, ...], sizes: Mapping[str, Any], names: Mapping[str, str]
+) -> tuple[Axis, ...]:
+    axes = (entry,) if isinstance(entry, str) else entry
+    return tuple(Axis(names.get(axis, axis), sizes[axis]) for axis in axes)
+
+
+def _as_it_is(axes: Any, kept: Any, sizes: Any) -> tuple[tuple[int, int], ...]:
+    """No product is of more than two."""
+    return ()
