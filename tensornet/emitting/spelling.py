@@ -142,7 +142,8 @@ class Speller:
                     "permute", text, axes=tuple_source([str(order.index(n)) for n in range(len(order))])
                 )
         else:
-            text = self.permuted(ref, flatten(tuple(present)))
+            flat = flatten(tuple(present))
+            text = self.turned(ref, flat) or self.permuted(ref, flat)
             if any(len(group) > 1 for group in present):
                 text = self.op("reshape", text, shape=self._grouped(present, sizes))
         if ones:
@@ -151,6 +152,15 @@ class Speller:
             ]
             text = self.op("reshape", text, shape=self.shape(shape))
         return text
+
+    def turned(self, ref: Ref, axes: tuple[str, ...]) -> str | None:
+        """A matrix turned, where an order is the present one with its first axes last: libraries copy that quickest."""
+        layout = axes_of_index(ref.index)
+        at = layout.index(axes[0]) if axes else 0
+        if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
+            return None
+        shape = self._grouped([layout[:at], layout[at:]], self.label_sizes(ref))
+        return self.op("permute", self.op("reshape", self.names[ref.name], shape=shape), axes="(1, 0)")
 
     def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""

@@ -68,6 +68,11 @@ class Stepping(Gathering):
         """An operand with one dimension for each group, lying in memory in their order."""
         text, layout = self.view(ref, groups), axes_of_index(ref.index)
         merged = view_order(layout, tuple(groups)) is None and any(len(group) > 1 for group in groups)
+        turned = None if merged else self.turned(ref, flatten(tuple(groups)))
+        if turned is not None:
+            return self.op(
+                "reshape", self.op("contiguous", turned), shape=self._grouped(groups, self.label_sizes(ref))
+            )
         return text if merged or layout == flatten(tuple(groups)) else self.op("contiguous", text)
 
     def number(self, expression: Expression) -> str:

@@ -59,6 +59,18 @@ class Arrangement:
         """Batch, rows, columns and summed axes."""
         return (self.batch, self.rows, self.columns, self.summed)
 
+    def read(self, layout: Layout, is_first: bool) -> Layout:
+        """How an operand lies as the product reads it: as it does, or copied into another order."""
+        if self.kind != "matmul":
+            return layout
+        own, outer = (
+            tuple(axis for axis in self.batch if axis in layout),
+            self.rows if is_first else self.columns,
+        )
+        left = is_first != self.swapped
+        groups = (own, outer, self.summed) if left else (own, self.summed, outer)
+        return layout if view_order(layout, groups) is not None else flatten(groups)
+
     def renamed(self, names: Mapping[str, str]) -> Arrangement:
         """The same of axes under other names."""
         batch, rows, columns, summed, *result = (

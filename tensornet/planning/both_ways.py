@@ -20,7 +20,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
-from .arrangement import Layout, flatten
+from .arrangement import Arrangement, Layout, flatten
 from .ordering import fastest, proposals
 from .search import Order, Problem, Search, Tree
 
@@ -28,6 +28,10 @@ __all__ = ["Factor", "both_ways", "ordered_both_ways"]
 
 EVERY = 4
 """Of so many factors every tree is priced."""
+
+
+LEAST = 0.15
+"""The share of the time that another order than the one quickest forward must save: seconds are expected ones."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +79,18 @@ class _Key:
 @functools.lru_cache(maxsize=1024)
 def _ordered(key: _Key, changing: frozenset[int]) -> Order:
     problem, search = key.problem, Search(key.problem)
-    best, least = fastest(problem), math.inf
-    orders = itertools.chain([best], (search.along(tree)[1] for tree in _trees(problem)))
-    for order in orders:
+
+    def seconds(order: Order) -> float:
         lying = flatten(order[-1].way.result)
-        seconds = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
-        if problem.wanted is not None and lying != problem.wanted:  # whoever reads it has it copied
-            seconds += search.pricing.copied(lying, problem.wanted)
-        if seconds < least:
-            best, least = order, seconds
-    return best
+        total = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
+        if problem.wanted is not None and lying != problem.wanted:  # whoever reads it has it copied, and back
+            total += search.pricing.copied(lying, problem.wanted)
+            total += search.pricing.copied(problem.wanted, lying)
+        return total
+
+    forward = fastest(problem)
+    found = min((search.along(tree)[1] for tree in _trees(problem)), key=seconds)
+    return found if seconds(found) < (1 - LEAST) * seconds(forward) else forward
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:
@@ -121,36 +127,52 @@ def _largest_last(problem: Problem) -> Tree:
 
 
 def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What the products back take, each of a gradient that lies as the product before gave it, the first as suits."""
+    """What the products back take, each of a gradient that lies as the product before gave it."""
     layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
     changes = [number in changing for number in range(len(problem.layouts))]
     for pair in order:
         changes.append(changes[pair.first] or changes[pair.second])
-    gradients: dict[int, Layout] = {len(layouts) - 1: problem.wanted or layouts[-1]}
+    gradients: dict[int, Layout] = {len(layouts) - 1: layouts[-1]}
+    forms = [{layout: None} for layout in layouts]  # in which orders each tensor is there
+    for pair in order:
+        for number, is_first in ((pair.first, True), (pair.second, False)):
+            if number < len(problem.layouts):  # a factor that is copied is read so on both ways
+                forms[number][pair.way.read(layouts[number], is_first)] = None
     total = 0.0
     for number, pair in reversed(list(enumerate(order, len(problem.layouts)))):
+        incoming = {gradients[number]: None}
         for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
-            if changes[one]:
-                kept = frozenset(layouts[one])
-                back = Problem(
-                    (gradients[number], layouts[other]),
-                    kept,
-                    layouts[one] if one < len(problem.layouts) else None,
-                    problem.sizes,
-                    problem.profile,
-                    problem.itemsize,
-                )
-                (way,) = (each.way for each in fastest(back))
-                gradients[one] = flatten(way.result)
-                total += way.seconds
+            if not changes[one]:
+                continue
+            ways = (
+                (_way_back(problem, a, b, layouts[one], one < len(problem.layouts)), a, b)
+                for a, b in itertools.product(incoming, forms[other])
+            )
+            way, a, b = min(ways, key=lambda each: each[0].seconds)
+            incoming[way.read(a, True)] = forms[other][way.read(b, False)] = None
+            gradients[one] = flatten(way.result)
+            total += way.seconds
     return total
+
+
+def _way_back(problem: Problem, a: Layout, b: Layout, result: Layout, is_given: bool) -> Arrangement:
+    """The quickest way to multiply a gradient with the other tensor of a pair."""
+    wanted = result if is_given else None
+    back = Problem((a, b), frozenset(result), wanted, problem.sizes, problem.profile, problem.itemsize)
+    return fastest(back)[0].way
 
 
 # ---------------------------------------------------------------------------- as graphs
 
 
-def both_ways(factors: Sequence[Factor], order: Order) -> Directions:
-    """A product, pair by pair, as a graph with its way back; its result lies as the last pair gives it."""
+def both_ways(factors: Sequence[Factor], order: Order, left: Layout) -> Directions:
+    """A product, pair by pair, as a graph with its way back.
+
+    Args:
+        factors: the factors.
+        order: the pairs.
+        left: the axes of the result, in the order in which its gradient is expected to lie.
+    """
     lead = fresh("lead", {axis for each in factors for axis in each.sizes})
     names = {ELLIPSIS: lead}
     leaves = tuple(
@@ -164,12 +186,13 @@ def both_ways(factors: Sequence[Factor], order: Order) -> Directions:
     made = [leaf.name for leaf in leaves]
     body: list[Equation] = []
     for pair in order:
-        left = tuple(names.get(axis, axis) for axis in flatten(pair.way.result))
+        lying = flatten(pair.way.result) if pair is not order[-1] else left
+        index = tuple(names.get(axis, axis) for axis in lying)
         refs = tuple(Ref(made[each], indices[each]) for each in (pair.first, pair.second))
         summed = tuple(sorted(names.get(axis, axis) for axis in pair.way.summed))
         made.append("y" if pair is order[-1] else f"t{len(body) + 1}")
-        indices.append(left)
-        body.append(Equation(made[-1], left, Contraction(refs, summed)))
+        indices.append(index)
+        body.append(Equation(made[-1], index, Contraction(refs, summed)))
     graph = Graph(leaves, tuple(body), ("y",))
     wrt = tuple(leaf.name for leaf, each in zip(leaves, factors, strict=True) if each.changes)
     return differentiated(graph, ("y",), wrt, _as_it_is)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Ref,
     axes_of_index,
     is_scalar,
     product_of,
@@ -79,10 +81,22 @@ class Contracting(Pointwise):
             self.itemsize,
             frozenset(n for n, each in enumerate(values) if each.ref.name in self.still),
         )
+        if len(values) == 2 and any(self.copies[each.ref.name] for each in values):
+            return self._of_forms(problem, values, sizes)
         changing = frozenset(n for n, each in enumerate(values) if each.ref.name in self.changing)
         if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
-            return self.both_ways(ordered_both_ways(problem, changing), values, sizes, changing)
+            order = ordered_both_ways(problem, changing)
+            return self.both_ways(order, wanted or flatten(order[-1].way.result), values, sizes, changing)
         return self.build(self.choose(problem), values, sizes)
+
+    def _of_forms(self, problem: Problem, values: list[Value], sizes: Mapping[str, Any]) -> Value:
+        """The product of two tensors, of copies of them where these are read more quickly."""
+        found: list[tuple[float, Order, list[Value]]] = []
+        for pair in itertools.product(*map(self.forms, values)):
+            order = self.choose(replace(problem, layouts=tuple(each.layout for each in pair)))
+            found.append((order[-1].way.seconds, order, list(pair)))
+        _, order, values = min(found, key=lambda each: each[0])
+        return self.build(order, values, sizes)
 
     def _weight(self, value: Value) -> tuple[bool, int]:
         """What it takes to do something to a value: nothing where that is done once."""
@@ -115,19 +129,58 @@ class Contracting(Pointwise):
         made = list(values)
         for pair in order:
             a, b = made[pair.first], self._settled(made[pair.second], made[pair.first], pair.way)
-            way = _linear(pair.way, a, b) if "linear" in self.spelled else pair.way
+            a, b, way = self._copied_once(a, b, pair.way)
+            way = _linear(way, a, b) if "linear" in self.spelled else way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
 
+    def _copied_once(self, a: Value, b: Value, way: Arrangement) -> tuple[Value, Value, Arrangement]:
+        """The operands of a product; what it reads in another order, and others read as well, is copied before it."""
+        pair = [a, b]
+        for n, each in enumerate(pair):
+            order, known = way.read(each.layout, n == 0), each.ref.name
+            if order == each.layout or self.readers[known] < 2 or known in self.still:
+                continue
+            pair[n] = self.reorder(each, order)
+            step = self.steps[-1]
+            way = replace(way, seconds=max(0.0, way.seconds - step.seconds))
+            places = tuple(each.layout.index(axis) for axis in order)
+            self.copies[known][places] = pair[n].ref.name
+        return pair[0], pair[1], way
+
+    def forms(self, value: Value) -> list[Value]:
+        """A tensor as it lies, and copies of it in other orders that are there."""
+        layout = value.layout
+        orders = (
+            (tuple(layout[place] for place in places), name)
+            for places, name in self.copies[value.ref.name].items()
+            if len(places) == len(layout)
+        )
+        return [value, *(replace(value, ref=Ref(name, order)) for order, name in orders)]
+
     def both_ways(
-        self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any], changing: frozenset[int]
+        self,
+        order: Order,
+        left: Layout,
+        values: Sequence[Value],
+        sizes: Mapping[str, Any],
+        changing: frozenset[int],
     ) -> Value:
-        """The call of a product whose way back is planned with it."""
+        """The call of a product whose way back is planned with it; factors are brought into the orders it reads."""
+        values = list(values)
+        for pair in order:
+            for number, is_first in ((pair.first, True), (pair.second, False)):
+                if number < len(values):
+                    lying = pair.way.read(values[number].layout, is_first)
+                    values[number] = (
+                        self.reorder(values[number], lying)
+                        if lying != values[number].layout
+                        else values[number]
+                    )
         factors = [Factor(each.left, each.sizes, n in changing) for n, each in enumerate(values)]
-        left = flatten(order[-1].way.result)
-        found = self.called(self.product(both_ways(factors, order)), values, left, sizes)
+        found = self.called(self.product(both_ways(factors, order, left)), values, left, sizes)
         self.changing.add(found.ref.name)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,8 @@ class Making(ABC):
         self.numbered = (f"t{number}" for number in itertools.count(1))
         self.common = common_orders(graph, self._count_in)
         self.laid: dict[str, str] = {}  # the variables of tensors that are laid out in such an order
+        self.readers = Counter(ref.name for equation in graph.own for ref in equation.references)
+        self.copies = defaultdict[str, dict[tuple[int, ...], str]](dict)  # of a variable, in other orders
         elements = of_leaves(graph)
         self.stored = {
             leaf.name: as_declared(leaf.name, leaf.dims, elements[leaf.name]) for leaf in graph.leaves

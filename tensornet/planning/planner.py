@@ -330,7 +330,7 @@ def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -
 @functools.lru_cache(maxsize=512)
 def _product(directions: Directions, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
     """The plan of a product, and in it that of its way back."""
-    forward = _function(directions.forward, at, target, "products")
+    forward = _function(directions.forward, at, target, "products", inside=False)
     return replace(forward, backward=_function(directions.backward, at, target, "products", inside=False))
 
 
