@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,12 @@ from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
+from ..sizes import symbol
 from .arrangement import Arrangement, Layout, flatten
 from .ordering import fastest, proposals
 from .search import Order, Problem, Search, Tree
 
-__all__ = ["Factor", "both_ways", "ordered_both_ways"]
+__all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
 
 EVERY = 4
 """Of so many factors every tree is priced."""
@@ -40,7 +41,7 @@ class Factor:
 
     Attributes:
         left: its dimensions: axes, or composites of them.
-        sizes: those of the axes, in open sizes.
+        sizes: those of the axes; one that is no integer goes by the name of its axis.
         changes: whether it gets a gradient.
     """
 
@@ -173,8 +174,8 @@ def both_ways(factors: Sequence[Factor], order: Order, left: Layout) -> Directio
         order: the pairs.
         left: the axes of the result, in the order in which its gradient is expected to lie.
     """
-    lead = fresh("lead", {axis for each in factors for axis in each.sizes})
-    names = {ELLIPSIS: lead}
+    axes = dict.fromkeys(axis for each in factors for axis in each.sizes)
+    names = dict(zip(axes, names_of(axes), strict=True))
     leaves = tuple(
         Leaf(f"x{number}", "input", tuple(_dim(entry, each.sizes, names) for entry in each.left))
         for number, each in enumerate(factors)
@@ -198,11 +199,18 @@ def both_ways(factors: Sequence[Factor], order: Order, left: Layout) -> Directio
     return differentiated(graph, ("y",), wrt, _as_it_is)
 
 
+def names_of(axes: Iterable[str]) -> list[str]:
+    """What the graph of a product calls its axes: as they are called, all leading ones together by a name."""
+    known = list(axes)
+    return [fresh("lead", set(known)) if axis == ELLIPSIS else axis for axis in known]
+
+
 def _dim(
     entry: str | tuple[str, ...], sizes: Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[Axis, ...]:
     axes = (entry,) if isinstance(entry, str) else entry
-    return tuple(Axis(names.get(axis, axis), sizes[axis]) for axis in axes)
+    sized = ((names.get(axis, axis), sizes[axis]) for axis in axes)
+    return tuple(Axis(name, size if isinstance(size, int) else symbol(name)) for name, size in sized)
 
 
 def _as_it_is(axes: Any, kept: Any, sizes: Any) -> tuple[tuple[int, int], ...]:

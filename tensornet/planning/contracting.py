@@ -23,7 +23,7 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS, Element
 from .arrangement import Arrangement, Layout, flatten, view_order
-from .both_ways import Factor, both_ways, ordered_both_ways
+from .both_ways import Factor, both_ways, names_of, ordered_both_ways
 from .plans import Plan, Step
 from .pointwise import Pointwise, is_reciprocal
 from .search import Choose, Order, Problem
@@ -36,7 +36,7 @@ class Contracting(Pointwise):
     """Makes the steps of products, whose order `choose` gives."""
 
     choose: Choose
-    product: Callable[[Directions], Plan]
+    product: Callable[[Directions, Mapping[str, int]], Plan]
 
     def contract(self, expression: Contraction, scope: Scope, wanted: Layout | None) -> Value:
         scope = self.inner(replace(expression, summed=()), scope) if expression.summed else scope
@@ -169,7 +169,7 @@ class Contracting(Pointwise):
         changing: frozenset[int],
     ) -> Value:
         """The call of a product whose way back is planned with it; factors are brought into the orders it reads."""
-        values = list(values)
+        values = [self._apart(each) for each in values]
         for pair in order:
             for number, is_first in ((pair.first, True), (pair.second, False)):
                 if number < len(values):
@@ -179,10 +179,19 @@ class Contracting(Pointwise):
                         if lying != values[number].layout
                         else values[number]
                     )
-        factors = [Factor(each.left, each.sizes, n in changing) for n, each in enumerate(values)]
-        found = self.called(self.product(both_ways(factors, order, left)), values, left, sizes)
+        known = {axis: self.open(size) for axis, size in sizes.items()}
+        factors = [Factor(each.left, known, n in changing) for n, each in enumerate(values)]
+        directions = both_ways(factors, order, left)
+        at = {name: self.count(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
+        found = self.called(self.product(directions, at), values, left, sizes)
         self.changing.add(found.ref.name)
         return found
+
+    def _apart(self, value: Value) -> Value:
+        """The value as a function may take it: the sizes of what lies together are known, or lie apart."""
+        grouped = (axis for entry in value.left if isinstance(entry, tuple) for axis in entry)
+        known = all(isinstance(self.open(value.sizes[axis]), int) for axis in grouped)
+        return value if known else self.reorder(value, value.layout)
 
     def _settled(self, value: Value, other: Value, way: Arrangement) -> Value:
         """The second tensor of a product, brought once into the order it is read in at each call, if it is still."""

@@ -52,7 +52,7 @@ def lower(
     choose: Choose,
     planned: Planned | None = None,
     inside: bool = False,
-    product: Callable[[Directions], Plan] | None = None,
+    product: Callable[[Directions, Mapping[str, int]], Plan] | None = None,
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.
 
@@ -63,7 +63,7 @@ def lower(
         choose: orders an n-ary contraction.
         planned: plans a block that is called, told which of its leaves get gradients.
         inside: whether the graph is such a block, whose results go on being computed with.
-        product: plans a product whose factors get gradients, both ways.
+        product: plans a product whose factors get gradients, both ways, at some sizes.
     """
     lowering = _Lowering(graph, values, target, choose)
     if product is not None:

@@ -304,15 +304,14 @@ def _lowered(
     rewritten, choose = _WAYS[way]
     known, alike = {**graph.bound, **values}, dict[Graph, Graph]()
 
-    def at(block: Graph) -> tuple[tuple[str, int], ...]:
-        return tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
-
     def planned(block: Graph, changing: frozenset[str]) -> Plan:
         block = alike.setdefault(in_numbers(block), block)
-        return _function(bare(block), at(block), replace(target, changing=changing), way)
+        at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
+        return _function(bare(block), at, replace(target, changing=changing), way)
 
-    def product(directions: Directions) -> Plan:
-        return _product(directions, at(directions.forward), replace(target, changing=frozenset()))
+    def product(directions: Directions, sizes: Mapping[str, int]) -> Plan:
+        at = tuple((name, sizes[name]) for name in directions.forward.open_sizes)
+        return _product(directions, at, replace(target, changing=frozenset()))
 
     graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
