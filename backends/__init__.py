@@ -19,6 +19,6 @@ def _of(namespace: Any) -> Backend:
     return backend
 
 
-for _name in ("numpy", "torch", "cupy"):
+for _name in ("numpy", "torch", "cupy", "jax"):
     offer(_name, functools.partial(_load, _name))
 offer_any(_of)

@@ -308,7 +308,7 @@ class ArrayBackend:
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
 
-    def synchronize(self, device: str) -> None:
+    def synchronize(self, device: str, *made: Any) -> None:
         return None
 
 

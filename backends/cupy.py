@@ -110,7 +110,7 @@ class CupyBackend:
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
 
-    def synchronize(self, device: str) -> None:
+    def synchronize(self, device: str, *made: Any) -> None:
         import cupy
 
         cupy.cuda.get_current_stream().synchronize()

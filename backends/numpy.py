@@ -153,7 +153,7 @@ class NumpyBackend:
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
 
-    def synchronize(self, device: str) -> None:
+    def synchronize(self, device: str, *made: Any) -> None:
         return None
 
 

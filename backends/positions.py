@@ -12,7 +12,7 @@ def rows_told(xp: Any, positions: Any, size: int) -> tuple[Any, int]:
     for what is told outside.
 
     Args:
-        xp: NumPy, CuPy or PyTorch.
+        xp: NumPy, CuPy, PyTorch or JAX.
         positions: integers of 64 bits, with a batch or none before them.
         size: how many positions there are.
     """

@@ -306,7 +306,7 @@ class TorchBackend:
         found: tuple[int, ...] = importlib.import_module("tensornet.backends.torch_products").changing(arrays)
         return found
 
-    def synchronize(self, device: str) -> None:
+    def synchronize(self, device: str, *made: Any) -> None:
         if device.startswith("cuda"):
             _library().cuda.synchronize(device)
 

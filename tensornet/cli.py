@@ -101,7 +101,7 @@ def plan(
             help="The size of an axis, e.g. `--size b=32,i=8`; repeatable. One not given is assumed to be 64.",
         ),
     ] = None,
-    backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "numpy",
+    backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "numpy",
     device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
     dtype: Annotated[str, typer.Option(help="The element type.")] = "float32",
     code: Annotated[bool, typer.Option("--code", help="Print the generated function as well.")] = False,
@@ -310,7 +310,7 @@ def study(
 
 @app.command()
 def calibrate(
-    backend: Annotated[str, typer.Option(help="numpy, torch or cupy.")] = "torch",
+    backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "torch",
     device: Annotated[str | None, typer.Option(help="The device, e.g. cpu or cuda:0.")] = None,
     dtype: Annotated[str, typer.Option(help="The element type; each has constants of its own.")] = "float32",
     as_json: Json = False,

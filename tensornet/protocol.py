@@ -68,8 +68,8 @@ class Backend(Protocol):
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which of some arrays the library will want gradients of, and take them as they are planned."""
 
-    def synchronize(self, device: str) -> None:
-        """Waits for the device to finish."""
+    def synchronize(self, device: str, *made: Any) -> None:
+        """Waits for the device to finish; for no more than what was made there, where a library knows no device."""
 
 
 _offered: dict[str, Callable[[], Backend]] = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
+os.environ["JAX_ENABLE_X64"] = "1"  # what NumPy computes in float64, JAX does as well
 os.environ.pop("TENSORNET_CACHE", None)  # no test finds the plans of another
 
 import hypothesis

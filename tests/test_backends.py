@@ -122,6 +122,7 @@ def strict() -> Any:
 BACKENDS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: load_backend("numpy"),
     "torch": lambda: load_backend("torch"),
+    "jax": lambda: load_backend("jax"),
     "array-api-strict": strict,
 }
 GPU = {"torch-cuda": ("torch", "cuda"), "cupy": ("cupy", None)}
@@ -211,7 +212,7 @@ def test_leading_axes_of_any_number() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
 def test_dtype_is_kept(dtype: str) -> None:
     graph = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=4, p=3, q=2)
-    backends = ["torch"] if dtype == "bfloat16" else ["numpy", "torch"]
+    backends = ["torch", "jax"] if dtype == "bfloat16" else ["numpy", "torch", "jax"]
     for backend in backends:
         parameters = tn.init(graph, backend=backend, dtype=dtype)
         library = load_backend(backend)
@@ -229,7 +230,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize(("inputs", "text"), DTYPES, ids=[text for _, text in DTYPES])
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_numbers_take_the_working_type_whatever_comes_first(inputs: str, text: str, backend: str) -> None:
     graph = tn.layer(text, inputs=inputs)
     x = np.linspace(1, 2, 6, dtype=np.float32).reshape(2, 3)
@@ -270,7 +271,7 @@ def test_unknown_element_types_and_seeds_are_refused() -> None:
 def test_complex_is_not_conjugated() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal((3, 4)) + 1j * generator.standard_normal((3, 4)) for _ in range(2))
-    for convert in (np.asarray, torch.tensor):
+    for convert in (np.asarray, torch.tensor, load_backend("jax").asarray):
         found = np.asarray(tn.einsum("b i, b i -> b", convert(a), convert(b)))
         np.testing.assert_allclose(found, np.einsum("bi,bi->b", a, b), rtol=1e-12)
 
@@ -290,11 +291,14 @@ def test_registered_functions() -> None:
 
 
 def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(tn.BackendError, match="there is no backend 'jax'"):
-        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="jax")
+    with pytest.raises(tn.BackendError, match="there is no backend 'mxnet'"):
+        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="mxnet")
     monkeypatch.setitem(__import__("sys").modules, "array_api_compat.cupy", None)
     with pytest.raises(tn.BackendError, match="pip install cupy-cuda12x"):
         tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="cupy")
+    monkeypatch.setitem(__import__("sys").modules, "jax", None)
+    with pytest.raises(tn.BackendError, match="pip install 'jax"):
+        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="jax")
 
 
 def test_cupy_code_is_planned_without_a_gpu() -> None:

@@ -394,7 +394,7 @@ def test_what_could_not_run_is_refused_where_it_is_written(text: str, message: s
 
 
 def test_whole_numbers_beyond_64_bits_are_floating() -> None:
-    for backend in ("numpy", "torch"):
+    for backend in ("numpy", "torch", "jax"):
         f = tn.compile(tn.layer(f"y[i] = x[i] / {10**30}", inputs="x"), backend=backend)
         y = f({}, tn.to_backend({"x": np.full(2, 1e30)}, backend)["x"])
         np.testing.assert_allclose(np.asarray(y), 1, rtol=1e-12)

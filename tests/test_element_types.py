@@ -30,6 +30,7 @@ from .strategies import position_texts
 BACKENDS: dict[str, Any] = {
     "numpy": load_backend("numpy"),
     "torch": load_backend("torch"),
+    "jax": load_backend("jax"),
     "array-api-strict": of(array_api_strict),
 }
 INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
@@ -41,7 +42,7 @@ EPS |= {"complex64": 2**-23, "complex128": 2**-52}
 
 def has(backend: str, dtype: str) -> bool:
     """Whether a library has an element type."""
-    lacking = {"numpy": ("bfloat16",), "torch": (), "array-api-strict": ("float16", "bfloat16")}
+    lacking = {"numpy": ("bfloat16",), "torch": (), "jax": (), "array-api-strict": ("float16", "bfloat16")}
     return dtype not in lacking[backend]
 
 
@@ -109,7 +110,7 @@ def test_quotients_are_those_of_numpy(data: Any, backend: str, dtype: str) -> No
 @given(st.integers(-(2**60), 2**60), st.integers(1, 10**6))
 def test_the_floor_of_a_quotient_of_integers_is_exact(t: int, divisor: int) -> None:
     graph = tn.layer(f"y[n] = floor(t[n] / {divisor})", inputs="t")
-    for backend in ("numpy", "torch"):
+    for backend in ("numpy", "torch", "jax"):
         assert wide(backend, run(graph, backend, [t], dtypes="int64")).tolist() == [t // divisor]
 
 
@@ -308,7 +309,7 @@ def test_every_function_of_the_language_is_tried() -> None:
     assert set(FUNCTIONS) - own == (tried | signs | elsewhere) - {"sum"}
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
 @pytest.mark.parametrize("dtype", COMPLEX)
 def test_complex_numbers(dtype: str, backend: str) -> None:
     generator = np.random.default_rng(0)
@@ -441,7 +442,7 @@ def test_numbers_that_are_none(backend: str) -> None:
     np.testing.assert_allclose(wide(backend, found), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_half_precision_does_not_overflow_on_the_way(backend: str) -> None:
     """Squares of numbers beyond 255 are beyond float16."""
     x = np.array([[2000.0, -2000.0, 1000.0, 0.0] * 8])
@@ -466,7 +467,7 @@ def test_a_function_of_a_number_is_that_of_an_array(value: float, name: str) -> 
     np.testing.assert_allclose(tn.compile(graph)({}, np.ones(1)), [expected], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
 @pytest.mark.parametrize(
     "text",
     ["y[b,i] = floor(x[b,i])", "y[b,i] = where(x[b,i] > 0, 1, 0)", "y[b] = max[i](x[b,i] * x[b,i])",
@@ -483,7 +484,7 @@ def test_functions_of_real_numbers_refuse_complex_ones(text: str, backend: str) 
     assert np.isfinite(wide(backend, g({}, BACKENDS[backend].asarray(x)))).all()
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
 @pytest.mark.parametrize(
     "text", ["y[b] = max[i](x[b,i])", "y[b] = min[i](x[b,i] * x[b,i])", "y[b,i] = hardmax[i](x[b,i])"]
 )
@@ -497,7 +498,7 @@ def test_the_largest_of_nothing_is_refused(text: str, backend: str) -> None:
     assert 0 in tuple(found.shape)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
 def test_leading_axes_before_an_empty_one(backend: str) -> None:
     f = tn.compile(tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x"), backend=BACKENDS[backend])
     x, w = (BACKENDS[backend].asarray(np.ones(shape, "float32")) for shape in ((2, 3, 0), (4, 0)))

@@ -17,7 +17,7 @@ from tensornet.models.positions import sinusoidal_positions
 LOGITS = np.log([[0.7, 0.2, 0.1], [0.05, 0.05, 0.9]])
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(("labels", "position"), [([3, 2], 3), ([0, -1], -1), ([-100, 1], -100)])
 def test_a_position_outside_reads_no_neighbour(backend: str, labels: list[int], position: int) -> None:
     arrays = tn.to_backend({"x": LOGITS, "t": np.array(labels)}, backend)
@@ -36,7 +36,7 @@ def test_a_position_outside_fails_in_compiled_code() -> None:
         compiled(torch.tensor(LOGITS), torch.tensor([3, 2]))
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_positions_are_whole_numbers(backend: str) -> None:
     arrays = tn.to_backend({"x": LOGITS, "t": np.array([0.0, 1.0])}, backend)
     with pytest.raises(tn.DtypeError, match=r"'t' indexes, and holds .*float64(?s:.*)whole numbers"):

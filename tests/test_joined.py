@@ -115,7 +115,7 @@ def test_parts_are_looks_at_the_whole() -> None:
     assert not any(is_view(step) for step in padded.steps if isinstance(step, Step))
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_frozen_attention_gives_the_same(backend: str, mask: str | None) -> None:
     graph = attention(4, qk=64, v=32, mask=mask)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
+from tensornet.protocol import load_backend
 
 cross_entropy = torch.nn.functional.cross_entropy
 
@@ -25,7 +24,7 @@ def test_cross_entropy(batch: int, classes: int, smoothing: float, seed: int) ->
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_labels_that_do_not_count(backend: str, smoothing: float) -> None:
     rng = np.random.default_rng(0)
@@ -35,7 +34,7 @@ def test_labels_that_do_not_count(backend: str, smoothing: float) -> None:
         torch.tensor(logits).transpose(1, 2), torch.tensor(t), label_smoothing=smoothing, ignore_index=-100
     )
     graph = models.cross_entropy(tokens=True, smoothing=smoothing, ignore=-100)
-    arrays: list[Any] = [logits, t] if backend == "numpy" else [torch.tensor(logits), torch.tensor(t)]
+    arrays = map(load_backend(backend).asarray, (logits, t))
     np.testing.assert_allclose(
         float(tn.compile(graph, backend=backend)({}, *arrays)), expected.item(), rtol=1e-12
     )

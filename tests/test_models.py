@@ -12,7 +12,7 @@ import torch
 
 import tensornet as tn
 from tensornet import models
-from tensornet.protocol import backend_of
+from tensornet.protocol import backend_of, load_backend
 
 Array = Any
 
@@ -88,14 +88,16 @@ def first(y: Any) -> Any:
     return y[0] if isinstance(y, tuple) else y
 
 
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 @pytest.mark.parametrize("name", MODELS)
-def test_torch_agrees_with_numpy(name: str) -> None:
+def test_others_agree_with_numpy(name: str, backend: str) -> None:
     graph, inputs = MODELS[name]
     given, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
     expected = first(tn.compile(graph)(parameters, *given))
-    tensors = [torch.tensor(each) for each in given]
-    found = first(tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), *tensors))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-11)
+    library = load_backend(backend)
+    arrays = [library.asarray(each) for each in given]
+    found = first(tn.compile(graph, backend=backend)(tn.to_backend(parameters, backend), *arrays))
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", MODELS)

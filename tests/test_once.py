@@ -56,7 +56,7 @@ def close(found: torch.Tensor, module: torch.nn.Module, tolerance: float = 1e-5)
 # ---------------------------------------------------------------------------- what is done once
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "cupy"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "cupy", "jax"])
 def test_masks_and_positions_are_made_once(backend: str) -> None:
     plan = tn.plan(ATTENTION, backend=backend, b=3)
     assert "arange" in plan.code

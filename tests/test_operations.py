@@ -258,7 +258,7 @@ def test_no_room_knows_a_function_by_name() -> None:
 
 
 def test_backends_spell_every_function() -> None:
-    for name in ("numpy", "torch", "cupy"):
+    for name in ("numpy", "torch", "cupy", "jax"):
         templates = load_backend(name).templates
         for row in FUNCTIONS.values():
             known = row.means or row.implementations or row.infix or row.name in templates

@@ -354,7 +354,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Any, monkeypatch: pytest.Mo
         ("y[b,(c,d)] = g[c] * normalize[c](x[b,(c,d)]) + u[c]", (5, 12)),
     ],
 )
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_a_norm_with_gain_and_bias_is_one_step(text: str, shape: tuple[int, ...], backend: str) -> None:
     graph = tn.layer(text, inputs="x", c=4, **({"d": 3} if "d" in text else {}))
     assert ["normalize" in str(step.equation) for step in tn.plan(graph, backend=backend).steps][-1:] == [

@@ -57,7 +57,7 @@ def exactly(value: Any) -> Any:
 # ---------------------------------------------------------------------------- plans as text
 
 
-@given(blocks(), st.sampled_from(["numpy", "torch"]), st.sampled_from(["float32", "float64"]))
+@given(blocks(), st.sampled_from(["numpy", "torch", "jax"]), st.sampled_from(["float32", "float64"]))
 def test_a_plan_reads_back_equal(case: Block, backend: str, dtype: str) -> None:
     found = tn.plan(case.graph(), backend=backend, dtype=dtype)
     assert Plan.from_json(found.to_json()) == found

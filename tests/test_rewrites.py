@@ -283,7 +283,7 @@ def run_as_reference(graph: tn.Graph, **given: np.ndarray) -> None:
         )
         for leaf in (*graph.inputs, *graph.parameters)
     } | given
-    for backend in ("numpy", "torch"):
+    for backend in ("numpy", "torch", "jax"):
         check(graph, arrays, load_backend(backend))
 
 
@@ -407,7 +407,7 @@ def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray],
     assert "onehot" not in str(changed)
     np.testing.assert_allclose(reference.run(changed, arrays)["y"], expected, rtol=1e-12, atol=1e-12)
     assert of_tensors(changed)["y"] is Element.NUMBER
-    for library in map(load_backend, ("numpy", "torch")):
+    for library in map(load_backend, ("numpy", "torch", "jax")):
         given = {name: library.asarray(array) for name, array in arrays.items()}
         found = tn.compile(changed, backend=library)({}, *given.values())
         np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-10, atol=1e-10)

@@ -80,7 +80,7 @@ def test_rows_are_added_up_at_told_positions(
     changed = select(holding(written, {"t": Element.WHOLE}), eager(), {"scatter_add"})
     assert "onehot" not in str(changed)
     assert of_tensors(changed)["y"] is Element.NUMBER
-    for library in map(load_backend, ("numpy", "torch")):
+    for library in map(load_backend, ("numpy", "torch", "jax")):
         given = {name: library.asarray(array) for name, array in arrays.items()}
         for each in (changed, written):
             found = library.numpy(tn.compile(each, backend=library)({}, *given.values()))
@@ -94,7 +94,7 @@ def test_rows_are_added_up_at_told_positions(
 # ---------------------------------------------------------------------------- what is planned
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(
     ("text", "inputs"),
     [
@@ -192,6 +192,8 @@ def test_it_is_compiled_as_one() -> None:
         ("torch", "bfloat16"),
         ("numpy", "complex64"),
         ("torch", "complex64"),
+        ("jax", "float16"),
+        ("jax", "bfloat16"),
     ],
 )
 def test_long_sums_do_not_stall_in_short_types(backend: str, dtype: str) -> None:
@@ -223,7 +225,7 @@ def test_on_a_device(backend: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [*itertools.product((0, 2), (0, 3), (0, 5))])
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_what_is_empty_adds_nothing(backend: str, shape: tuple[int, int, int]) -> None:
     library = load_backend(backend)
     t, x = np.zeros(shape[:2], dtype=np.int64), np.ones(shape)

@@ -19,7 +19,7 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
-    ("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol"),
+    ("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
     ("operations",),
     ("language",),
     ("graph",),
@@ -33,7 +33,7 @@ FLOORS = (
 
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 ENTRANCE = "tensornet"  # the package itself, and how it is started, may import any floor
-LAZY = ("torch", "cupy", "tensorly", "sympy", "opt_einsum", "matplotlib", "scipy")
+LAZY = ("torch", "jax", "cupy", "tensorly", "sympy", "opt_einsum", "matplotlib", "scipy")
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def test_models_and_backends_do_not_import_each_other() -> None:
 
 
 def test_models_import_no_array_library() -> None:
-    banned = {"numpy", "torch", "cupy", "array_api_compat", "scipy", "tensorly"}
+    banned = {"numpy", "torch", "jax", "cupy", "array_api_compat", "scipy", "tensorly"}
     models = [path for path in FILES if part_of(module_of(path)) == "models"]
     wrong = [str(each) for path in models for each in imports(path) if each.module.split(".")[0] in banned]
     assert not wrong
@@ -187,7 +187,7 @@ def test_only_the_search_and_einsum_import_opt_einsum() -> None:
 
 
 def test_only_backends_import_an_array_library_at_the_top() -> None:
-    heavy = ("torch", "cupy", "scipy", "tensorly")
+    heavy = ("torch", "jax", "cupy", "scipy", "tensorly")
     outside = [path for path in FILES if part_of(module_of(path)) not in ("backends", "study", "cli")]
     wrong = [
         str(each)
@@ -300,11 +300,11 @@ def test_importing_the_library_loads_nothing_heavy() -> None:
 
 def test_reading_a_layer_loads_no_array_library() -> None:
     code = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x', i=4, o=2)"
-    assert not loaded_by(code) & {"torch", "cupy", "tensorly", "opt_einsum", "matplotlib"}
+    assert not loaded_by(code) & {"torch", "jax", "cupy", "tensorly", "opt_einsum", "matplotlib"}
 
 
 def test_running_on_numpy_loads_no_other_library() -> None:
     code = "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))"
     loaded = loaded_by(code)
     assert "opt_einsum" in loaded
-    assert not loaded & {"torch", "cupy", "scipy", "sympy", "tensorly", "matplotlib"}
+    assert not loaded & {"torch", "jax", "cupy", "scipy", "sympy", "tensorly", "matplotlib"}

@@ -28,7 +28,7 @@ CPU = default_profile("cpu")
 # ---------------------------------------------------------------------------- measuring
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_measured_constants_are_believed(
     backend: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,7 @@ class Restless:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
-    def synchronize(self, device: str) -> None:
+    def synchronize(self, device: str, *made: Any) -> None:
         self.clock[0] += self.draw.uniform(0.5, 2.0) ** 4
 
 

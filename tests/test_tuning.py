@@ -54,7 +54,7 @@ def test_a_slow_first_turn_leaves_no_candidate_out(
     assert tn.plan(TCL, tune="measure", compare=False, **SIZES) == clock[-1]
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_every_candidate_computes_the_same(backend: str, clock: list[Plan]) -> None:
     x, params = np.random.default_rng(0).standard_normal((64, 6, 5, 4)), tn.init(TCL, seed=0, dtype="float64")
     expected = tn.compile(TCL)(params, x)
@@ -64,7 +64,7 @@ def test_every_candidate_computes_the_same(backend: str, clock: list[Plan]) -> N
     assert f.plan.code == clock[-1].code
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_candidates_are_timed_on_the_device(backend: str) -> None:
     graph = tn.layer(
         "e[b,n,c] = E[t[b,n],c] * m[c]\ny[b,n,o] = where(see[b,n] & (index(n) > 0), e * A[c,r] * B[r,o], 0)",

@@ -6,21 +6,19 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..dtypes import real_type
 from ..graph.leaves import Leaf
 from ..operations.functions import FUNCTIONS
 from ..planning.plans import Plan
 from ..protocol import Backend
+from ..threads import apart
 from .source import FUNCTION_NAME, TABLES_NAME
 
-__all__ = ["Place", "Program", "Tables", "apart", "constant_array", "define"]
+__all__ = ["Place", "Program", "Tables", "constant_array", "define"]
 
 _numbers = itertools.count(1)
-
-T = TypeVar("T")
 
 
 def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
@@ -61,13 +59,6 @@ class Tables:
         self.arrays = arrays
 
 
-def apart(make: Callable[[], T]) -> T:
-    """What is made in a thread of its own, where nothing is on of what is on here, such as autocast, inference
-    mode, a transform or a trace; so it serves wherever it is asked for next."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(make).result()
-
-
 NO_TABLES = Tables(())
 
 
@@ -103,7 +94,7 @@ class Program:
         like = self._backend.asarray([], place.dtype, place.device)
         sources = [source(leaf) for leaf in self.plan.sources]
         made = self.function.__globals__[TABLES_NAME](like, *sources, *place.sizes)
-        self._backend.synchronize(place.device)
+        self._backend.synchronize(place.device, *made)
         return Tables(made)
 
 

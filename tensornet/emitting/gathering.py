@@ -85,7 +85,7 @@ class Gathering(Speller):
             if isinstance(entry, Ref):
                 term = self.aligned(entry, axes)
                 if entry.name not in self.looked_at:
-                    term = self.op("within", term, size=self.size(sizes[n]), name=repr(entry.name))
+                    term = self.looked(term, entry.name, sizes[n], product(sizes[: n + 1]))
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
@@ -96,6 +96,15 @@ class Gathering(Speller):
             return text
         shape = self.shape([self.sizes[axis] for axis in axes])
         return self.op("broadcast", f"({text})", shape=shape)
+
+    def looked(self, text: str, name: str, size: Any, past: Any) -> str:
+        """Positions that are looked at: whether they lie below a size.
+
+        `past` of them, times the positions that each stands for, lie beyond all that is read: where a library
+        cannot look, it puts that in the place of a wrong one.
+        """
+        details = {"past": self.size(past)} if self.asks("within", "past") else {}
+        return self.op("within", text, size=self.size(size), name=repr(name), **details)
 
     def _to_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
         if have == want:

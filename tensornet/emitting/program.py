@@ -37,7 +37,7 @@ def plan(
 
     Args:
         graph: a layer or a model.
-        backend: "numpy", "torch" or "cupy".
+        backend: "numpy", "torch", "cupy" or "jax".
         device: where it will run, as the backend names it; the backend's default if not given.
         dtype: the element type, "float32" and so on; it decides the bytes moved.
         profile: the device constants; those measured on this machine if not given.

@@ -21,7 +21,8 @@ from ..planning.plans import CallStep, Plan
 from ..planning.watching import measuring
 from ..protocol import Backend
 from ..sizes import evaluate
-from .functions import Place, Program, apart, constant_array
+from ..threads import apart
+from .functions import Place, Program, constant_array
 
 __all__ = ["check_tuning", "tuned"]
 
@@ -104,11 +105,12 @@ def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
     backend.synchronize(device)
     start, count = time.perf_counter(), 0
     while True:
-        call()
+        made = call()
         count += 1
         if time.perf_counter() - start >= TURN:
-            backend.synchronize(device)
+            backend.synchronize(device, made)
             return (time.perf_counter() - start) / count
+        del made  # its memory is there for the next
 
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:

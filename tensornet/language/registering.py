@@ -44,7 +44,7 @@ def register(
         derivative: for each operand of a pointwise function the gradient that it gets, in the equation
             language: of the operands `a`, `b`, …, the result `y` and the gradient `g` that comes in.
         computes: the equation of a kernel, `"y[b,i] = exp(scale * x[b,i]) * w[i]"`.
-        **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `cupy=...`.
+        **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `jax=...`.
 
     Raises:
         EquationError: the name is not a Python name or belongs to the language, the arity is no

@@ -20,6 +20,7 @@ from typing import Any
 from ..dtypes import itemsize
 from ..errors import BackendError
 from ..protocol import Backend, is_offered
+from ..threads import apart
 from .device import DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
@@ -58,7 +59,7 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     except BackendError:
         return default_profile(device, dtype)
     if known is None:
-        known = measure(backend, device, dtype)
+        known = apart(lambda: measure(backend, device, dtype))
         if known.is_steady:
             save_profile(known)
     return known
@@ -233,8 +234,7 @@ class _Probe:
         for number in range(repeats + 1):
             self.backend.synchronize(self.device)
             start = time.perf_counter()
-            run(*arrays)
-            self.backend.synchronize(self.device)
+            self.backend.synchronize(self.device, run(*arrays))
             if number:
                 yield time.perf_counter() - start
 

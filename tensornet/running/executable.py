@@ -433,7 +433,7 @@ def compile(
 
     Args:
         graph: a layer or a model.
-        backend: "numpy", "torch" or "cupy"; the arrays must be of that library.
+        backend: "numpy", "torch", "cupy" or "jax"; the arrays must be of that library.
         device: where to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
@@ -537,7 +537,7 @@ def to_backend(
 
     Args:
         arrays: name to array of any library.
-        backend: "numpy", "torch" or "cupy".
+        backend: "numpy", "torch", "cupy" or "jax".
         dtype: the element type to convert to; kept if not given, but where the library has none of
             the kind: bfloat16 becomes float32 on NumPy and CuPy.
         device: where to put them.

@@ -1,0 +1,305 @@
+"""JAX, on whatever it finds: pure functions, to be traced by `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
+
+What runs is traced, or runs one operation after another; `jax.jit` around a compiled function fuses them. Four
+things are as JAX has them:
+
+- Without `jax_enable_x64` there are no elements of 64 bits: arrays of float64 come as float32, and positions and
+  counts are int32, exact below 2³¹. It is to be switched on for the process, by `jax.config.update` or
+  `JAX_ENABLE_X64=1`: what is computed once is made in a thread of its own, where a `with` block does not reach.
+- Positions are looked at where they have values. While a transform traces they have none, and what is read at a
+  wrong one is NaN, or the least integer.
+- A pure function has no random numbers of its own, so dropout does not drop: give its mask as an input.
+- Arrays lie where JAX puts them, sharded or not; a device is named by its kind, `cpu` or `gpu`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tensornet.errors import BackendError, no_positions, outside
+from tensornet.protocol import backend_of
+
+from .pieces import in_pieces
+from .positions import rows_told
+
+__all__ = ["JaxBackend", "backend"]
+
+_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+
+templates: Mapping[str, str] = {
+    "reshape": "jnp.reshape({0}, {shape})",
+    "permute": "jnp.transpose({0}, {axes})",
+    "contiguous": "{0}",
+    "matmul": "jnp.matmul({0}, {1})",
+    "linear": "linear({0})",
+    "vecdot": "jnp.sum({0} * {1}, axis=-1)",
+    "broadcast": "jnp.broadcast_to({0}, {shape})",
+    "within": "within({0}, {size}, {name}, {past})",
+    "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
+    "scatter_add": "scatter_add({0}, {1}, {size})",
+    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+    "concat": "jnp.concatenate([{0}], axis={axis})",
+    "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
+    "roll": "jnp.roll({0}, {shift}, axis={axes})",
+    "pad": "jnp.pad({0}, {pairs}, constant_values={value})",
+    "arange": "jnp.arange({0})",
+    "arange_alone": "jnp.arange({0})",
+    "index": "{positions}",
+    "onehot": "({0}[..., None] == {positions}).astype({dtype})",
+    "int64": "{0}.astype(int)",
+    "cast": "{0}.astype({dtype})",
+    "widen": "widen({0}, {dtype})",
+    "finite": "finite({0}, {1})",
+    "floating": "floating({0}, {1})",
+    "wide": "wide({dtype})",
+    "dtype": 'element("{0}")',
+    "scalar": "jnp.asarray({0}, dtype={dtype})",
+    "reciprocal": "1 / {0}",
+    **{name: f"jnp.{name}({{0}})" for name in _SAME},
+    "rsqrt": "jax.lax.rsqrt({0})",
+    "erf": "jax.lax.erf({0})",
+    "sigmoid": "jax.nn.sigmoid({0})",
+    "relu": "jax.nn.relu({0})",
+    "gelu": "jax.nn.gelu({0}, approximate=False)",
+    "gelu_tanh": "jax.nn.gelu({0}, approximate=True)",
+    "silu": "jax.nn.silu({0})",
+    "softplus": "jax.nn.softplus({0})",
+    "maximum": "jnp.maximum({0}, {1})",
+    "minimum": "jnp.minimum({0}, {1})",
+    "where": "jnp.where({0}, {1}, {2})",
+    "dropout": "dropout({0}, {1}, training)",
+    "hardmax": "(jnp.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype})",
+    "softmax": "jax.nn.softmax({0}, axis={axis})",
+    "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
+    "normalize": "normalize({0}, {axis}, {eps})",
+    "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
+    **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},
+    "prod": "jnp.prod({0}, axis={axis})",
+    "logsumexp": "jax.nn.logsumexp({0}, axis={axes})",
+}
+
+
+def _library() -> Any:
+    try:
+        import jax
+    except ImportError:
+        raise BackendError("JAX is not installed", fix="pip install 'jax>=0.6'") from None
+    return jax
+
+
+def _element(name: str) -> Any:
+    """The element type of a name, or where JAX has none of 64 bits that of 32."""
+    return _library().dtypes.canonicalize_dtype(name)
+
+
+def _is(array: Any, kind: str) -> bool:
+    """Whether the elements are `integer`, `floating`, `complexfloating` or the like."""
+    jnp = _library().numpy
+    return bool(jnp.issubdtype(array.dtype, getattr(jnp, kind)))
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """The product of rows with each row of a matrix, and what is added to all of them."""
+    y = _library().numpy.matmul(x, weight.T)
+    return y if bias is None else y + bias
+
+
+def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
+    """(x − mean) / √(variance + eps) along one axis; half precision is too short for squares and long sums.
+
+    A gain and a bias, one number for each position along the axis, may follow.
+    """
+    jax = _library()
+    wide = _widen(x, x.dtype)
+    wide = wide - wide.mean(axis=axis, keepdims=True)
+    normed = wide * jax.lax.rsqrt(jax.numpy.square(wide).mean(axis=axis, keepdims=True) + eps)
+    if gain is not None:
+        shape = (-1,) + (1,) * (x.ndim - axis - 1)
+        normed = normed * gain.reshape(shape) + bias.reshape(shape)
+    return normed.astype(x.dtype)
+
+
+def _finite(value: float, like: Any) -> float:
+    """A finite number, or the nearest that the type of an array has."""
+    if not _is(like, "floating"):
+        return value
+    info = _library().numpy.finfo(like.dtype)
+    return max(float(info.min), min(float(info.max), value))
+
+
+def _within(index: Any, size: int, name: str, past: int) -> Any:
+    """Positions, once they are seen to be whole numbers from 0 below `size`.
+
+    While they are traced they have no values to be looked at: a wrong one becomes one that lies past all that is
+    read, so that NaN is taken there instead of a neighbour.
+    """
+    jax = _library()
+    if not _is(index, "integer"):
+        raise no_positions(name, str(index.dtype))
+    if isinstance(index, jax.core.Tracer):
+        index = index.astype(int)
+        return jax.numpy.where((index >= 0) & (index < size), index, past)
+    if index.size:
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= size:
+            raise outside(name, low if low < 0 else high, size)
+    return index.astype(int)
+
+
+def _scatter_add(positions: Any, x: Any, size: int) -> Any:
+    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+
+    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    """
+    jax = _library()
+    rows, count = rows_told(jax.numpy, positions.astype(int), size)
+    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
+    wide = _widen(x, x.dtype)  # half is too short for long sums
+    wide = jax.numpy.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
+    made = jax.ops.segment_sum(wide, rows, num_segments=count)
+    return made.reshape(*batch, size, *channels).astype(x.dtype)
+
+
+def _scatter_count(positions: Any, size: int) -> Any:
+    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    jax = _library()
+    rows, count = rows_told(jax.numpy, positions.astype(int), size)
+    made = jax.ops.segment_sum(jax.numpy.ones_like(rows), rows, num_segments=count)
+    return made.reshape(*positions.shape[:-1], size)
+
+
+def _floating(arrays: Any, otherwise: Any) -> Any:
+    """The element type of the first complex array, or else of the first floating one."""
+    found = [a.dtype for kind in ("complexfloating", "floating") for a in arrays if _is(a, kind)]
+    return found[0] if found else otherwise
+
+
+def _wide(dtype: Any) -> Any:
+    """The type of reals beside the working type: at least float32."""
+    return _element("float64" if dtype in ("float64", "complex128") else "float32")
+
+
+def _widen(x: Any, dtype: Any) -> Any:
+    return x if _is(x, "complexfloating") else x.astype(_wide(dtype))
+
+
+def _dropout(x: Any, rate: float, training: bool) -> Any:
+    if not training or not rate:
+        return x
+    raise BackendError(
+        "dropout draws random numbers, and a pure function of JAX has none",
+        fix="give the mask as an input, where(keep[b,i], x[b,i] / (1 - rate), 0), or call without training=True",
+    )
+
+
+def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+    """What is computed piece by piece; arrays are never written into, so all is put together at last."""
+    return in_pieces(function, size, length, axes, lambda like, shape: None, _library().numpy.concatenate)
+
+
+_DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
+
+
+class JaxBackend:
+    """Arrays of JAX; the generated code is pure, so every transform of JAX works on it."""
+
+    name = "jax"
+    templates = templates
+
+    @staticmethod
+    def kind(array: Any) -> tuple[Any, ...]:
+        """What tells arrays apart; one that is traced is nowhere yet."""
+        return type(array), array.shape, array.dtype, getattr(array, "device", None)
+
+    def namespace(self) -> Mapping[str, Any]:
+        jax = _library()
+        return {
+            "jax": jax,
+            "jnp": jax.numpy,
+            "math": math,
+            "linear": _linear,
+            "normalize": _normalize,
+            "within": _within,
+            "scatter_add": _scatter_add,
+            "scatter_count": _scatter_count,
+            "finite": _finite,
+            "floating": _floating,
+            "wide": _wide,
+            "widen": _widen,
+            "element": _element,
+            "dropout": _dropout,
+            "in_pieces": _in_pieces,
+        }
+
+    def device(self, array: Any = None) -> str:
+        jax = _library()
+        if array is None or isinstance(array, jax.core.Tracer):
+            return str(jax.default_backend())
+        return str(next(iter(array.devices())).platform)
+
+    def check_device(self, device: str) -> None:
+        if not _DEVICE.fullmatch(device):
+            raise BackendError(f"JAX has no device '{device}'", fix="use device='cpu' or 'gpu:0'")
+
+    def version(self, device: str) -> str:
+        import os
+        import platform
+
+        found = _device(device)
+        where = found.device_kind
+        if found.platform == "cpu":
+            where = f"{platform.processor() or platform.machine()} x{os.cpu_count()}"
+        return f"jax {_library().__version__} on {where}"
+
+    def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
+        jax = _library()
+        kind = None if dtype is None else _asked(dtype)
+        put = None if device in (None, self.device()) else _device(str(device))
+        if isinstance(array, jax.Array):
+            array = array if kind is None else array.astype(kind)
+            return array if put is None else jax.device_put(array, put)
+        if kind is None and str(getattr(array, "dtype", "")).endswith("bfloat16"):
+            kind = _element("bfloat16")
+        with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
+            return jax.numpy.array(backend_of(array).numpy(array), dtype=kind, device=put)
+
+    def numpy(self, array: Any) -> Any:
+        import numpy
+
+        found = numpy.array(array)
+        return found if found.dtype.kind in "biufc" else found.astype(numpy.float32)
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def autocasts(self, array: Any) -> bool:
+        return False
+
+    def synchronize(self, device: str, *made: Any) -> None:
+        _library().block_until_ready(made)
+
+
+def _asked(dtype: str) -> Any:
+    """The element type of a name, which must be there."""
+    found = _element(dtype)
+    if str(found) != dtype:
+        raise BackendError(
+            f"JAX has no {dtype} unless jax_enable_x64 is on",
+            fix="jax.config.update('jax_enable_x64', True) at the start of the program, for all of it",
+        )
+    return found
+
+
+def _device(name: str) -> Any:
+    """The device of a name."""
+    kind, _, number = name.partition(":")
+    try:
+        return _library().devices(kind)[int(number or 0)]
+    except (RuntimeError, IndexError):
+        raise BackendError(f"there is no device '{name}' here", fix="use device='cpu'") from None
+
+
+backend = JaxBackend()

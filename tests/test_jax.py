@@ -1,0 +1,435 @@
+"""JAX: every transform of it on compiled functions, against NumPy in float64 and finite differences."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+from tensornet.planning import calibration
+from tensornet.planning.device import default_profile
+from tensornet.protocol import backend_of, load_backend
+
+from .reference import run
+from .strategies import Block, blocks
+from .test_models import MODELS, first, parameters_of
+from .test_structure import ROOT
+
+DENSE = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i] + u[p])", inputs="x", i=4, p=3)
+ATTENTION = models.attention(2, qk=8, mask="causal")
+
+
+def on_jax(**arrays: Any) -> dict[str, Any]:
+    return tn.to_backend(arrays, "jax")
+
+
+def drawn(graph: tn.Graph, *shapes: tuple[int, ...]) -> tuple[dict[str, Any], list[Any]]:
+    """Parameters and inputs in float64."""
+    rng = np.random.default_rng(0)
+    return parameters_of(graph), [rng.standard_normal(shape) for shape in shapes]
+
+
+def slope(function: Any, arrays: Mapping[str, np.ndarray], towards: Mapping[str, np.ndarray]) -> float:
+    """The derivative of a function of NumPy arrays along a direction, by differences of the fourth order."""
+
+    def at(step: float) -> float:
+        return float(function({name: array + step * towards[name] for name, array in arrays.items()}))
+
+    h = 1e-3
+    return (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
+
+
+# ---------------------------------------------------------------------------- transforms
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_traced_model_is_the_same_function(name: str) -> None:
+    """All that the models look at, positions and masks too, they look at before they run."""
+    graph, inputs = MODELS[name]
+    given_, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
+    expected = first(tn.compile(graph)(parameters, *given_))
+    f = tn.compile(graph, backend="jax")
+    arrays = on_jax(**{str(n): each for n, each in enumerate(given_)}).values()
+    found = first(jax.jit(f)(on_jax(**parameters), *arrays))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@given(blocks(), st.integers(0, 100))
+@settings(max_examples=25)
+def test_random_graphs_are_traced(case: Block, seed: int) -> None:
+    graph = case.graph()
+    inputs = dict(zip((leaf.name for leaf in graph.inputs), case.arrays(seed), strict=True))
+    parameters = case.parameters(seed)
+    expected = run(graph, {**parameters, **inputs}, {})
+    found = jax.jit(tn.compile(graph, backend="jax"))(on_jax(**parameters), *on_jax(**inputs).values())
+    for name, one in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        np.testing.assert_allclose(np.asarray(one, float), expected[name].astype(float), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_differences(name: str) -> None:
+    graph, inputs = MODELS[name]
+    given_, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
+    rng = np.random.default_rng(2)
+    reference, f = tn.compile(graph), tn.compile(graph, backend="jax")
+    weights = rng.standard_normal(first(reference(parameters, *given_)).shape)
+    towards = {each: rng.standard_normal(array.shape) for each, array in parameters.items()}
+    arrays = list(on_jax(**{str(n): each for n, each in enumerate(given_)}).values())
+
+    def loss(parameters: Any) -> Any:
+        return jnp.sum(first(f(parameters, *arrays)) * weights)
+
+    gradients = jax.jit(jax.grad(loss))(on_jax(**parameters))
+    found = sum(float(np.sum(np.asarray(gradients[each]) * towards[each])) for each in parameters)
+    wanted = slope(lambda p: np.sum(first(reference(p, *given_)) * weights), parameters, towards)
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,i] = relu(x[b,i]) * silu(x[b,i]) + softplus(x[b,i]) * erf(x[b,i])",
+        "y[b,i] = softmax[i](x[b,i]) - log_softmax[b](x[b,i]) * logsumexp[i](x[b,i])",
+        "y[b,i] = normalize[i](x[b,i]) * var[b](x[b,i]) + normalize[b](x[b,i])",
+        "y[b,i] = max[i](x[b,i]) * min[b](x[b,i]) - prod[i](x[b,i]) + maximum(x[b,i], 0.1)",
+        "y[b,i] = roll(x[b,i], i=1) * rsqrt(x[b,i] * x[b,i] + 1) + gelu_tanh(x[b,i])",
+        "y[i,c] = x[b,i] * w[b,c] + where(x[c,i] > 0, x[c,i], 0.5 * x[c,i])",
+        "y[i] = x[index(i),i] * x[0,i]",
+    ],
+)
+def test_gradients_of_functions_are_those_of_torch(text: str) -> None:
+    inputs = "x w" if "w[" in text else "x"
+    graph = tn.layer(text, inputs=inputs, b=4, i=4) if "b" in text else tn.layer(text, inputs="x[j,i]", i=4)
+    x = np.random.default_rng(0).standard_normal((2, 4, 4))
+    given_ = [*x][: len(inputs.split())]
+    tensors = [torch.tensor(each, requires_grad=True) for each in given_]
+    tn.compile(graph, backend="torch")({}, *tensors).square().sum().backward()
+    f = tn.compile(graph, backend="jax")
+    found = jax.grad(lambda *arrays: jnp.sum(f({}, *arrays) ** 2), range(len(given_)))(
+        *map(jnp.asarray, given_)
+    )
+    for one, tensor in zip(found, tensors, strict=True):
+        np.testing.assert_allclose(one, tensor.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_second_derivatives_and_forward_mode() -> None:
+    parameters, (x,) = drawn(DENSE, (5, 4))
+    f, moved = tn.compile(DENSE, backend="jax"), on_jax(**parameters)
+    towards = jnp.asarray(np.random.default_rng(1).standard_normal(x.shape))
+
+    def loss(x: Any) -> Any:
+        return jnp.sum(f(moved, x) ** 2)
+
+    _, forward = jax.jvp(loss, (jnp.asarray(x),), (towards,))
+    np.testing.assert_allclose(forward, jnp.sum(jax.grad(loss)(x) * towards), rtol=1e-12)
+    curved = jax.jvp(jax.grad(loss), (jnp.asarray(x),), (towards,))[1]
+    module = tn.module(DENSE, params=parameters)
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        return module(x).square().sum()
+
+    _, expected = torch.autograd.functional.hvp(theirs, torch.tensor(x), torch.tensor(np.asarray(towards)))
+    np.testing.assert_allclose(curved, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_batch_is_mapped(jitted: bool) -> None:
+    """Over the input, over the parameters of an ensemble, and over both."""
+    parameters, (x,) = drawn(ATTENTION, (3, 2, 5, 8))
+    many = {name: np.stack([array, 2 * array, -array]) for name, array in parameters.items()}
+    expected = np.stack([tn.compile(ATTENTION)({n: a[k] for n, a in many.items()}, x[k]) for k in range(3)])
+    f = jax.vmap(tn.compile(ATTENTION, backend="jax"))
+    found = (jax.jit(f) if jitted else f)(on_jax(**many), jnp.asarray(x))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    shared = jax.vmap(tn.compile(ATTENTION, backend="jax"), in_axes=(None, 0))
+    np.testing.assert_allclose(
+        shared(on_jax(**parameters), jnp.asarray(x))[0], tn.compile(ATTENTION)(parameters, x[0]), rtol=1e-9
+    )
+
+
+def test_rows_at_told_positions_are_mapped_and_differentiated() -> None:
+    graph = tn.layer("y[v,c] = onehot[v](t[s]) * x[s,c]", inputs="t x", v=1000, c=3)
+    rng = np.random.default_rng(0)
+    t, x = rng.integers(-2, 1000, (4, 50)), rng.standard_normal((4, 50, 3))
+    f = tn.compile(graph, backend="jax")
+    found = jax.jit(jax.vmap(lambda t, x: f({}, t, x)))(t, x)
+    assert "scatter_add" in f.plan.code
+    np.testing.assert_allclose(
+        found, [tn.compile(graph)({}, *each) for each in zip(t, x, strict=True)], rtol=1e-12
+    )
+    gradient = jax.grad(lambda x: jnp.sum(f({}, jnp.asarray(t[0]), x)))(jnp.asarray(x[0]))
+    np.testing.assert_array_equal(gradient, np.repeat((t[0] >= 0)[:, None], 3, 1))
+
+
+SHARDED = """
+import numpy as np, tensornet as tn, jax
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+assert jax.device_count() == 4
+mesh = Mesh(np.array(jax.devices()), ("d",))
+graph = tn.models.transformer_classifier(11, 3, 8, 2, 2, 12)
+params = tn.init(graph, dtype="float64")
+t, see = np.random.default_rng(0).integers(0, 11, (8, 6)), np.ones((8, 6), bool)
+expected = tn.compile(graph)(params, t, see)
+f = tn.compile(graph, backend="jax")
+moved = tn.to_backend(params, "jax")
+spread = jax.jit(jax.shard_map(lambda *a: f(*a), mesh=mesh, in_specs=(P(), P("d"), P("d")), out_specs=P("d")))
+np.testing.assert_allclose(spread(moved, t, see), expected, rtol=1e-9, atol=1e-12)
+
+def loss(params, t, see):
+    return jax.lax.pmean((f(params, t, see) ** 2).mean(), "d")
+
+whole = jax.shard_map(loss, mesh=mesh, in_specs=(P(), P("d"), P("d")), out_specs=P())
+found = jax.jit(jax.grad(whole))(moved, t, see)
+wanted = jax.grad(lambda p: (f(p, jax.numpy.array(t), jax.numpy.array(see)) ** 2).mean())(moved)
+for name in wanted:
+    np.testing.assert_allclose(found[name], wanted[name], rtol=1e-7, atol=1e-12)
+
+rows = tn.layer("y[v,c] = onehot[v](t[s]) * x[s,c]", inputs="t x", v=1000, c=3)
+add = tn.compile(rows, backend="jax")
+at, x = np.random.default_rng(0).integers(0, 1000, 40), np.random.default_rng(0).standard_normal((40, 3))
+total = jax.shard_map(
+    lambda t, x: jax.lax.psum(add({}, t, x), "d"), mesh=mesh, in_specs=(P("d"), P("d")), out_specs=P()
+)
+np.testing.assert_allclose(jax.jit(total)(at, x), tn.compile(rows)({}, at, x), rtol=1e-12)
+assert "scatter_add" in add.plan.code
+
+split = NamedSharding(mesh, P("d"))
+sharded = f(tn.to_backend(params, "jax"), jax.device_put(t, split), jax.device_put(see, split))
+np.testing.assert_allclose(sharded, expected, rtol=1e-9, atol=1e-12)
+assert len(sharded.devices()) == 4
+two = tn.to_backend(params, "jax", device="cpu:2")
+assert {str(each.devices()) for each in two.values()} == {str({jax.devices()[2]})}
+print("agrees")
+"""
+
+
+def test_what_is_computed_on_several_devices() -> None:
+    assert _alone(SHARDED, XLA_FLAGS="--xla_force_host_platform_device_count=4").split() == ["agrees"]
+
+
+def _alone(script: str, **environment: str) -> str:
+    """What a script prints in a process of its own, where warnings are errors."""
+    known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------------------- what is seen while tracing
+
+
+def test_no_tracer_is_kept() -> None:
+    """Constants and tables made while one trace runs serve the next, and calls without any."""
+    functions_of = [
+        tn.layer("y[b,i] = x[b,i] * c[i] + sin(index(i))", inputs="x", constants={"c": np.arange(1.0, 4.0)}),
+        tn.layer("m[i,j] = 1.0 * (index(i) >= index(j))\ny[b,i] = x[b,j] * m[i,j] + c[i]", inputs="x",
+                 constants={"c": np.arange(1.0, 4.0)}, j=3),
+        tn.layer("y[b,i] = E[t[i],b] * x[b,i]", inputs="x E", constants={"t": np.array([2, 0, 1])}),
+    ]  # fmt: skip
+    for graph in functions_of:
+        inputs = [np.random.default_rng(0).standard_normal((3, 3)) for _ in graph.inputs]
+        expected = tn.compile(graph)({}, *inputs)
+        f = tn.compile(graph, backend="jax")
+        arrays = [jnp.asarray(each) for each in inputs]
+        with jax.checking_leaks():
+            np.testing.assert_allclose(jax.jit(f)({}, *arrays), expected, rtol=1e-12)
+        np.testing.assert_allclose(f({}, *arrays), expected, rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(lambda *a, f=f: f({}, *a) + 0)(*arrays), expected, rtol=1e-12)
+        jax.grad(lambda *a, f=f: jnp.sum(f({}, *a)))(*arrays)
+        np.testing.assert_allclose(
+            jax.vmap(lambda *a, f=f: f({}, *a))(*[a[None] for a in arrays])[0], expected
+        )
+
+
+def test_parameters_drawn_and_moved_while_tracing_are_there() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    held: list[Any] = []
+
+    @jax.jit
+    def traced(x: Any) -> Any:
+        held.append(tn.init(DENSE, backend="jax", dtype="float64"))
+        return tn.compile(DENSE, backend="jax", params=held[0])(x)
+
+    expected = tn.compile(DENSE)(tn.init(DENSE, dtype="float64"), x)
+    np.testing.assert_allclose(traced(x), expected, rtol=1e-9)
+    np.testing.assert_allclose(tn.compile(DENSE, backend="jax")(held[0], jnp.asarray(x)), expected, rtol=1e-9)
+
+
+def test_a_device_is_measured_outside_of_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
+    monkeypatch.setattr(calibration, "load_profile", lambda key: None)
+    monkeypatch.setattr(calibration, "save_profile", lambda profile: None)
+    calibration._profile_of.cache_clear()
+    seen: list[Any] = []
+
+    def measure(backend: Any, device: str, dtype: str) -> Any:
+        seen.append(jnp.ones(2) + 1)
+        return default_profile(device, dtype)
+
+    monkeypatch.setattr(calibration, "measure", measure)
+    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=5)
+    jax.jit(tn.compile(graph, backend="jax"))({"W": jnp.ones((5, 4))}, jnp.ones((2, 4)))
+    calibration._profile_of.cache_clear()
+    assert [isinstance(each, jax.core.Tracer) for each in seen] == [False]
+
+
+def test_an_einsum_is_traced() -> None:
+    a, b = (np.random.default_rng(n).standard_normal((3, 4)) for n in range(2))
+    expected = np.einsum("bi,ci->bc", a, b)
+    np.testing.assert_allclose(tn.einsum("bi,ci->bc", jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-12)
+    found = jax.jit(lambda a, b: tn.einsum("b i, c i -> b c", a, b))(a, b)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        jax.grad(lambda a: tn.einsum("bi,bi->", a, a))(jnp.asarray(a)), 2 * a, rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "shape"),
+    [
+        ("y[b] = x[t[b]]", "x[i] t", (7,)),
+        ("y[b] = x[t[b],b]", "x[i,b] t", (7, 3)),
+        ("y[b] = x[b,t[b]]", "x[b,i] t", (3, 7)),
+        ("y[b] = x[b,t[b],t[b]]", "x[b,i,j] t", (3, 7, 7)),
+        ("y[b,c] = x[t[b],c]", "x[i,c] t", (7, 2)),
+    ],
+)
+def test_a_wrong_position_reads_no_neighbour(text: str, inputs: str, shape: tuple[int, ...]) -> None:
+    """It is an error where it has a value, and NaN where it is traced, whatever integers there are."""
+    x = np.random.default_rng(0).standard_normal(shape)
+    f = tn.compile(tn.layer(text, inputs=inputs), backend="jax")
+    good = np.array([6, 0, 3])
+    expected = run(f.graph, {"x": x, "t": good}, dict(zip("bijc", (3, 7, 7, 2), strict=True)))["y"]
+    for kind in ("int8", "int32", "int64", "uint8"):
+        t = good.astype(kind)
+        np.testing.assert_allclose(jax.jit(f)({}, x, t), expected, rtol=1e-12)
+        for wrong in (7, 100, -1, -7)[: 2 if kind == "uint8" else 4]:
+            t[1] = np.asarray(wrong).astype(kind)
+            found = jax.jit(f)({}, x, t)
+            assert np.isnan(found[1]).all()
+            np.testing.assert_allclose(found[::2], expected[::2], rtol=1e-12)
+            with pytest.raises(tn.ShapeError, match=f"'t' holds the position {wrong}, where there are 7"):
+                f({}, jnp.asarray(x), jnp.asarray(t))
+    with pytest.raises(tn.DtypeError, match="'t' indexes, and holds float64"):
+        jax.jit(f)({}, x, good.astype(float))
+
+
+def test_dropout_does_not_drop() -> None:
+    graph = tn.layer("y[b,i] = dropout(x[b,i], 0.5)", inputs="x")
+    x = jnp.ones((2, 3))
+    f = tn.compile(graph, backend="jax")
+    np.testing.assert_array_equal(jax.jit(f)({}, x), x)
+    with pytest.raises(
+        tn.BackendError, match=r"a pure function of JAX has none\nfix: give the mask as an input"
+    ):
+        f({}, x, training=True)
+    masked = tn.compile(
+        tn.layer("y[b,i] = where(keep[b,i], x[b,i] / (1 - 0.5), 0)", inputs="x keep"), backend="jax"
+    )
+    keep = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+    np.testing.assert_array_equal(jax.jit(masked)({}, x, keep), np.where(keep, 2.0, 0.0))
+
+
+# ---------------------------------------------------------------------------- arrays
+
+
+def test_arrays_and_tracers_are_of_jax() -> None:
+    seen: list[Any] = []
+    jax.jit(jax.vmap(jax.grad(lambda x: seen.append(x) or jnp.sum(x))))(jnp.ones((2, 3)))  # type: ignore[func-returns-value]
+    for array in (jnp.ones(2), *seen):
+        assert backend_of(array).name == "jax"
+    with pytest.raises(tn.BackendError, match="'x' is an array of numpy, and the graph is compiled for jax"):
+        tn.compile(DENSE, backend="jax")(tn.init(DENSE, backend="jax"), np.ones((2, 4), "float32"))
+    with pytest.raises(tn.BackendError, match="'x' is a list, not an array of jax"):
+        tn.compile(DENSE, backend="jax")(tn.init(DENSE, backend="jax"), [[1.0] * 4])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64", "bool", "complex64"])
+def test_arrays_move_between_libraries(dtype: str) -> None:
+    values = np.array([[0, 1, 2], [3, 4, 5]])
+    made = tn.to_backend({"a": values}, "jax", dtype=dtype)["a"]
+    assert str(made.dtype) == dtype
+    back = tn.to_backend({"a": made}, "numpy")["a"]
+    assert isinstance(back, np.ndarray)
+    assert str(back.dtype) == ("float32" if dtype == "bfloat16" else dtype)
+    np.testing.assert_array_equal(back, values.astype(back.dtype))
+    tensor = tn.to_backend({"a": made}, "torch")["a"]
+    assert str(tensor.dtype) == f"torch.{dtype}"
+    again = tn.to_backend({"a": tensor}, "jax")["a"]
+    assert str(again.dtype) == dtype
+    np.testing.assert_array_equal(again, made)
+
+
+def test_what_is_moved_is_a_copy() -> None:
+    """Arrays of JAX do not change, whoever writes into what they were made of, or what is made of them."""
+    array, tensor = np.zeros(1000), torch.zeros(1000)
+    made = on_jax(a=array, t=tensor)
+    array[:], tensor[:] = 1, 1
+    assert not made["a"].any()
+    assert not made["t"].any()
+    tn.to_backend(made, "numpy")["a"][:] = 1
+    tn.to_backend(made, "torch")["a"][:] = 1
+    assert not made["a"].any()
+
+
+def test_a_function_is_pickled() -> None:
+    parameters, (x,) = drawn(DENSE, (5, 4))
+    f = tn.compile(DENSE, backend="jax", params=parameters)
+    expected = f(jnp.asarray(x))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(f))(jnp.asarray(x)), expected)
+
+
+def test_devices_that_are_not_here_are_told() -> None:
+    with pytest.raises(tn.BackendError, match="JAX has no device 'gpu1'\nfix: use device='cpu' or 'gpu:0'"):
+        tn.to_backend({"x": np.ones(1)}, "jax", device="gpu1")
+    with pytest.raises(tn.BackendError, match="there is no device 'cpu:99' here"):
+        load_backend("jax").version("cpu:99")
+
+
+NARROW = """
+import numpy as np, pytest, tensornet as tn, jax, jax.numpy as jnp
+assert not jax.config.jax_enable_x64
+graph = tn.layer(
+    "e[b,n,c] = E[t[b,n],c] + sin(index(n)) * g[c]\\ny[b,n,v] = onehot[v](t[b,n]) * (sum[c](e) + c) + x[b,n,n]",
+    inputs="t x", v=7, c=3, E0=7,
+)
+params = {name: np.asarray(a, "float64") for name, a in tn.init(graph).items()}
+t = np.random.default_rng(0).integers(0, 7, (2, 4))
+x = np.random.default_rng(0).standard_normal((2, 4, 4))
+expected = tn.compile(graph)(params, t, x)
+f, moved = tn.compile(graph, backend="jax"), tn.to_backend(params, "jax")
+assert {str(a.dtype) for a in moved.values()} == {"float32"}
+arrays = tn.to_backend({"t": t, "x": x}, "jax")
+assert str(arrays["t"].dtype) == "int32"
+for each in (f, jax.jit(f)):
+    np.testing.assert_allclose(each(moved, *arrays.values()), expected, rtol=1e-5, atol=1e-5)
+rows = tn.layer("y[b] = x[t[b],t[b],t[b]]", inputs="x[i,j,k] t")
+wrong = jax.jit(tn.compile(rows, backend="jax"))({}, jnp.ones((1024, 8, 128)), jnp.array([8, 7, -1, 2**31 - 1]))
+assert np.isnan(wrong[[0, 2, 3]]).all() and wrong[1] == 1, wrong
+count = tn.compile(tn.layer("y[v] = sum[s](onehot[v](t[s]))\\nz[i] = index(i) * 3", inputs="t", outputs="y z", v=9, i=4), backend="jax")
+y, z = count({}, jnp.array([1, 1, 8]))
+assert y.tolist() == [0, 2, 0, 0, 0, 0, 0, 0, 1] and z.tolist() == [0, 3, 6, 9]
+for make in (lambda: tn.init(graph, backend="jax", dtype="float64"), lambda: tn.to_backend(params, "jax", dtype="int64")):
+    with pytest.raises(tn.BackendError, match="unless jax_enable_x64 is on(?s:.*)for all of it"):
+        make()
+print("agrees")
+"""
+
+
+def test_without_elements_of_64_bits_nothing_warns() -> None:
+    assert _alone(NARROW, JAX_ENABLE_X64="0").split() == ["agrees"]
