@@ -143,7 +143,8 @@ def _within(index: Any, size: int, name: str, past: int) -> Any:
         index = index.astype(int)
         return jax.numpy.where((index >= 0) & (index < size), index, past)
     if index.size:
-        low, high = int(index.min()), int(index.max())
+        with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
+            low, high = int(index.min()), int(index.max())
         if low < 0 or high >= size:
             raise outside(name, low if low < 0 else high, size)
     return index.astype(int)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.protocol import kind_of
+from tensornet.protocol import backend_of, kind_of
 
 from .array_api import helpers
 from .array_api import templates as generic
@@ -137,7 +137,11 @@ class NumpyBackend:
             from tensornet.errors import BackendError
 
             raise BackendError("NumPy has no bfloat16", fix="use float32, or the torch backend")
-        return numpy.asarray(as_numpy(array) if hasattr(array, "detach") else array, dtype=dtype)
+        if hasattr(array, "detach"):
+            array = as_numpy(array)
+        elif hasattr(array, "__array_namespace__") and not isinstance(array, numpy.ndarray | numpy.generic):
+            array = backend_of(array).numpy(array)
+        return numpy.asarray(array, dtype=dtype)
 
     def numpy(self, array: Any) -> Any:
         import numpy

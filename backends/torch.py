@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
-from tensornet.protocol import kind_of
+from tensornet.protocol import backend_of, kind_of
 
 from .pieces import in_pieces
 from .positions import rows_told
@@ -282,9 +282,9 @@ class TorchBackend:
         torch = _library()
         kind = None if dtype is None else getattr(torch, dtype)
         if not isinstance(array, torch.Tensor) and hasattr(array, "__dlpack__") and hasattr(array, "device"):
-            import numpy
-
-            array = numpy.array(array) if isinstance(array, numpy.ndarray) else torch.from_dlpack(array)
+            library = backend_of(array).name
+            array = array.copy() if library == "numpy" else torch.from_dlpack(array)
+            array = array.clone() if library == "jax" else array  # whose arrays are never written into
         return torch.as_tensor(array, dtype=kind, device=device)
 
     def numpy(self, array: Any) -> Any:

@@ -29,7 +29,7 @@ from .test_models import MODELS, first, parameters_of
 from .test_structure import ROOT
 
 DENSE = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i] + u[p])", inputs="x", i=4, p=3)
-ATTENTION = models.attention(2, qk=8, mask="causal")
+ATTENTION = models.attention(8, 2, mask="causal")
 
 
 def on_jax(**arrays: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def slope(function: Any, arrays: Mapping[str, np.ndarray], towards: Mapping[str,
     def at(step: float) -> float:
         return float(function({name: array + step * towards[name] for name, array in arrays.items()}))
 
-    h = 1e-3
+    h = 1e-4
     return (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
 
 
@@ -107,12 +107,12 @@ def test_gradients_are_those_of_differences(name: str) -> None:
         "y[b,i] = max[i](x[b,i]) * min[b](x[b,i]) - prod[i](x[b,i]) + maximum(x[b,i], 0.1)",
         "y[b,i] = roll(x[b,i], i=1) * rsqrt(x[b,i] * x[b,i] + 1) + gelu_tanh(x[b,i])",
         "y[i,c] = x[b,i] * w[b,c] + where(x[c,i] > 0, x[c,i], 0.5 * x[c,i])",
-        "y[i] = x[index(i),i] * x[0,i]",
+        "y[b,i] = x[i,i] * x[b,0]",
     ],
 )
 def test_gradients_of_functions_are_those_of_torch(text: str) -> None:
     inputs = "x w" if "w[" in text else "x"
-    graph = tn.layer(text, inputs=inputs, b=4, i=4) if "b" in text else tn.layer(text, inputs="x[j,i]", i=4)
+    graph = tn.layer(text, inputs=inputs, b=4, i=4)
     x = np.random.default_rng(0).standard_normal((2, 4, 4))
     given_ = [*x][: len(inputs.split())]
     tensors = [torch.tensor(each, requires_grad=True) for each in given_]
@@ -420,7 +420,7 @@ for each in (f, jax.jit(f)):
     np.testing.assert_allclose(each(moved, *arrays.values()), expected, rtol=1e-5, atol=1e-5)
 rows = tn.layer("y[b] = x[t[b],t[b],t[b]]", inputs="x[i,j,k] t")
 wrong = jax.jit(tn.compile(rows, backend="jax"))({}, jnp.ones((1024, 8, 128)), jnp.array([8, 7, -1, 2**31 - 1]))
-assert np.isnan(wrong[[0, 2, 3]]).all() and wrong[1] == 1, wrong
+assert np.isnan(wrong[np.array([0, 2, 3])]).all() and wrong[1] == 1, wrong
 count = tn.compile(tn.layer("y[v] = sum[s](onehot[v](t[s]))\\nz[i] = index(i) * 3", inputs="t", outputs="y z", v=9, i=4), backend="jax")
 y, z = count({}, jnp.array([1, 1, 8]))
 assert y.tolist() == [0, 2, 0, 0, 0, 0, 0, 0, 1] and z.tolist() == [0, 3, 6, 9]
