@@ -1,6 +1,6 @@
 """JAX, on whatever it finds: pure functions, to be traced by `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
 
-What runs is traced, or runs one operation after another; `jax.jit` around a compiled function fuses them. Four
+What runs is traced, or runs one operation after another; `jax.jit` around a compiled function fuses them. Some
 things are as JAX has them:
 
 - Without `jax_enable_x64` there are no elements of 64 bits: arrays of float64 come as float32, and positions and
@@ -9,6 +9,8 @@ things are as JAX has them:
 - Positions are looked at where they have values. While a transform traces they have none, and what is read at a
   wrong one is NaN, or the least integer.
 - A pure function has no random numbers of its own, so dropout does not drop: give its mask as an input.
+- XLA divides by a number in that it multiplies with its reciprocal, which may differ in the last bit. Integers are
+  divided exactly.
 - Arrays lie where JAX puts them, sharded or not; a device is named by its kind, `cpu` or `gpu`.
 """
 
