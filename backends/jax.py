@@ -44,6 +44,7 @@ templates: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "concat": "jnp.concatenate([{0}], axis={axis})",
+    "piece": "piece({0}, at, {length}, {axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "jnp.roll({0}, {shift}, axis={axes})",
     "pad": "jnp.pad({0}, {pairs}, constant_values={value})",
@@ -198,9 +199,37 @@ def _dropout(x: Any, rate: float, training: bool) -> Any:
     )
 
 
+def _piece(x: Any, at: Any, length: int, axis: int) -> Any:
+    """The piece of an array that begins at a position; where that is traced, the array goes on so far."""
+    lax = _library().lax
+    if isinstance(at, int):
+        return lax.slice_in_dim(x, at, min(at + length, x.shape[axis]), axis=axis)
+    return lax.dynamic_slice_in_dim(x, at, length, axis)
+
+
 def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
-    """What is computed piece by piece; arrays are never written into, so all is put together at last."""
-    return in_pieces(function, size, length, axes, lambda like, shape: None, _library().numpy.concatenate)
+    """What is computed piece by piece, in a loop where it is traced: XLA would compute all of them at once.
+
+    Arrays are never written into, so all is put together at last.
+    """
+    jax = _library()
+    whole = size // length
+    starts = length * jax.numpy.arange(whole)
+    if whole < 2 or not isinstance(starts, jax.core.Tracer):
+        return in_pieces(function, size, length, axes, lambda like, shape: None, jax.numpy.concatenate)
+    stacked = jax.tree.leaves(jax.lax.map(function, starts))
+    parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
+    if size % length:
+        parts.append(jax.tree.leaves(function(whole * length)))
+    made = tuple(map(jax.numpy.concatenate, zip(*parts, strict=True), axes))
+    return made[0] if len(axes) == 1 else made
+
+
+def _merged(pieces: Any, axis: int) -> Any:
+    """Pieces of one length, stacked, as one array along an axis of theirs."""
+    shape = pieces.shape[1:]
+    moved = _library().numpy.moveaxis(pieces, 0, axis)
+    return moved.reshape(*shape[:axis], len(pieces) * shape[axis], *shape[axis + 1 :])
 
 
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
@@ -234,6 +263,7 @@ class JaxBackend:
             "widen": _widen,
             "element": _element,
             "dropout": _dropout,
+            "piece": _piece,
             "in_pieces": _in_pieces,
         }
 

@@ -25,6 +25,8 @@ from tensornet.protocol import backend_of, load_backend
 
 from .reference import run
 from .strategies import Block, blocks
+from .test_memory import LIMITED
+from .test_memory import given as arrays_for
 from .test_models import MODELS, first, parameters_of
 from .test_structure import ROOT
 
@@ -241,6 +243,45 @@ def _alone(script: str, **environment: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=known, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_what_is_computed_in_pieces_is_traced(name: str) -> None:
+    graph, sizes, _ = LIMITED[name]
+    sizes = {each: sizes.get(each, 16) for each in graph.open_sizes}
+    parameters, arrays = tn.init(graph, seed=0), arrays_for(graph, sizes)
+    inputs = {leaf.name: np.asarray(each) for leaf, each in zip(graph.inputs, arrays, strict=True)}
+    expected = run(graph, {**parameters, **inputs}, sizes)
+    moved = on_jax(**parameters, **inputs)
+    parameters = {name: moved.pop(name) for name in parameters}
+    free = tn.compile(graph, backend="jax")
+    free(parameters, *moved.values())
+    f = tn.compile(graph, backend="jax", memory_limit=free.plan.peak_memory // 2)
+    found = jax.jit(f)(parameters, *moved.values())
+    assert "in_pieces" in f.plan.code
+    for name, one in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+        np.testing.assert_allclose(one, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [512, 500])
+def test_a_limit_of_memory_holds_where_it_is_traced(rows: int) -> None:
+    """Results are put together at last, so they are there twice."""
+    graph = tn.layer("h[b,f] = gelu(x[b,i] * W[f,i])\ny[b,o] = h * V[o,f]", inputs="x", i=16, f=1024, o=16)
+    parameters, (x,) = drawn(graph, (rows, 16))
+    moved = on_jax(x=x, **parameters)
+    x = moved.pop("x")
+    free = tn.compile(graph, backend="jax")
+    expected = free(moved, x)
+    limit = free.plan.peak_memory // 4
+    f = tn.compile(graph, backend="jax", memory_limit=limit)
+    np.testing.assert_allclose(f(moved, x), expected, rtol=1e-9, atol=1e-12)
+    compiled = jax.jit(f).lower(moved, x).compile()
+    np.testing.assert_allclose(compiled(moved, x), expected, rtol=1e-9, atol=1e-12)
+    memory = compiled.memory_analysis()
+    alive = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    assert alive <= limit + expected.nbytes
+    one, other = (jax.grad(lambda x, f=f: jnp.sum(jax.jit(f)(moved, x) ** 2))(x) for f in (f, free))
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------- what is seen while tracing

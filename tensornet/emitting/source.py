@@ -211,10 +211,17 @@ class _Writer(Stepping):
             return f"{name}({', '.join(given + training)})"
         at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)
         for n, each in enumerate(slicing.operands):
-            given[n] += "" if each is None else f"[{':, ' * each}at:at + {slicing.length}]"
+            if each is not None:
+                given[n] = self._piece(given[n], each, slicing.length)
         piece = f"lambda at: {name}({', '.join(given + training)})"
         axes = tuple_source([str(each) for each in slicing.results])
         return self.op("in_pieces", piece, size=f"{cut}.shape[{at}]", length=str(slicing.length), axes=axes)
+
+    def _piece(self, text: str, axis: int, length: int) -> str:
+        """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""
+        if "piece" in self.backend.templates:
+            return self.op("piece", text, axis=str(axis), length=str(length))
+        return f"{text}[{':, ' * axis}at:at + {length}]"
 
     def _docstring(self) -> list[str]:
         lines = self.graph.lines() or [str(leaf) for leaf in self.leaves]
