@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
@@ -310,6 +310,9 @@ class JaxBackend:
 
     def autocasts(self, array: Any) -> bool:
         return False
+
+    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        return ()
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

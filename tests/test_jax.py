@@ -140,6 +140,19 @@ def test_gradients_of_functions_are_those_of_torch(text: str) -> None:
         np.testing.assert_allclose(one, tensor.grad, rtol=1e-9, atol=1e-11)
 
 
+def test_planned_gradients_are_those_of_jax() -> None:
+    """The loss and its gradients as one function, which is traced as any."""
+    parameters, (x,) = drawn(ATTENTION, (2, 5, 8))
+    square = tn.layer("loss = mean[b,i,o](y[b,i,o] ** 2)", inputs="y[b,i,o]")
+    both, f = tn.value_and_grad(ATTENTION, loss=square, backend="jax"), tn.compile(ATTENTION, backend="jax")
+    moved = on_jax(**parameters)
+    value, gradients = jax.jit(both)(moved, jnp.asarray(x))
+    expected, theirs = jax.value_and_grad(lambda p: jnp.mean(f(p, jnp.asarray(x)) ** 2))(moved)
+    np.testing.assert_allclose(value, expected, rtol=1e-9)
+    for name in parameters:
+        np.testing.assert_allclose(gradients[name], theirs[name], rtol=1e-7, atol=1e-11, err_msg=name)
+
+
 def test_second_derivatives_and_forward_mode() -> None:
     parameters, (x,) = drawn(DENSE, (5, 4))
     f, moved = tn.compile(DENSE, backend="jax"), on_jax(**parameters)
