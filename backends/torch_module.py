@@ -17,6 +17,7 @@ from tensornet.graph.graph import Graph
 from tensornet.graph.initialise import init
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
+from tensornet.running.arguments import check_backward
 from tensornet.running.executable import Executable, fitting
 
 __all__ = ["TensorModule", "make"]
@@ -43,10 +44,13 @@ class TensorModule(torch.nn.Module):
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
         tune: str | None = None,
+        backward: str = "planned",
     ) -> None:
         super().__init__()
         check_tuning(tune)
-        self._assemble(graph, memory_limit, whole_sizes(graph, plan_at or {}), tune)
+        check_backward(backward)
+        options = {"memory_limit": memory_limit, "tune": tune, "backward": backward}
+        self._assemble(graph, whole_sizes(graph, plan_at or {}), options)
         dtype = None if dtype is None else element_type(dtype)
         if device is not None:
             backend.check_device(str(device))
@@ -66,12 +70,10 @@ class TensorModule(torch.nn.Module):
 
     # ---- the modules of blocks
 
-    def _assemble(
-        self, graph: Graph, memory_limit: int | None, plan_at: Mapping[str, int], tune: str | None
-    ) -> None:
+    def _assemble(self, graph: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> None:
         """Makes the modules of the blocks that the graph calls, without parameters."""
         self.graph = graph
-        self._options: dict[str, Any] = {"memory_limit": memory_limit, "plan_at": plan_at, "tune": tune}
+        self._options: dict[str, Any] = {**options, "plan_at": plan_at}
         self._arranged: dict[frozenset[str], _Arranged] = {}
         self._traced: _Arranged | None = None
         self._places = _Places(graph)
@@ -84,7 +86,7 @@ class TensorModule(torch.nn.Module):
                 at = {name: size for name, size in plan_at.items() if name in scopes[each].open_sizes}
                 owner, name = self._owner(each, numbered)
                 if name not in owner._modules:
-                    owner.add_module(name, _of_block(scopes[each], memory_limit, at, tune))
+                    owner.add_module(name, _of_block(scopes[each], at, options))
 
     def _standing(self) -> list[torch.nn.Module | None]:
         """The modules that stand by now where those of the graph's names were made, the module itself first."""
@@ -369,14 +371,12 @@ def _numbered(scopes: Iterable[str]) -> frozenset[str]:
     )
 
 
-def _of_block(
-    block: Graph, memory_limit: int | None, plan_at: Mapping[str, int], tune: str | None
-) -> TensorModule:
+def _of_block(block: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> TensorModule:
     """The module of a block, to be given its parameters."""
     made = _class_of(tuple(leaf.name for leaf in block.inputs))
     module = made.__new__(made)
     torch.nn.Module.__init__(module)
-    module._assemble(block, memory_limit, plan_at, tune)
+    module._assemble(block, plan_at, options)
     return module
 
 

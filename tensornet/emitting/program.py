@@ -9,6 +9,7 @@ from ..dtypes import element_type
 from ..graph.graph import Graph
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
+from ..planning.gradients import both_ways, leaves_of
 from ..planning.planner import schedule
 from ..planning.plans import Plan
 from ..planning.watching import watched
@@ -31,6 +32,8 @@ def plan(
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
+    training: bool = False,
+    wrt: str | Sequence[str] | None = None,
     **sizes: int,
 ) -> Plan:
     """Finds the fastest order to compute a graph on a device.
@@ -49,6 +52,11 @@ def plan(
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
             the one that is fastest there.
+        training: plan the way back to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
+            of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
+            products which it is handed as they were planned.
+        wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
+            not given.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
             says so. The code works for others.
 
@@ -66,7 +74,17 @@ def plan(
     chosen = load_backend(backend)
     graph = graph if outputs is None else graph.select(outputs)
     device = chosen.device() if device is None else device
-    return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
+    if not training:
+        return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
+    leaves = leaves_of(graph, wrt)
+    if "both_ways" in chosen.templates:
+        changing = frozenset(leaves)
+        return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing)
+    ways = both_ways(graph, leaves)
+    forward = planned(ways.forward, sizes, chosen, device, dtype, profile, memory_limit, tune=tune)
+    at = {name: size for name, size in forward.sizes if name in ways.backward.open_sizes}
+    back = planned(ways.backward, at, chosen, device, dtype, profile, memory_limit, tune=tune)
+    return replace(forward, backward=back)
 
 
 @watched()

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..documents import Part
+from ..dtypes import itemsize
 from ..errors import EquationError, TensornetError
 from ..graph.apply import names_of_blocks, scoped, shown_call
 from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
@@ -29,7 +30,7 @@ from ..language.encoding import (
 from ..language.equation import Equation
 from ..language.expression import Ref, Size, axes_of_index
 from ..operations.functions import Element
-from ..sizes import put_in, size_names, symbol
+from ..sizes import evaluate, product, put_in, size_names, symbol
 from .arrangement import Arrangement
 from .device import CONSTANTS, Certainty
 
@@ -352,16 +353,27 @@ class Plan:
         for block, name in self.functions.items():
             times = "once" if calls[block] == 1 else f"{calls[block]} times"
             lines += [f"{name}, called {times}:", *self._shown_steps(block.steps)]
+            lines += block._shown_back()
         if self.once:
             lines += ["done once:", *self._shown_steps(self.once)]
+        lines += self._shown_back()
         rows = [
             Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
             *self.alternatives,
         ]
+        back = [(block.backward, calls[block]) for block in self.functions if block.backward is not None]
+        back += [(self.backward, 1)] if self.backward is not None else []
+        if back:
+            flops, moved = (
+                sum(times * getattr(plan, of) for plan, times in back) for of in ("flops", "bytes")
+            )
+            seconds = sum(times * plan.seconds for plan, times in back)
+            peak = max(plan.peak_memory for plan, _ in back)
+            rows.insert(1, Alternative("back", flops, moved, seconds, peak))
         for row in rows:
             ratio = (
                 ""
-                if row.name == "this plan" or not self.seconds
+                if row.name in ("this plan", "back") or not self.seconds
                 else f"  ({row.seconds / self.seconds:.2f}× the time)"
             )
             lines.append(
@@ -371,6 +383,29 @@ class Plan:
         if self.certainty is not None:
             lines.append(f"     {'expected times:':<15} {self.certainty}")
         return "\n".join(lines)
+
+    @property
+    def kept(self) -> tuple[tuple[str, int], ...]:
+        """The tensors kept from the way forward to the way back, and their bytes; what is given is not counted."""
+        if self.backward is None:
+            return ()
+        sizes, made = dict(self.sizes), set(self.graph.outputs) - {leaf.name for leaf in self.graph.leaves}
+        return tuple(
+            (
+                leaf.name,
+                itemsize(self.dtype)
+                * int(product(evaluate(evaluate(size, self.graph.bound), sizes) for size in leaf.shape)),
+            )
+            for leaf in self.backward.graph.inputs
+            if leaf.name in made
+        )
+
+    def _shown_back(self, times: str = "") -> Iterator[str]:
+        """What is kept for the way back, and its steps."""
+        if self.backward is not None:
+            kept = ", ".join(f"{name} of {_human(size, 'B')}" for name, size in self.kept) or "nothing"
+            yield f"back{times}, of what is given and of {kept}:"
+            yield from self.backward._shown_steps(self.backward.steps)
 
     def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
         shown = [step.shown(self.functions) for step in steps]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..dtypes import real_type
-from ..errors import DtypeError, ShapeError, near
+from ..errors import BackendError, DtypeError, ShapeError, near
 from ..graph.graph import Graph
 from ..graph.shape import scope_of
 from ..language.equation import locate
@@ -16,7 +16,13 @@ from ..operations.functions import FUNCTIONS
 from ..protocol import Backend
 from ..sizes import evaluate
 
-__all__ = ["check_choices", "check_dtypes", "wrong_names"]
+__all__ = ["check_backward", "check_choices", "check_dtypes", "wrong_names"]
+
+
+def check_backward(backward: str) -> None:
+    """Refuses a way of computing gradients that there is not."""
+    if backward not in ("planned", "autograd"):
+        raise BackendError(f"there is no backward={backward!r}", fix="use 'planned' or 'autograd'")
 
 
 def wrong_names(graph: Graph, given: Any) -> ShapeError:

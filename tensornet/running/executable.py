@@ -25,7 +25,7 @@ from ..planning.kept import Occasion
 from ..planning.planner import whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
-from .arguments import check_choices, check_dtypes, wrong_names
+from .arguments import check_backward, check_choices, check_dtypes, wrong_names
 
 __all__ = ["Executable", "compile", "module", "to_backend"]
 
@@ -122,9 +122,11 @@ class Executable:
         plan_at: Mapping[str, int] | None = None,
         around: frozenset[str] | None = None,
         tune: str | None = None,
+        backward: str = "planned",
     ) -> None:
         check_tuning(tune)
-        self._tune = tune
+        check_backward(backward)
+        self._tune, self._backward = tune, backward
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self.scopes: tuple[str, ...] = ()
@@ -160,6 +162,7 @@ class Executable:
             "plan_at": self._plan_at,
             "around": self._around,
             "tune": self._tune,
+            "backward": self._backward,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -335,7 +338,8 @@ class Executable:
 
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which arrays get gradients that are planned: none where a plan is measured or bounded as it stands."""
-        if self._memory_limit is not None or self._tune is not None or self._autocasts(arrays):
+        asked = self._backward == "planned" and self._memory_limit is None and self._tune is None
+        if not asked or self._autocasts(arrays):
             return ()
         return self.backend.changing(arrays)
 
@@ -425,6 +429,7 @@ def compile(
     params: Mapping[str, Any] | None = None,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
+    backward: str = "planned",
     **sizes: int,
 ) -> Executable:
     """Makes a function of a graph, called as `f(parameters, *inputs)`.
@@ -443,6 +448,9 @@ def compile(
             as a tuple.
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
             the fastest; it is kept where plans are.
+        backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
+            as they were planned together with them, where no transform or compiler is at work and nothing is
+            tuned or bounded; "autograd" to leave all to it.
         **sizes: values for open sizes, and no others are taken then; one left out is read from the
             arrays at each call.
 
@@ -462,7 +470,14 @@ def compile(
     graph = _asked_for(graph, outputs, sizes)
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
     return Executable(
-        graph, chosen, device=device, dtype=dtype, memory_limit=memory_limit, params=held, tune=tune
+        graph,
+        chosen,
+        device=device,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        params=held,
+        tune=tune,
+        backward=backward,
     )
 
 
@@ -484,6 +499,7 @@ def module(
     outputs: str | Sequence[str] | None = None,
     plan_at: Mapping[str, int] | None = None,
     tune: str | None = None,
+    backward: str = "planned",
     **sizes: int,
 ) -> Any:
     """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
@@ -502,6 +518,7 @@ def module(
             anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
             the fastest; it is kept where plans are.
+        backward: "planned" or "autograd", as for `tensornet.compile`.
         **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
 
     Raises:
@@ -527,6 +544,7 @@ def module(
         params=params,
         plan_at=plan_at,
         tune=tune,
+        backward=backward,
     )
 
 
