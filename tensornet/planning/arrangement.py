@@ -94,11 +94,16 @@ def ordered(axes: Sequence[str] | frozenset[str] | set[str], *orders: Sequence[s
 @functools.lru_cache(maxsize=1 << 16)
 def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     """The order in which the groups lie in the layout, or nothing if only a copy brings them there."""
-    present = [index for index, group in enumerate(groups) if group]
-    for order in itertools.permutations(present):
-        if flatten(tuple(groups[index] for index in order)) == layout:
-            return order
-    return None
+    starts = {group[0]: number for number, group in enumerate(groups) if group}
+    order: list[int] = []
+    at = 0
+    while at < len(layout):
+        number = starts.pop(layout[at], None)
+        if number is None or layout[at : at + len(groups[number])] != groups[number]:
+            return None
+        order.append(number)
+        at += len(groups[number])
+    return None if starts else tuple(order)
 
 
 def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:

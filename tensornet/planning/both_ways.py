@@ -22,13 +22,13 @@ from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
 from ..sizes import symbol
 from .arrangement import Arrangement, Layout, flatten
-from .ordering import fastest, proposals
+from .ordering import fastest, proposals, quickest
 from .search import Order, Problem, Search, Tree
 
 __all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
 
-EVERY = 4
-"""Of so many factors every tree is priced."""
+EVERY, PRICED = 4, 5
+"""Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
 
 
 LEAST = 0.15
@@ -90,7 +90,8 @@ def _ordered(key: _Key, changing: frozenset[int]) -> Order:
         return total
 
     forward = fastest(problem)
-    found = min((search.along(tree)[1] for tree in _trees(problem)), key=seconds)
+    trees = quickest(problem, _trees(problem), PRICED)
+    found = min((search.along(tree)[1] for tree in trees), key=seconds)
     return found if seconds(found) < (1 - LEAST) * seconds(forward) else forward
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import opt_einsum
@@ -23,7 +23,7 @@ from .beforehand import beforehand
 from .device import DeviceProfile
 from .search import Order, Problem, Search, Tree, left_to_right, path_of, searched_once, tree_of
 
-__all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops", "proposals"]
+__all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops", "proposals", "quickest"]
 
 EXHAUSTIVE = 5
 """Up to so many operands every order is considered, whatever comes out on the way."""
@@ -125,6 +125,11 @@ def proposals(problem: Problem) -> Iterator[Tree]:
         least = min(network.seconds(tree) for tree in found if tree is not None)
         found.append(network.programmed(least))
     return iter(dict.fromkeys(tree for tree in found if tree is not None))
+
+
+def quickest(problem: Problem, trees: Iterable[Tree], most: int) -> list[Tree]:
+    """So many of some trees, those that take least where orders in memory are left out."""
+    return sorted(dict.fromkeys(trees), key=_Network(problem).seconds)[:most]
 
 
 class _Network:
