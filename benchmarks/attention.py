@@ -15,7 +15,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -88,7 +88,7 @@ def _mine(
 LARGER = 16
 """How many times the batch is larger for a GPU."""
 
-BOTH = ("forward", "backward")
+
 SHAPES = [
     (8, 197, 384, 6, False),
     (2, 1024, 512, 8, False),
@@ -102,7 +102,7 @@ SHAPES = [
 def _case(scale: int, batch: int, tokens: int, width: int, heads: int, causal: bool) -> Case:
     batch *= scale
     name = f"{batch:,}×{tokens:,}×{width}, {heads} heads" + (", causal" if causal else "")
-    return Case(name, partial(itself, batch, tokens, width, heads, causal), BOTH)
+    return Case(name, partial(itself, batch, tokens, width, heads, causal), MEASURES)
 
 
 def _read(scale: int, queries: int, keys: int, width: int, inputs: int) -> Case:

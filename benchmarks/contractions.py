@@ -20,7 +20,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["CONTRACTIONS", "TCL"]
 
@@ -66,11 +66,11 @@ def tensor_contraction_layer(
         import tltorch
 
         peer = tltorch.TCL(sizes, ranks, bias=False).to(place.device, place.dtype)
-    graph, x = tn.models.tcl(sizes, ranks), place.drawn(batch, *sizes)
+    graph, x = tn.models.tcl(sizes, ranks), place.drawn(batch, *sizes).requires_grad_()
     mine = ours(graph, None, (x,), place)
-    factors = tuple(each.detach() for each in mine.parameters)
+    factors = tuple(each.detach().clone().requires_grad_() for each in mine.parameters)
+    named = tuple(each for name, each in peer.named_parameters() if "factor" in name)
     with torch.no_grad():
-        named = [each for name, each in peer.named_parameters() if "factor" in name]
         for target, source in zip(named, factors, strict=True):
             target.copy_(source)
     names = (leaf.name for leaf in graph.parameters)
@@ -78,7 +78,7 @@ def tensor_contraction_layer(
         OURS: mine,
         **on_cupy(graph, dict(zip(names, factors, strict=True)), (x,), place),
         **_by_path("bijk,pi,qj,rk->bpqr", (x, *factors)),
-        "tltorch": Contestant(peer, (x,), factors),
+        "tltorch": Contestant(peer, (x,), named),
     }
 
 
@@ -123,13 +123,13 @@ def drawn(seed: int, operands: tuple[int, ...], work: tuple[float, float], large
 
 def _layer(batch: int, sizes: tuple[int, ...], ranks: tuple[int, ...]) -> Case:
     name = f"TCL {batch:,} × {sizes} → {ranks}"
-    return Case(name, partial(tensor_contraction_layer, batch, sizes, ranks))
+    return Case(name, partial(tensor_contraction_layer, batch, sizes, ranks), MEASURES)
 
 
 OPERANDS = (3, 4, 5)
 TCL = Suite(
     "tcl",
-    "tensor contraction layers, forward",
+    "tensor contraction layers, forward and both ways",
     {
         "usual": tuple(_layer(*shape) for shape in LAYERS),
         "tiny": (_layer(6, (2, 3, 4), (3, 2, 2)),),

@@ -19,7 +19,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -123,7 +123,7 @@ def _tltorch(
 
 def _case(factorization: str, share: float, batch: int, modes: tuple[int, ...] = MODES) -> Case:
     name = f"{factorization}, {share:.0%}, batch {batch:,}"
-    return Case(name, partial(layer, factorization, share, batch, modes))
+    return Case(name, partial(layer, factorization, share, batch, modes), MEASURES)
 
 
 KINDS = ("tucker", "cp", "tt", "blocktt", "kronecker")
@@ -135,7 +135,7 @@ def _cases(batches: tuple[int, ...]) -> tuple[Case, ...]:
 
 SUITE = Suite(
     "linear",
-    f"factorized linear layers, {' × '.join(map(str, MODES))} both ways, forward",
+    f"factorized linear layers, {' × '.join(map(str, MODES))} to as many, forward and both ways",
     {
         "usual": _cases((64, 2048)),
         "tiny": tuple(_case(kind, 0.5, 3, (2, 3, 4)) for kind in KINDS),

@@ -18,7 +18,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite, on_cupy, ours
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, on_cupy, ours
 
 __all__ = ["SUITE"]
 
@@ -118,7 +118,7 @@ TINY_PERCEIVER = {
 
 
 def _case(name: str, make: Callable[..., Any], *how: Any) -> Case:
-    return Case(name, partial(contestants, partial(make, *how)))
+    return Case(name, partial(contestants, partial(make, *how)), MEASURES)
 
 
 def _cases(scale: int) -> tuple[Case, ...]:

@@ -108,7 +108,7 @@ class Contestant:
         """Forward, then the derivatives by the inputs that ask for one and by the parameters."""
         y = self.function(*self.inputs)
         by = [each for each in (*self.inputs, *self.parameters) if each.requires_grad]
-        return torch.autograd.grad(y, by, torch.ones_like(y))
+        return torch.autograd.grad(y, by, torch.ones_like(y), allow_unused=True)
 
     def kept(self) -> int:
         """Bytes that are kept from forward to backward, the parameters not counted."""
