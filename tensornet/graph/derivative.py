@@ -49,12 +49,14 @@ from ..language.expression import (
 from ..language.reading import parse_rule
 from ..operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..operations.pointwise import EQUAL, WHERE
+from ..operations.record import OPERANDS
 from ..operations.structure import INDEX, ONEHOT, REPEAT
 from ..sizes import evaluate, size_names, symbol
 from .apply import Apply, scoped
 from .elements import of_expression, of_tensors
 from .graph import Graph
 from .inlining import renamed_axes, spoken_sizes
+from .instances import of_tensors_named
 from .leaves import Leaf
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
@@ -283,6 +285,9 @@ class _Differentiation(_Written):
         self.terms = defaultdict[str, list[Expression]](list)
         self.uses = Counter[str]()
         self.order: tuple[str, ...] = ()  # of the axes of what is taken apart
+        seeded = [name for name in of if not (alone and not self.dims[name])]
+        self.seeds = {name: self.fresh(GRADIENT.format(name)) for name in seeded}
+        self.results = {name: self.fresh(GRADIENT.format(name)) for name in wrt}
 
     def directions(self) -> Directions:
         """The two graphs."""
@@ -293,8 +298,9 @@ class _Differentiation(_Written):
         seeds = list(self._seeds())
         for item in reversed(forward):
             self._backward(item)
-        outputs = tuple(self._result(name) for name in self.wrt)
-        return self._parted(forward, seeds, outputs)
+        names = {self._result(name): self.results[name] for name in self.wrt}
+        self.body = [of_tensors_named(item, names) for item in self.body]
+        return self._parted(forward, seeds, tuple(self.results.values()))
 
     def _parted(
         self, forward: list[Equation | Apply], seeds: list[tuple[str, Leaf]], outputs: tuple[str, ...]
@@ -447,12 +453,12 @@ class _Differentiation(_Written):
     def _seeds(self) -> Iterator[tuple[str, Leaf]]:
         """The gradients of the results that come from outside."""
         for name in self.of:
-            if self.alone and not self.dims[name]:
+            if name not in self.seeds:
                 self.terms[name].append(ONE)
                 continue
             pairs = zip(self._axes(name), self.dims[name], strict=True)
             dims = self._resolved(tuple((Axis(axis, dim_size(dim)),) for axis, dim in pairs))
-            leaf = Leaf(self.fresh(GRADIENT.format(name)), "input", dims)
+            leaf = Leaf(self.seeds[name], "input", dims)
             self.dims[leaf.name], self.elements[leaf.name] = leaf.dims, Element.NUMBER
             self.terms[name].append(Ref(leaf.name, self._axes(name)))
             self.uses[name] += 1
@@ -543,7 +549,7 @@ class _Differentiation(_Written):
             raise EquationError(f"'{function.name}' has no derivative", call.place, fix)
         if function.axes in ("kept", "made"):
             gradient = _spread(gradient, call.axes)
-        meaning: dict[str, Expression] = dict(zip(_OPERANDS, call.arguments, strict=False))
+        meaning: dict[str, Expression] = dict(zip(OPERANDS, call.arguments, strict=False))
         numbers = dict(function.options)
         meaning.update({name: Literal(value) for name, value in numbers.items()})
         meaning.update({name: values[0] for name, values in call.options if name in numbers})
@@ -674,10 +680,11 @@ class _Differentiation(_Written):
 
     def _result(self, name: str) -> str:
         """The gradient of a leaf, made here and for this leaf alone, of numbers of the working type."""
+        is_alike = all(map(is_scalar, self.terms[name]))
         found = self._whole(name)
         made = {each for item in self.body for each in item.defines}
-        is_its_own = found.startswith(GRADIENT.format(name)) and self.elements[found] is Element.NUMBER
-        if found in made and is_its_own:
+        is_its_own = found in made and found.startswith(GRADIENT.format(name))
+        if is_its_own and (is_alike or self.elements[found] is Element.NUMBER):
             return found
         axes, result = self._axes(name), self.fresh(GRADIENT.format(name))
         self.put(result, axes, _as_numbers(Ref(found, axes)), self._sizes(name))
@@ -710,10 +717,6 @@ class _Called:
     directions: Directions
     wrt: tuple[str, ...]
     names: Mapping[str, str]
-
-
-_OPERANDS = "abcdefh"
-"""What rules of records call the operands of a function."""
 
 
 def _read_by(item: Equation | Apply) -> Iterator[str]:

@@ -28,6 +28,9 @@ def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
         EquationError: the loss is no number, or takes fewer inputs than there are results.
         ShapeError: the loss does not fit the results.
     """
+    if loss is not None and not isinstance(loss, Graph | str):
+        fix = "write it as equations: tensornet.layer(…)"
+        raise EquationError(f"a loss is a graph, or the name of a number, not {loss!r}", fix=fix)
     if isinstance(loss, str):
         graph = graph.select(loss)
     found = ending_in(graph, loss) if isinstance(loss, Graph) else graph
@@ -42,10 +45,10 @@ def ending_in(graph: Graph, loss: Graph) -> Graph:
     """A graph with another behind it, which takes its results and then inputs of its own."""
     count, results = len(graph.inputs), len(graph.outputs)
     if len(loss.inputs) < results:
-        told = ", ".join(leaf.name for leaf in loss.inputs)
+        told = ", ".join(leaf.name for leaf in loss.inputs) or "none"
         raise EquationError(
-            f"the loss takes {len(loss.inputs)} input(s) ({told}), and there are {results} results",
-            fix=f"choose of {', '.join(graph.outputs)}: graph.select(…)",
+            f"the loss takes {len(loss.inputs)} input(s) ({told}), and there are {results} result(s)",
+            fix=f"let it take each; or choose of {', '.join(graph.outputs)}: graph.select(…)",
         )
 
     def whole(*tensors: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from ..errors import EquationError
 from ..operations.functions import FUNCTIONS, RESERVED
-from ..operations.record import Function, Meaning
+from ..operations.record import OPERANDS, Function, Meaning
 from ..sizes import is_name
 from .expression import Call, subexpressions
 from .patterns import pattern_of
@@ -71,7 +71,10 @@ def register(
     if not isinstance(arity, int) or isinstance(arity, bool) or arity < 1:
         raise EquationError(f"the arity of '{name}' is {arity!r}", fix="give how many arrays it takes")
     texts = (derivative,) if isinstance(derivative, str) else tuple(derivative)
-    if texts and (over_axis or len(texts) != arity or not all(map(_is_expression, texts))):
+    operands = {*OPERANDS[:arity], "y", "g"}
+    if texts and (
+        over_axis or len(texts) != arity or not all(_is_expression(each, operands) for each in texts)
+    ):
         fix = "give an expression for each operand of a pointwise function, as '3 * g * a ** 2'"
         raise EquationError(f"the derivative of '{name}' is {derivative!r}", fix=fix)
     if computes:
@@ -115,9 +118,12 @@ def _kernel(
     )
 
 
-def _is_expression(text: Any) -> bool:
-    """Whether Python's grammar, which the language shares, reads a text as one expression."""
+def _is_expression(text: Any, names: Container[str]) -> bool:
+    """Whether Python's grammar, which the language shares, reads a text as one expression of some names."""
     try:
-        return isinstance(text, str) and bool(ast.parse(text, mode="eval"))
+        parts = list(ast.walk(ast.parse(text, mode="eval"))) if isinstance(text, str) else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
+    called = [part.func for part in parts if isinstance(part, ast.Call)]
+    read = [part.id for part in parts if isinstance(part, ast.Name) and part not in called]
+    return bool(parts) and all(name in names or name in RESERVED for name in read)

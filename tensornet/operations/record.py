@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Device, Left, Lowering, Writer
 
-__all__ = ["Element", "Function", "Meaning"]
+__all__ = ["OPERANDS", "Element", "Function", "Meaning"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
 Yield: TypeAlias = Literal["truth", "same", "real", "number", "own"]
+
+OPERANDS = "abcdefhiklmopqrstuvwxz"
+"""What derivatives call the operands of a function; `g`, `j`, `n` and `y` mean something else there."""
 
 
 class Element(IntEnum):

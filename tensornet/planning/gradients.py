@@ -14,6 +14,7 @@ from ..graph.derivative import Directions, differentiated
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
 from ..graph.instances import of_tensors_named
+from ..language.expression import fresh
 from ..operations.functions import Element
 from .device import default_profile
 from .ordering import fewest_flops
@@ -22,7 +23,7 @@ from .search import Problem
 
 __all__ = ["both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
 
-_TWICE = re.compile(r"\.grad\.grad(?!.*\.grad)")
+_TWICE = re.compile(r"\.grad\.grad$")
 """What the gradient of a gradient is called."""
 
 
@@ -31,10 +32,11 @@ def gradient(
 ) -> Graph:
     """The derivative of a graph, as a graph: it prints, counts FLOPs, is planned and runs as any other.
 
-    Its results are ∂of/∂w for each w of `wrt`, in their order, named `w.grad`. Where a result is no number but
-    a tensor y[b,o], its gradient ḡ[b,o] is an input more, named `y.grad`, after the graph's own, and the results
-    are Σ_bo ḡ[b,o] ∂y[b,o]/∂w: the product of a vector with the Jacobian. (Reverse accumulation: S. Linnainmaa,
-    1976; for tensor expressions: S. Laue, M. Mitterreiter, J. Giesen, NeurIPS 2018.)
+    Its results are ∂of/∂w for each w of `wrt`, in their order, named `w.grad`, or with a number behind it where
+    the graph has such a tensor. Where a result is no number but a tensor y[b,o], its gradient ḡ[b,o] is an input
+    more, named `y.grad`, after the graph's own, and the results are Σ_bo ḡ[b,o] ∂y[b,o]/∂w: the product of a
+    vector with the Jacobian. (Reverse accumulation: S. Linnainmaa, 1976; for tensor expressions: S. Laue,
+    M. Mitterreiter, J. Giesen, NeurIPS 2018.)
 
     The derivative of a product is a product, those of functions are equations of the language, and what the
     gradients of several factors share is computed once: a chain of N factors costs O(N). Functions are taken as
@@ -49,7 +51,8 @@ def gradient(
             for anything, dots included, as `"x encoder.*"` or a list of them; all parameters if not given.
 
     Raises:
-        EquationError: a name fits nothing, a leaf holds no real numbers, or a function has no derivative.
+        EquationError: a name fits nothing, there is nothing to differentiate by, a leaf holds no real numbers, or
+            a function has no derivative.
 
     Example:
         >>> import tensornet as tn
@@ -90,14 +93,31 @@ def jvp(
         y.tangent[b,o] = y_1.tangent[b,o] * (1 - y[b,o] ** 2)
     """
     graph = graph if of is None else graph.select(of)
-    once = both_ways(graph, leaves_of(graph, wrt), alone=False)
-    twice = both_ways(once.joined(), tuple(seed for _, seed in once.seeds), alone=False).joined()
-    return _of_tangents(twice, frozenset(seed for _, seed in once.seeds))
+    leaves = leaves_of(graph, wrt)
+    once = both_ways(graph, leaves, alone=False)
+    first, seeds = once.joined(), tuple(seed for _, seed in once.seeds)
+    twice = both_ways(first, seeds, alone=False)
+    given = dict(twice.seeds)
+    tangents = [(given[result], leaf) for leaf, result in zip(leaves, first.outputs, strict=True)]
+    tangents += [(found, name) for found, (name, _) in zip(twice.backward.outputs, once.seeds, strict=True)]
+    return _of_tangents(twice.joined(), dict(tangents), {*graph.named}, {*seeds})
 
 
-def _of_tangents(graph: Graph, unread: frozenset[str]) -> Graph:
-    """The graph, whose gradients of gradients are called tangents, without inputs that nothing hangs on."""
-    names = {name: _TWICE.sub(".tangent", name) for name in graph.named if _TWICE.search(name)}
+def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], unread: set[str]) -> Graph:
+    """The graph, whose gradients of gradients are called tangents, without inputs that nothing hangs on.
+
+    Args:
+        graph: the derivative of a derivative.
+        tangents: its inputs and results, and the tensors whose tangents these are.
+        before: the tensors that keep their names.
+        unread: the inputs.
+    """
+    inside = {name: _TWICE.sub("", name) for name in graph.named if _TWICE.search(name)}
+    taken, names = {*graph.named}, dict[str, str]()
+    for name, stem in {**inside, **tangents}.items():
+        if name not in before:
+            names[name] = fresh(f"{stem}.tangent", taken)
+            taken.add(names[name])
     leaves = (leaf for leaf in graph.leaves if leaf.name not in unread)
     return replace(
         graph,
@@ -121,15 +141,21 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
     """The leaves that are told, all parameters if nothing is."""
     elements = of_leaves(graph)
     known = [leaf.name for leaf in graph.leaves if leaf.kind != "constant"]
-    if wrt is None:
+    if wrt is None and graph.parameters:
         return tuple(leaf.name for leaf in graph.parameters)
+    if wrt is None or not wrt:
+        what = "no leaf is told" if wrt is not None else "the graph has no parameters"
+        told = ", ".join(known) or "none"
+        raise EquationError(
+            f"{what} to differentiate by", fix=f"choose of its leaves by wrt=…: there are {told}"
+        )
     patterns = wrt.replace(",", " ").split() if isinstance(wrt, str) else wrt
     if not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
         raise EquationError(f"leaves are told by names, not {wrt!r}", fix='write "x W" or ["x", "W"]')
     found: dict[str, None] = {}
     for pattern in patterns:
         fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
-        if not fitting and pattern != "*":
+        if not fitting:
             few = f"{', '.join(known[:12])}{', …' if len(known) > 12 else ''}" or "none"
             raise EquationError(
                 f"'{pattern}' is no input or parameter", fix=f"{near(pattern, known)}there are {few}"
@@ -137,7 +163,8 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
         found.update(dict.fromkeys(fitting))
     for name in found:
         if elements[name] < Element.WIDE:
-            raise EquationError(f"'{name}' holds positions, and nothing has a gradient by them")
+            fix = "choose of those that hold real numbers: wrt=…"
+            raise EquationError(f"'{name}' holds positions, and nothing has a gradient by them", fix=fix)
     return tuple(found)
 
 
