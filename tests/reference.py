@@ -234,6 +234,10 @@ class _Evaluator:
             names, array = self.value(node.arguments[0], scope)
             size = scope.get(axes[0], self.known.get(axes[0], 0))
             return (*names, axes[0]), (_counted(array)[..., None] == np.arange(size)).astype(float)
+        if name == "repeat":
+            names, array = self.value(node.arguments[0], scope)
+            size = scope.get(axes[0], self.known.get(axes[0], 0))
+            return (*names, axes[0]), np.repeat(array[..., None], size, axis=-1)
         if name == "concat":
             return self.concat(node, scope)
         if name in ("roll", "pad"):

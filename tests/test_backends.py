@@ -68,6 +68,8 @@ ROWS = [
     Row(
         "names of helpers", "y[softmax] = softplus(device[softmax,where]) * W[where]", "device", {"where": 3}
     ),
+    Row("repeat", "y[k,b,i] = x[b,i] * repeat[k](w[b]) + repeat[b](v[i])", sizes=S),
+    Row("repeat alone", "y[i,k] = repeat[k](x[i])\nz[b,j] = repeat[b](repeat[j](2))", sizes=S, outputs="y z"),
     Row("negation", "y[b,i] = -(x[b,i] - z[b])", "x z", S),
     Row("two-sided", "y[b,i] = maximum(x[b,i], z[b]) + minimum(x[b,i], 0.5)", "x z", S),
     Row("truths are counted", "y[b,c] = (x[b,i] > 0) * (x[c,i] > 0)", sizes=S),

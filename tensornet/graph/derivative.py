@@ -52,7 +52,7 @@ from ..operations.pointwise import EQUAL, WHERE
 from ..operations.record import OPERANDS
 from ..operations.structure import INDEX, ONEHOT, REPEAT
 from ..sizes import evaluate, size_names, symbol
-from .apply import Apply, scoped
+from .apply import Apply, called_last, scoped
 from .elements import of_expression, of_tensors
 from .graph import Graph
 from .inlining import renamed_axes, spoken_sizes
@@ -103,7 +103,10 @@ class Directions:
         again = [item for item in self.backward.body if not made.intersection(item.defines)]
         body = (*self.forward.body, *again)
         sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
-        return _tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
+        found = _tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
+        told = {leaf.name: leaf for call in reversed(found.calls) for leaf in call.leaves()}
+        own = [leaf for leaf in found.leaves if told.get(leaf.name) != leaf]
+        return replace(found, leaves=called_last(own, found.calls))
 
 
 @functools.lru_cache(maxsize=512)

@@ -112,12 +112,14 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
         before: the tensors that keep their names.
         unread: the inputs.
     """
-    inside = {name: _TWICE.sub("", name) for name in graph.named if _TWICE.search(name)}
+    stems = dict(tangents)
+    for name in graph.named:
+        if _TWICE.search(name) and name not in before:
+            stems.setdefault(name, _TWICE.sub("", name))
     taken, names = {*graph.named}, dict[str, str]()
-    for name, stem in {**inside, **tangents}.items():
-        if name not in before:
-            names[name] = fresh(f"{stem}.tangent", taken)
-            taken.add(names[name])
+    for name, stem in stems.items():
+        names[name] = fresh(f"{stem}.tangent", taken)
+        taken.add(names[name])
     leaves = (leaf for leaf in graph.leaves if leaf.name not in unread)
     return replace(
         graph,

@@ -1,0 +1,831 @@
+"""Derivatives as graphs, on every backend: against torch's autograd, and differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import tensornet as tn
+from tensornet import models
+from tensornet.graph.losses import ending_in
+from tensornet.operations.functions import FUNCTIONS
+from tensornet.operations.record import Function
+from tensornet.protocol import Backend, backend_of
+
+from . import reference
+from .strategies import Block, blocks
+from .test_models import MODELS, parameters_of
+
+Array = Any
+Arrays = Mapping[str, Array]
+
+STRICT = backend_of(array_api_strict.asarray(0.0))
+SIZES = {"b": 3, "i": 4, "j": 5, "k": 2}
+
+
+def array_of(backend: str | Backend, array: Array) -> Array:
+    """The array as one of a backend; masks as numbers where truths are not compared."""
+    if backend == "torch":
+        return torch.tensor(array)
+    return array_api_strict.asarray(array + 0) if backend is STRICT else array
+
+
+def results(graph: tn.Graph, backend: str | Backend, arrays: Arrays, **options: Any) -> dict[str, Array]:
+    """Every result of a graph on a backend, by name; `arrays` holds inputs and parameters."""
+    held = {leaf.name: array_of(backend, arrays[leaf.name]) for leaf in graph.parameters}
+    given = [array_of(backend, arrays[leaf.name]) for leaf in graph.inputs]
+    found = tn.compile(graph, backend=backend)(held, *given, **options)
+    found = found if isinstance(found, tuple) else (found,)
+    return dict(zip(graph.outputs, map(np.asarray, found), strict=True))
+
+
+def seeds_of(graph: tn.Graph, arrays: Arrays) -> dict[str, Array]:
+    """Random gradients of the results: 1 of a number, which is given none from outside."""
+    rng = np.random.default_rng(7)
+    found = results(graph, "torch", arrays)
+    return {
+        name: rng.standard_normal(each.shape) if each.ndim else np.ones(()) for name, each in found.items()
+    }
+
+
+def by_autograd(graph: tn.Graph, arrays: Arrays, wrt: Sequence[str], seeds: Arrays) -> list[Array]:
+    """The gradients as torch differentiates the graph itself."""
+    tensors = {name: torch.tensor(array) for name, array in arrays.items()}
+    leaves = [tensors[name].requires_grad_() for name in wrt]
+    given = [tensors[leaf.name] for leaf in graph.inputs]
+    held = {leaf.name: tensors[leaf.name] for leaf in graph.parameters}
+    found = tn.compile(graph, backend="torch")(held, *given)
+    pairs = dict(zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+    pairs = {name: each for name, each in pairs.items() if each.requires_grad}
+    if not pairs:
+        return [np.zeros_like(arrays[name]) for name in wrt]
+    gradients = torch.autograd.grad(
+        list(pairs.values()),
+        leaves,
+        [torch.tensor(seeds[name]) for name in pairs],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return [each.numpy() for each in gradients]
+
+
+def by_differences(graph: tn.Graph, arrays: Arrays, name: str, seeds: Arrays) -> tuple[float, Array]:
+    """How the results change, weighed by seeds, as one leaf goes a little in a direction; and the direction."""
+    direction = np.random.default_rng(3).standard_normal(np.shape(arrays[name]))
+    step, totals = 1e-5, []
+    for sign in (1, -1):
+        found = results(graph, "numpy", {**arrays, name: arrays[name] + sign * step * direction})
+        totals.append(sum(float(np.sum(found[each] * seeds[each])) for each in found))
+    return (totals[0] - totals[1]) / (2 * step), direction
+
+
+def agree(found: Sequence[Array], expected: Sequence[Array], tolerance: float = 1e-9) -> None:
+    """Equal shapes, and values beside the largest of each."""
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        scale = max(1.0, float(np.abs(other[np.isfinite(other)]).max(initial=0.0)))
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * scale)
+
+
+def check(
+    graph: tn.Graph,
+    arrays: Arrays,
+    wrt: Sequence[str] | None = None,
+    backends: Sequence[str | Backend] = ("numpy", "torch", STRICT),
+    tolerance: float = 1e-9,
+) -> tn.Graph:
+    """The gradient of a graph, which agrees with autograd and reads back from JSON."""
+    leaves = [leaf.name for leaf in graph.parameters] if wrt is None else list(wrt)
+    derivative = tn.gradient(graph, wrt=leaves)
+    assert tn.Graph.from_json(derivative.to_json()) == derivative
+    seeds = seeds_of(graph, arrays)
+    expected = by_autograd(graph, arrays, leaves, seeds)
+    everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
+    for backend in backends:
+        agree(list(results(derivative, backend, everything).values()), expected, tolerance)
+    return derivative
+
+
+def agrees_with_differences(
+    graph: tn.Graph, arrays: Arrays, wrt: Sequence[str], tolerance: float = 1e-6
+) -> None:
+    """Each gradient, along a direction, is the quotient of differences."""
+    seeds = seeds_of(graph, arrays)
+    everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
+    found = results(tn.gradient(graph, wrt=list(wrt)), "numpy", everything)
+    for name, gradient in zip(wrt, found.values(), strict=True):
+        expected, direction = by_differences(graph, arrays, name, seeds)
+        assert float(np.sum(gradient * direction)) == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+def random_arrays(graph: tn.Graph, seed: int = 0, low: float = -2.0, **sizes: int) -> dict[str, Array]:
+    """Numbers from `low` to 2 for every leaf, or positions where it holds them, in its declared or given sizes."""
+    rng, known = np.random.default_rng(seed), {**SIZES, **graph.bound, **sizes}
+    found = {}
+    for leaf in (*graph.inputs, *graph.parameters):
+        axes = [[known[axis.name.rstrip("0123456789_")] for axis in dim] for dim in leaf.dims]
+        shape = tuple(int(np.prod(each)) for each in axes)
+        positions = leaf.name in ("t", "s")
+        found[leaf.name] = rng.integers(0, 3, shape) if positions else rng.uniform(low, 2.0, shape)
+    return found
+
+
+# ---------------------------------------------------------------------------- every function
+
+ROWS = [row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations and not row.random]
+
+STRUCTURE = {
+    "index": "y[b,i] = x[b,i] * index(i)",
+    "repeat": "y[k,b,i] = tanh(repeat[k](x[b,i])) * w[k]\nk: 2",
+    "roll": "y[b,i] = tanh(roll(x[b,i], i=1, b=-2)) * w[i]",
+    "concat": "y[b,i] = concat[i](x[b,i] ** 2, w[b], z[b,i], x[b,i]) * v[b]",
+    "pad": "y[b,i] = exp(pad(x[b,i], b=(2,0), i=(1,-1), value=0.5))",
+    "onehot": "y[b,j] = onehot[j](t[b]) * x[b,i]\nj: 5",
+}
+SPELLED = {
+    "where": "y[b,i] = where(x[b,i] > z[i], x[b,i] * z[i], exp(x[b,i]))",
+    "reciprocal": "y[b,i] = x[b,i] / z[i]",
+    "int64": "y[b,i] = x[b,i] * int64(z[i])",
+}
+
+
+def text_of(row: Function) -> str:
+    """An equation of the function."""
+    operands = ["x[b,i]", "z[i]"][: row.arity[0]]
+    match row.axes:
+        case "none" if row.name in SPELLED:
+            return SPELLED[row.name]
+        case "none" if row.infix:
+            text = f" {row.infix} ".join(operands) if len(operands) > 1 else f"{row.infix}(x[b,i] > 0)"
+            return f"y[b,i] = x[b,i] * ({text})"
+        case "none":
+            return f"y[b,i] = {row.name}({', '.join(operands)})"
+        case "kept":
+            return f"y[b,i] = {row.name}[i](x[b,i] * z[i])"
+        case "removed":
+            return f"y[b] = {row.name}[i](x[b,i] * z[i])"
+    return STRUCTURE[row.name]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_function(row: Function) -> None:
+    text = text_of(row)
+    inputs = " ".join(name for name in ("x[b,i]", "z[i]", "t[b]") if f"{name[0]}[" in text)
+    graph = tn.layer(text.replace("z[b,i]", "z[i]"), inputs=inputs)
+    arrays = random_arrays(graph, low=0.3 if row.positive or row.name == "log1p" else -2.0)
+    wrt = [name for name in arrays if name != "t"]
+    derivative = check(graph, arrays, wrt)
+    agrees_with_differences(graph, arrays, wrt)
+    assert tn.layer(str(derivative)) == derivative
+
+
+EQUATIONS = [
+    "y[b,j] = x[b,i] * W[j,i] + u[j]",
+    "y[b,j] = x[b,i] * Q[i,k] * P[k,i2] * Z[i2,j]",
+    "y[b] = x[b,0] * x[b,-1]",
+    "y[b] = x[b,i] * x[b,i]",
+    "y[b,i] = x[b,i] * i / sqrt(b)",
+    "y[b,i] = x[b,i] - x[b,0]",
+    "y[b] = softmax[b,i](x[b,i]) * x[b,i]",
+    "y = normalize[b,i](x[b,i]) * w[b,i]",
+    "y = var[b,i](x[b,i]) + max[b](mean[i](x[b,i]))",
+    "loss = sum[b,i](x[b,i])",
+    "loss = mean[b,i](x[b,i])",
+    "y[b,j] = E[t[b],j] * x[b,i]",
+    "y[b,i] = x[b,i] + E[t[b],i] * E[s[b],i]",
+    "y[i,b] = x[b,i]",
+    "y[b,i] = -(-x[b,i]) * 1 + 0 * x[b,i] * v",
+    "y[b,i] = where(index(b) >= index(i), x[b,i], -1e30)\nz[b,i] = softmax[i](y[b,i])",
+    "y[b,i] = prod[i2](1 + x[b,i2] * x[b,i2]) * x[b,i]",
+    "y[b,i,i2] = maximum(x[b,i], x[b,i2]) + minimum(x[b,i], 0.5)",
+    "h[b,j] = gelu(x[b,i] * W[j,i] + u[j])\ny[b,i] = softmax[i](h[b,j] * V[i,j])\nz[b,i] = normalize[i](y[b,i] + x[b,i])",
+    "a[b,i] = exp(x[b,i])\ny[b] = a[b,i] * a[b,i]\nz[i] = a[b,i]\ny2[i] = y[b] * z[i]",
+]
+
+
+@pytest.mark.parametrize("text", EQUATIONS)
+def test_equations(text: str) -> None:
+    inputs = "x[b,i]" + "".join(f" {name}" for name in ("t", "s") if f"{name}[b]" in text)
+    graph = tn.layer(text, inputs=inputs)
+    arrays = random_arrays(graph, E=3, **{"E0": 3})
+    wrt = [name for name in arrays if name not in ("t", "s")]
+    derivative = check(graph, arrays, wrt)
+    agrees_with_differences(graph, arrays, wrt)
+    assert tn.layer(str(derivative)) == derivative
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("y[...,j] = tanh(x[...,i] * W[j,i]) + u[j]", {"x": (3, 2, 4), "W": (5, 4), "u": (5,)}),
+        ("y[...] = gelu(x[...])", {"x": (2, 3, 2)}),
+        ("y[b,(h,d)] = x[b,(h,d)] * w[h]\nz[b,c] = tanh(y[b,c])\nh: 2", {"x": (3, 6), "w": (2,)}),
+        ("q[b,h,d] = x[b,(h,d)] * w[h]\nz[b,(d,h)] = tanh(q * sum[d](q[b,h,d]))\nh: 2", {"x": (3, 6), "w": (2,)}),
+        ("y[i] = x[i,i] ** 2", {"x": (4, 4)}),
+        ("y = x[i,i]", {"x": (4, 4)}),
+        ("y[h,d] = x[(h,d),h] * x[(h,d),d]\nh: 2", {"x": (4, 2)}),
+        ("y[b] = x[s[b],t[b]] ** 2", {"x": (3, 3), "s": (4,), "t": (4,)}),
+        ("y[b,i] = x[b,t[b],i]", {"x": (3, 3, 2), "t": (3,)}),
+    ],
+)  # fmt: skip
+def test_tensors_of_other_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(0)
+    graph = tn.layer(text, inputs=["x", *(name for name in ("s", "t") if name in shapes)])
+    arrays = {
+        name: rng.integers(0, 3, shape) if name in ("s", "t") else rng.standard_normal(shape)
+        for name, shape in shapes.items()
+    }
+    wrt = [name for name in arrays if name not in ("s", "t")]
+    check(graph, arrays, wrt)
+    agrees_with_differences(graph, arrays, wrt)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("y[b,j] = tanh(x[b,i] * W[j,i])", {"x": (0, 4), "W": (5, 4)}),
+        ("y[b,j] = tanh(x[b,i] * W[j,i])", {"x": (3, 0), "W": (5, 0)}),
+        ("y[b,i] = softmax[i](x[b,i])", {"x": (0, 4)}),
+        ("y[b,i] = concat[i](x[b,i], z[b,i])", {"x": (3, 0), "z": (3, 2)}),
+        ("y[b,j] = E[t[b],j]", {"E": (4, 5), "t": (0,)}),
+        ("y = sum[b,i](x[b,i])", {"x": (0, 4)}),
+        ("y[b] = prod[i](x[b,i])", {"x": (3, 0)}),
+    ],
+)
+def test_axes_of_no_positions(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    graph = tn.layer(text, inputs=[name for name in shapes if name in "xzt"])
+    arrays = {name: np.zeros(shape, "int64" if name == "t" else "float64") for name, shape in shapes.items()}
+    check(graph, arrays, [name for name in arrays if name != "t"])
+
+
+# ---------------------------------------------------------------------------- random programs
+
+
+def check_block(case: Block) -> None:
+    """The gradient of a random program, also read back from its text."""
+    graph = case.graph()
+    arrays = {
+        **dict(zip((leaf.name for leaf in graph.inputs), case.arrays(), strict=True)),
+        **case.parameters(),
+    }
+    wrt = [name for name, array in arrays.items() if array.dtype.kind == "f"]
+    if not wrt:
+        return
+    try:
+        results(graph, "torch", arrays)
+    except tn.TensornetError:  # it does not run, and has no gradient at these arrays
+        return
+    with np.errstate(all="ignore"):  # at a kink that is infinitely steep
+        derivative = check(graph, arrays, wrt, backends=("numpy",), tolerance=1e-7)
+    assert tn.layer(str(derivative)) == derivative
+
+
+@settings(max_examples=20)
+@given(blocks())
+def test_random_programs(case: Block) -> None:
+    check_block(case)
+
+
+@settings(max_examples=20)
+@given(blocks(open_sizes=True))
+def test_random_programs_of_open_sizes(case: Block) -> None:
+    check_block(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("open_sizes", [False, True])
+def test_many_random_programs(open_sizes: bool) -> None:
+    @settings(max_examples=500)
+    @given(blocks(open_sizes=open_sizes))
+    def many(case: Block) -> None:
+        check_block(case)
+
+    many()
+
+
+@settings(max_examples=10)
+@given(blocks())
+def test_derivatives_mean_what_their_equations_say(case: Block) -> None:
+    """Gradient graphs, equation by equation in an interpreter that plans nothing."""
+    graph = case.graph()
+    arrays = {
+        **dict(zip((leaf.name for leaf in graph.inputs), case.arrays(), strict=True)),
+        **case.parameters(),
+    }
+    wrt = [name for name, array in arrays.items() if array.dtype.kind == "f"]
+    if not wrt or any("..." in line for line in graph.lines()):
+        return
+    derivative, seeds = tn.gradient(graph, wrt=wrt), seeds_of(graph, arrays)
+    everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
+    with np.errstate(all="ignore"):
+        found = reference.run(derivative, everything)
+    agree([found[f"{name}.grad"] for name in wrt], by_autograd(graph, arrays, wrt, seeds), 1e-7)
+
+
+# ---------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    graph, inputs = MODELS[name]
+    given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
+    check(graph, {**given, **parameters_of(graph)})
+
+
+@pytest.mark.parametrize("name", ["vit", "tensor_swin", "transformer_classifier"])
+def test_models_against_differences(name: str) -> None:
+    graph, inputs = MODELS[name]
+    given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
+    parameters = parameters_of(graph)
+    agrees_with_differences(graph, {**given, **parameters}, list(parameters)[::7], 1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_models_read_back(name: str) -> None:
+    graph, _ = MODELS[name]
+    derivative = tn.gradient(graph)
+    constants = {leaf.name: leaf.value.array() for leaf in derivative.constants if leaf.value is not None}
+    assert tn.layer(str(derivative), constants=constants) == derivative
+    assert derivative.outputs == tuple(f"{leaf.name}.grad" for leaf in graph.parameters)
+
+
+# ---------------------------------------------------------------------------- blocks, parameters, choices
+
+LAYER = tn.layer("h[b,j] = tanh(x[b,i] * W[j,i] + u[j])\ny[b,i] = x[b,i] + h[b,j] * V[i,j]", inputs="x", j=5)
+HEAD = tn.layer("loss = mean[b](logsumexp[i](x[b,i]))", inputs="x")
+
+
+def tower(scopes: Sequence[str], head: bool = True) -> tn.Graph:
+    """The layer called under these scopes, one after another."""
+
+    def function(x: Any) -> Any:
+        for scope in scopes:
+            x = LAYER(x, scope=scope)
+        return HEAD(x) if head else x
+
+    return tn.model(function, inputs="x[b,i]", i=4)
+
+
+def arrays_of(graph: tn.Graph, **inputs: Array) -> dict[str, Array]:
+    """Inputs, and random parameters."""
+    return {**inputs, **parameters_of(graph)}
+
+
+def example(*shape: int) -> Array:
+    return np.random.default_rng(5).standard_normal(shape)
+
+
+@pytest.mark.parametrize("scopes", [("a",), ("a", "a"), ("a", "b", "a"), tuple("abcdefgh")], ids="".join)
+def test_blocks_called_often_and_parameters_shared(scopes: Sequence[str]) -> None:
+    graph = tower(scopes)
+    arrays = arrays_of(graph, x=example(3, 4))
+    derivative = check(graph, arrays, [*parameters_of(graph), "x"])
+    agrees_with_differences(graph, arrays, ["x", "a.W", "a.V"])
+    written = sum(line.startswith("def ") for line in str(derivative).splitlines())
+    assert written <= 6  # however often it is called
+
+
+def test_a_parameter_that_nothing_reads_gets_zeros() -> None:
+    graph = tn.layer("y = sum[b](x[b] * w)\nz[b] = x[b] * W[i,b]", inputs="x", outputs="y z", i=2)
+    derivative = tn.gradient(graph, of="y", wrt="W w")
+    assert derivative.outputs == ("W.grad", "w.grad")
+    found = results(derivative, "numpy", {"x": np.ones(3), "w": np.ones(()), "W": np.ones((2, 3))})
+    np.testing.assert_array_equal(found["W.grad"], np.zeros((2, 3)))
+    assert found["w.grad"] == 3
+
+
+@pytest.mark.parametrize("wrt", ["u.*", "*.w", "u.w x", ["x", "v.w"], "*"])
+def test_leaves_are_chosen_by_patterns(wrt: Any) -> None:
+    one = tn.layer("y[b,i] = tanh(x[b,i] * w[i])", inputs="x")
+    graph = tn.model(lambda x: one(one(x, scope="u"), scope="v"), inputs="x[b,i]", i=4)
+    chosen = {
+        "u.*": ("u.w",), "*.w": ("u.w", "v.w"), "u.w x": ("u.w", "x"), "*": ("x", "u.w", "v.w"),
+    }.get(wrt if isinstance(wrt, str) else "", ("x", "v.w"))  # fmt: skip
+    assert tn.gradient(graph, wrt=wrt).outputs == tuple(f"{name}.grad" for name in chosen)
+    check(graph, arrays_of(graph, x=example(3, 4)), chosen, backends=("numpy",))
+
+
+def test_results_are_chosen() -> None:
+    graph = tn.layer("h[b] = tanh(x[b] * w)\ny[b] = h[b] ** 2\nz = mean[b](h[b])", inputs="x", outputs="y z")
+    arrays = {"x": example(3), "w": np.array(0.7)}
+    for of in (("y",), ("z",), ("y", "z"), ("h", "y")):
+        derivative = tn.gradient(graph, of=of)
+        seeds = seeds_of(graph.select(list(of)), arrays)
+        expected = by_autograd(graph.select(list(of)), arrays, ["w"], seeds)
+        everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
+        agree([results(derivative, "numpy", everything)["w.grad"]], expected)
+    assert [leaf.name for leaf in tn.gradient(graph).inputs] == ["x", "y.grad"]  # none of a number
+
+
+def test_a_result_may_be_named_twice_or_be_a_leaf() -> None:
+    double = tn.layer("y[b] = x[b] * w", inputs="x")
+    graph = tn.model(lambda x: (lambda y: (y, y))(double(x)), inputs="x[b]")
+    assert [leaf.name for leaf in tn.gradient(graph).inputs] == ["x", "y.grad"]
+    check(graph, {"x": example(3), "w": np.array(0.5)})
+    graph = tn.layer("y[b] = x[b] * w", inputs="x", outputs="y w x")
+    check(graph, {"x": example(3), "w": np.array(0.5)}, ["w"])
+    derivative = tn.gradient(graph, of="x", wrt="x")
+    seed = derivative.inputs[1].name
+    found = results(derivative, "numpy", {"x": np.ones(3), "w": np.ones(()), seed: example(3)})
+    np.testing.assert_array_equal(next(iter(found.values())), example(3))
+
+
+def test_names_of_the_users_own_that_read_as_gradients() -> None:
+    graph = tn.layer("y[b] = x.grad[b] * x[b] * w.grad * w", inputs="x x.grad")
+    derivative = tn.gradient(graph, wrt="w w.grad x")
+    assert derivative.outputs == ("w.grad_1", "w.grad.grad", "x.grad_1")
+    arrays = {"x": example(3), "x.grad": example(3) + 1, "w": np.array(2.0), "w.grad": np.array(3.0)}
+    seed = example(3) - 1
+    expected = by_autograd(graph, arrays, ["w", "w.grad", "x"], {"y": seed})
+    agree(list(results(derivative, "numpy", {**arrays, "y.grad": seed}).values()), expected)
+    graph = tn.layer("w.grad[b] = x[b] * w\ny = sum[b](w.grad[b] ** 2)", inputs="x")
+    assert tn.gradient(graph).outputs == ("w.grad_1",)
+    check(graph, {"x": example(3), "w": np.array(2.0)}, backends=("numpy",))
+
+
+def test_constants_are_not_differentiated() -> None:
+    graph = tower("ab")
+    parameters = parameters_of(graph)
+    frozen = tn.freeze(graph, parameters, "a.*")
+    derivative = tn.gradient(frozen)
+    assert derivative.outputs == ("b.W.grad", "b.u.grad", "b.V.grad")
+    arrays = {**parameters, "x": example(3, 4)}
+    expected = by_autograd(graph, arrays, ["b.W", "b.u", "b.V"], {"loss": np.ones(())})
+    for backend in ("numpy", "torch", STRICT):
+        agree(list(results(derivative, backend, arrays).values()), expected)
+
+
+# ---------------------------------------------------------------------------- more than once
+
+
+def test_derivatives_of_derivatives() -> None:
+    graph = tower("aab")
+    arrays = arrays_of(graph, x=example(3, 4))
+    first = tn.gradient(graph, wrt="a.* x")
+    check(first, arrays, ["a.W", "b.V", "x"], tolerance=1e-8)
+    third = tn.gradient(tn.layer("y = sum[b](sin(x[b]) * x[b] ** 4)", inputs="x"), wrt="x")
+    x, directions = example(3), []
+    for number in range(2):
+        check(third, {"x": x, **dict(directions)}, ["x"], tolerance=1e-8)
+        directions.append((f"{third.outputs[0]}.grad", example(3) + number))
+        third = tn.gradient(third, wrt="x")
+    s, c = np.sin(x), np.cos(x)
+    expected = -c * x**4 - 12 * s * x**3 + 36 * c * x**2 + 24 * s * x  # (sin·x⁴)‴, times both directions
+    found = results(third, "numpy", {"x": x, **dict(directions)})
+    np.testing.assert_allclose(found[third.outputs[0]], expected * directions[0][1] * directions[1][1])
+
+
+@pytest.mark.parametrize("name", ["vit", pytest.param("tensor_swin", marks=pytest.mark.slow)])
+def test_products_of_the_hessian_of_a_model_with_a_vector(name: str) -> None:
+    graph, inputs = MODELS[name]
+    whole = ending_in(graph, tn.layer("loss = mean[b,o](y[b,o] ** 2)", inputs="y[b,o]"))
+    (x,), parameters = inputs(np.random.default_rng(0)), parameters_of(whole)
+    chosen = list(parameters)[::5]
+    tangents = {name: example(*parameters[name].shape) for name in chosen}
+    product = tn.jvp(tn.gradient(whole, wrt=chosen), wrt=chosen)
+    given = {f"{name}.tangent": each for name, each in tangents.items()}
+    assert {leaf.name for leaf in product.inputs} == {"x", *given}
+    found = results(product, "numpy", {**parameters, "x": x, **given})
+
+    run = tn.compile(whole, backend="torch")
+    held = {name: torch.tensor(array) for name, array in parameters.items()}
+    leaves = [held[name].requires_grad_() for name in chosen]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        first = torch.autograd.grad(run(held, torch.tensor(x)), leaves, create_graph=True)
+        inner = sum((g * torch.tensor(tangents[name])).sum() for name, g in zip(chosen, first, strict=True))
+        expected = torch.autograd.grad(inner, leaves, materialize_grads=True)
+    agree(list(found.values()), [each.numpy() for each in expected], 1e-8)
+
+
+def by_forward_mode(graph: tn.Graph, arrays: Arrays, tangents: Arrays) -> list[Array]:
+    """What torch's own forward mode gives."""
+    run = tn.compile(graph, backend="torch")
+    fixed = {name: torch.tensor(array) for name, array in arrays.items()}
+
+    def function(moved: dict[str, Any]) -> Any:
+        tensors = {**fixed, **moved}
+        held = {leaf.name: tensors[leaf.name] for leaf in graph.parameters}
+        found = run(held, *(tensors[leaf.name] for leaf in graph.inputs))
+        return found if isinstance(found, tuple) else (found,)
+
+    primals = {name: fixed[name] for name in tangents}
+    directions = {name: torch.tensor(array) for name, array in tangents.items()}
+    return [each.numpy() for each in torch.func.jvp(function, (primals,), (directions,))[1]]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's forward mode, when it loads
+@pytest.mark.parametrize("text", EQUATIONS)
+def test_tangents_of_equations(text: str) -> None:
+    inputs = "x[b,i]" + "".join(f" {name}" for name in ("t", "s") if f"{name}[b]" in text)
+    graph = tn.layer(text, inputs=inputs)
+    arrays = random_arrays(graph, E=3, **{"E0": 3})
+    tangents = {name: example(*np.shape(arrays[name])) for name in arrays if name not in ("t", "s")}
+    product = tn.jvp(graph, wrt=list(tangents))
+    assert product.outputs == tuple(f"{name}.tangent" for name in graph.outputs)
+    given = {f"{name}.tangent": each for name, each in tangents.items()}
+    for backend in ("numpy", STRICT):
+        found = results(product, backend, {**arrays, **given})
+        agree(list(found.values()), by_forward_mode(graph, arrays, tangents))
+    assert tn.layer(str(product)) == product
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tangents_of_blocks() -> None:
+    graph = tower("aab", head=False)
+    arrays = arrays_of(graph, x=example(3, 4))
+    tangents = {name: example(*np.shape(array)) for name, array in arrays.items()}
+    product = tn.jvp(graph, wrt="*")
+    found = results(
+        product, "numpy", {**arrays, **{f"{name}.tangent": each for name, each in tangents.items()}}
+    )
+    agree(list(found.values()), by_forward_mode(graph, arrays, tangents))
+
+
+# ---------------------------------------------------------------------------- what it costs
+
+
+def chain(length: int) -> tn.Graph:
+    """A product of so many matrices."""
+    axes = [f"i{n}" for n in range(length + 1)]
+    factors = " * ".join(f"W{n}[{axes[n]},{axes[n + 1]}]" for n in range(length))
+    return tn.layer(f"y[{axes[0]},{axes[-1]}] = {factors}", **dict.fromkeys(axes, 6))
+
+
+def test_a_chain_of_factors_costs_as_many_products() -> None:
+    lines = {length: len(tn.gradient(chain(length)).lines()) for length in (8, 16, 32)}
+    assert lines[16] - lines[8] == 8 * 3  # for each factor a product forward, and two back
+    assert lines[32] - lines[16] == 16 * 3
+    graph = chain(6)
+    check(graph, {name: example(6, 6) + n for n, name in enumerate(parameters_of(graph))}, tolerance=1e-8)
+
+
+def test_a_tensor_train_of_32_cores() -> None:
+    """An input of 2³² numbers as a train, beside a train of weights: the way back costs at most 4 times the one there."""
+    count, cores = 32, []
+    for n in range(count):
+        left = f"r{n}," if n else ""
+        right = f",r{n + 1}" if n < count - 1 else ""
+        cores.append(f"G{n}[{left}i{n}{right}]")
+        left, right = left.replace("r", "s"), right.replace("r", "s")
+        cores.append(f"H{n}[{left}i{n}{right}]")
+    sizes = {f"i{n}": 2 for n in range(count)} | {f"{a}{n}": 4 for a in "rs" for n in range(1, count)}
+    graph = tn.layer(f"y = {' * '.join(cores)}", **sizes)
+    forward, both = (int(tn.flop_count(each)) for each in (graph, tn.gradient(graph)))
+    assert both - forward <= 4 * forward
+    rng = np.random.default_rng(0)
+    arrays = {
+        leaf.name: rng.standard_normal([sizes[axis.name] for (axis,) in leaf.dims])
+        for leaf in graph.parameters
+    }
+    check(graph, arrays, backends=("numpy",), tolerance=1e-8)
+
+
+# ---------------------------------------------------------------------------- a loss, and its gradients
+
+
+def cross_entropy_of(graph: tn.Graph, arrays: Arrays, t: Array) -> tuple[float, dict[str, Array]]:
+    """The loss of a classifier of images and its gradients, of torch's own."""
+    held = {leaf.name: torch.tensor(arrays[leaf.name], requires_grad=True) for leaf in graph.parameters}
+    logits = tn.compile(graph, backend="torch")(
+        held, *(torch.tensor(arrays[leaf.name]) for leaf in graph.inputs)
+    )
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(t))
+    found = torch.autograd.grad(loss, list(held.values()))
+    return loss.item(), {name: each.numpy() for name, each in zip(held, found, strict=True)}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT], ids=["numpy", "torch", "strict"])
+def test_a_loss_with_its_gradients(backend: str | Backend) -> None:
+    graph, inputs = MODELS["vit"]
+    (x,), parameters, t = inputs(np.random.default_rng(0)), parameters_of(graph), np.array([4, 0, 2])
+    step = tn.value_and_grad(graph, loss=models.cross_entropy(), backend=backend)
+    held = {name: array_of(backend, array) for name, array in parameters.items()}
+    value, gradients = step(held, array_of(backend, x), array_of(backend, t))
+    expected, others = cross_entropy_of(graph, {**parameters, "x": x}, t)
+    assert float(value) == pytest.approx(expected, rel=1e-12)
+    assert list(gradients) == list(others) == list(step.wrt)
+    agree([np.asarray(each) for each in gradients.values()], list(others.values()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_gradients_are_of_the_type_of_the_call(dtype: str) -> None:
+    line = tn.layer("y[b] = w * x[b] + u + 0 * v * where(x[b] > 2, 1, 0)", inputs="x")
+    square = tn.layer("loss = mean[b]((y[b] - t[b]) ** 2)", inputs="y[b], t[b]")
+    of = getattr(torch, dtype)
+    step = tn.value_and_grad(line, loss=square, backend="torch", wrt="*")
+    held = {name: torch.tensor(0.5, dtype=of, requires_grad=True) for name in "wuv"}
+    value, gradients = step(held, torch.ones(3, dtype=of), torch.zeros(3, dtype=of))
+    assert {each.dtype for each in (value, *gradients.values())} == {of}
+    assert not any(each.requires_grad for each in (value, *gradients.values()))
+    assert {name: float(each) for name, each in gradients.items() if name in "wuv"} == {
+        "w": 2.0,
+        "u": 2.0,
+        "v": 0.0,
+    }
+    if dtype != "bfloat16":
+        arrays = {name: np.array(0.5, dtype) for name in "wuv"}
+        found = tn.value_and_grad(line, loss=square)(arrays, np.ones(3, dtype), np.zeros(3, dtype))
+        assert {str(each.dtype) for each in (found[0], *found[1].values())} == {dtype}
+
+
+def test_a_loss_by_its_name() -> None:
+    graph = tn.layer(
+        "h[b] = tanh(x[b] * w)\nloss = mean[b](h[b] ** 2)\nmost = max[b](h[b])",
+        inputs="x",
+        outputs="h loss most",
+    )
+    arrays = {"w": np.array(0.5)}
+    value, gradients = tn.value_and_grad(graph, loss="most")(arrays, np.array([1.0, 3.0]))
+    assert float(value) == pytest.approx(np.tanh(1.5))
+    assert float(gradients["w"]) == pytest.approx(3 * (1 - np.tanh(1.5) ** 2))
+    again = tn.value_and_grad(tn.layer("l = sum[b](x[b] ** 2)", inputs="x"), wrt="x")
+    np.testing.assert_array_equal(again({}, np.array([1.0, 3.0]))[1]["x"], [2.0, 6.0])
+    assert repr(again).startswith("<ValueAndGrad of l by x, on numpy>")
+
+
+# ---------------------------------------------------------------------------- dropout
+
+DROPPING = tn.layer("h[b,j] = dropout(x[b,i] * W[j,i], 0.5)\nloss = sum[b,j](h[b,j] ** 2)", inputs="x")
+
+
+def test_both_ways_drop_the_same() -> None:
+    x, w = torch.tensor(example(4, 3)), torch.tensor(example(50, 3), requires_grad=True)
+    step, forward = tn.value_and_grad(DROPPING, backend="torch"), tn.compile(DROPPING, backend="torch")
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        value, gradients = step({"W": w}, x)
+        torch.manual_seed(seed)
+        loss = forward({"W": w}, x, training=True)
+        torch.testing.assert_close(value, loss.detach())
+        torch.testing.assert_close(gradients["W"], torch.autograd.grad(loss, w)[0])
+        found.append(float(value))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_nothing_is_dropped_outside_training(backend: str) -> None:
+    x, w = example(4, 3), example(50, 3)
+    step = tn.value_and_grad(DROPPING, backend=backend)
+    value, gradients = step({"W": array_of(backend, w)}, array_of(backend, x), training=False)
+    np.testing.assert_allclose(np.asarray(gradients["W"]), 2 * (x @ w.T).T @ x)
+    assert float(value) == pytest.approx(np.sum((x @ w.T) ** 2))
+
+
+def test_what_is_dropped_has_no_gradient() -> None:
+    graph = tn.layer("h[b] = dropout(x[b] * w[b], 0.25)\nloss = sum[b](h[b])", inputs="x")
+    value, gradients = tn.value_and_grad(graph)({"w": np.ones(400)}, np.ones(400))
+    assert set(np.unique(gradients["w"])) == {0.0, 1 / 0.75}
+    assert float(value) == pytest.approx(gradients["w"].sum())
+
+
+def test_blocks_under_one_scope_drop_each_on_its_own() -> None:
+    dropping = tn.layer("y[b,j] = dropout(tanh(x[b,i] * W[j,i]), 0.5)", inputs="x", j=4)
+    head = tn.layer("loss = sum[b,i](x[b,i] ** 2)", inputs="x")
+    graph = tn.model(
+        lambda x: head(dropping(dropping(dropping(x, scope="a"), scope="a"), scope="b")), inputs="x[b,i]", i=4
+    )
+    step = tn.value_and_grad(graph, backend="torch", wrt="*")
+    arrays = {name: torch.tensor(each) for name, each in arrays_of(graph, x=example(8, 4)).items()}
+
+    def at(moved: Arrays) -> tuple[float, Any]:
+        torch.manual_seed(3)  # the same masks
+        value, gradients = step({name: moved[name] for name in ("a.W", "b.W")}, moved["x"])
+        return float(value), gradients
+
+    for name, gradient in at(arrays)[1].items():
+        direction, small = torch.tensor(example(*gradient.shape)), 1e-6
+        high, low = (at({**arrays, name: arrays[name] + sign * small * direction})[0] for sign in (1, -1))
+        assert float((gradient * direction).sum()) == pytest.approx((high - low) / (2 * small), rel=1e-6)
+
+
+# ---------------------------------------------------------------------------- functions of one's own
+
+
+@pytest.fixture
+def registering() -> Iterator[None]:
+    """What is registered meanwhile is forgotten."""
+    before = dict(FUNCTIONS)
+    yield
+    FUNCTIONS.clear()
+    FUNCTIONS.update(before)
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_function_of_ones_own() -> None:
+    tn.register("cubed", derivative="3 * g * a ** 2", numpy=lambda a: a**3, torch=lambda a: a**3)
+    tn.register(
+        "ratio",
+        arity=2,
+        derivative=("g / b", "-g * y / b"),
+        numpy=lambda a, b: a / b,
+        torch=lambda a, b: a / b,
+    )
+    graph = tn.layer("h[b] = cubed(x[b,i] * w[i])\ny[b,i] = ratio(h[b], cubed(1 + w[i] ** 2))", inputs="x")
+    arrays = {"x": example(3, 4), "w": example(4)}
+    check(graph, arrays, ["x", "w"], backends=("numpy", "torch"))
+    agrees_with_differences(graph, arrays, ["x", "w"])
+    check(tn.gradient(graph), {**arrays, "y.grad": example(3, 4)}, ["x", "w"], backends=("numpy",))
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_function_without_a_derivative_is_shown() -> None:
+    tn.register("mystery", numpy=np.cbrt)
+    tn.register("along", over_axis=True, numpy=lambda a, axis: a)
+    message = r"'{}' has no derivative\n  line 1: (?s:.*)\^(?s:.*)register it with one: tn.register\('{}', derivative="
+    for name, text in (("mystery", "mystery(x[b,i] * w)"), ("along", "along[i](x[b,i] * w)")):
+        layer = tn.layer(f"y[b,i] = tanh({text})", inputs="x")
+        scoped = tn.model(lambda x, layer=layer: layer(x, scope="s"), inputs="x[b,i]")
+        for graph in (layer, scoped):
+            with pytest.raises(tn.EquationError, match=message.format(name, name)):
+                tn.gradient(graph)
+    apart = tn.layer("y[b] = x[b] * w + mystery(x[b])", inputs="x")  # on no way to what is asked for
+    assert tn.gradient(apart, wrt="w").outputs == ("w.grad",)
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_derivative_speaks_of_its_operands() -> None:
+    with pytest.raises(tn.EquationError, match=r"the derivative of 'undone' is '3 \* g \* q'"):
+        tn.register("undone", derivative="3 * g * q", numpy=np.cbrt)
+    tn.register("done", derivative="g * pi * where(a > -inf, cos(a), y)", numpy=np.sin, torch=torch.sin)
+
+
+# ---------------------------------------------------------------------------- what cannot be
+
+LINE = tn.layer("y[b] = w * x[b] + u", inputs="x")
+
+
+@pytest.mark.parametrize(
+    ("wrt", "message"),
+    [
+        ("weight", r"'weight' is no input or parameter\nfix: (?s:.*)there are x, w, u"),
+        ("y", "'y' is no input or parameter"),
+        ("x v.*", r"'v\.\*' is no input or parameter"),
+        (3, "leaves are told by names, not 3"),
+        ("", r"no leaf is told to differentiate by\nfix: (?s:.*)there are x, w, u"),
+        ([], "no leaf is told to differentiate by"),
+        ([3], r"leaves are told by names, not \[3\]"),
+    ],
+)
+def test_leaves_that_are_none(wrt: Any, message: str) -> None:
+    for way in (tn.gradient, tn.jvp):
+        with pytest.raises(tn.EquationError, match=message):
+            way(LINE, wrt=wrt)
+
+
+def test_positions_and_nothing() -> None:
+    embedding = tn.layer("y[b,c] = E[t[b],c]", inputs="t")
+    with pytest.raises(tn.EquationError, match=r"'t' holds positions(?s:.*)fix: choose"):
+        tn.gradient(embedding, wrt="t")
+    with pytest.raises(tn.EquationError, match=r"'t' holds positions"):
+        tn.gradient(tn.model(lambda t: embedding(t, scope="e"), inputs="t[b]"), wrt="*")
+    with pytest.raises(tn.EquationError, match=r"the graph has no parameters(?s:.*)by wrt=…: there are x"):
+        tn.gradient(tn.layer("y[b] = x[b] ** 2", inputs="x"))
+    with pytest.raises(tn.EquationError, match="'z' is no result"):
+        tn.gradient(LINE, of="z")
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (None, "a loss is one number, and the results are y of 1 axes"),
+        ("y", "a loss is one number"),
+        ("z", "'z' is no result of this graph"),
+        (tn.layer("l = u * 2"), r"the loss takes 0 input\(s\) \(none\), and there are 1 result"),
+        (tn.layer("z[b] = y[b] ** 2", inputs="y"), "a loss is one number, and the results are z"),
+        (torch.nn.MSELoss(), r"a loss is a graph, or the name of a number, not MSELoss\(\)\nfix: write it as"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_losses_that_are_none(loss: Any, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.value_and_grad(LINE, loss=loss)
+
+
+def test_a_loss_that_does_not_fit() -> None:
+    with pytest.raises(tn.ShapeError, match=r"q\[b,c\](?s:.*)'y' has 1 dimension"):
+        tn.value_and_grad(LINE, loss=tn.layer("l = sum[b,c](q[b,c])", inputs="q[b,c]"))
+    step = tn.value_and_grad(LINE, loss=tn.layer("l = sum[b]((y[b] - t[b]) ** 2)", inputs="y[b] t[b]"))
+    parameters = {"w": np.array(1.0), "u": np.array(1.0)}
+    with pytest.raises(tn.ShapeError, match=r"takes 2 input\(s\) \(x, t\), not 1"):
+        step(parameters, np.ones(2))
+    with pytest.raises(tn.ShapeError, match="axis 'b' of 't' is 3, and should be 2"):
+        step(parameters, np.ones(2), np.ones(3))
+    with pytest.raises(tn.ShapeError, match="the parameter 'u' is missing"):
+        step({"w": np.array(1.0)}, np.ones(2), np.ones(2))
+
+
+def test_results_that_do_not_change_have_zeros() -> None:
+    graph = tn.layer("y[b] = x[b] > w\nz[b] = sign(x[b]) * floor(w)", inputs="x", outputs="y z")
+    derivative = tn.gradient(graph, wrt="x w")
+    arrays = {"x": example(3), "w": np.array(2.0), "y.grad": example(3), "z.grad": example(3)}
+    for backend in ("numpy", "torch", STRICT):
+        found = results(derivative, backend, arrays)
+        np.testing.assert_array_equal(found["x.grad"], np.zeros(3))
+        assert found["w.grad"] == 0.0
