@@ -10,14 +10,17 @@ import pkgutil
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import tensornet
 from tensornet.cli import app
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
@@ -25,17 +28,32 @@ MODULES = sorted(
 )
 
 
-def test_python_blocks_print_what_the_readme_prints() -> None:
-    names: dict[str, object] = {}
+def run_blocks(text: str, file: str) -> tuple[dict[str, Any], int]:
+    """What the Python blocks of a page leave behind, and how many ran; each prints what stands below it."""
+    names: dict[str, Any] = {}
     ran = 0
-    for code, _, expected in re.findall(r"```python\n(.*?)```\n(```text\n(.*?)```)?", README, re.S):
+    for code, _, expected in re.findall(r"```python\n(.*?)```\n(```text\n(.*?)```)?", text, re.S):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), names)
+            exec(compile(code, file, "exec"), names)
         if expected:
             assert printed.getvalue() == expected
         ran += 1
-    assert ran >= 5
+    return names, ran
+
+
+def test_python_blocks_print_what_the_readme_prints() -> None:
+    assert run_blocks(README, "README.md")[1] >= 5
+
+
+def test_training_is_the_same_on_every_backend() -> None:
+    names, _ = run_blocks((ROOT / "docs" / "training.md").read_text(), "training.md")
+    losses = names["losses"]
+    assert set(losses) == set(names["BACKENDS"]) >= {"numpy", "torch"}
+    for found in losses.values():
+        np.testing.assert_allclose(found, losses["numpy"], rtol=0, atol=1e-6)
+        assert len(found) == 100
+        assert found[-1] < 0.1 * found[0]
 
 
 def test_the_error_in_the_readme_is_the_error() -> None:
@@ -51,7 +69,7 @@ def test_commands_of_the_readme_run(command: str) -> None:
 
 
 def test_the_targets_of_the_readme_are_in_the_makefile() -> None:
-    makefile = (Path(__file__).parent.parent / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"[$`] ?make (\w+)", README)
     assert {"study", "test", "bench"} <= set(targets)
     for target in targets:
