@@ -821,6 +821,26 @@ def test_a_loss_that_does_not_fit() -> None:
         step({"w": np.array(1.0)}, np.ones(2), np.ones(2))
 
 
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_no_gradient_by_integers(dtype: str) -> None:
+    step = tn.value_and_grad(tn.layer("l = sum[b](x[b] * w)", inputs="x"), wrt="*")
+    for held, given in ((dtype, "float64"), ("float64", dtype)):
+        with pytest.raises(
+            tn.DtypeError, match=rf"'[xw]' is {dtype}(?s:.*)convert '[xw]' to a floating type"
+        ):
+            step({"w": np.ones((), held)}, np.ones(3, given))
+
+
+@pytest.mark.parametrize("text", ["l = sum[b](t[b]) * w", "l = mean[b](t[b] * w)", "l = w * 3", "l = w"])
+def test_gradients_made_of_integers_are_numbers(text: str) -> None:
+    graph = tn.layer(text, inputs="t" if "t[" in text else ())
+    for dtype in ("float16", "float32", "float64"):
+        given = [np.array([1, 2, 6])] if graph.inputs else []
+        _, gradients = tn.value_and_grad(graph)({"w": np.array(2, dtype)}, *given)
+        assert str(gradients["w"].dtype) == dtype
+        assert gradients["w"] == {"sum": 9, "mea": 3, "w *": 3, "w": 1}[text[4:7]]
+
+
 def test_results_that_do_not_change_have_zeros() -> None:
     graph = tn.layer("y[b] = x[b] > w\nz[b] = sign(x[b]) * floor(w)", inputs="x", outputs="y z")
     derivative = tn.gradient(graph, wrt="x w")

@@ -53,7 +53,7 @@ from ..operations.record import OPERANDS
 from ..operations.structure import INDEX, ONEHOT, REPEAT
 from ..sizes import evaluate, size_names, symbol
 from .apply import Apply, called_last, scoped
-from .elements import of_expression, of_tensors
+from .elements import of_body, of_expression, of_tensors
 from .graph import Graph
 from .inlining import renamed_axes, spoken_sizes
 from .instances import of_tensors_named
@@ -181,14 +181,17 @@ class _Written:
 
     def fresh(self, name: str) -> str:
         """A name for a tensor: this one, or with a number."""
-        found = fresh(name, self.taken | self.sizes)
-        self.taken.add(found)
-        return found
+        return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
 
     def numbered(self, stem: str) -> str:
         """A name for a tensor, with a number in any case."""
-        number = next(n for n in itertools.count(1) if f"{stem}_{n}" not in self.taken | self.sizes)
-        return self.fresh(f"{stem}_{number}")
+        return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
+
+    def _taken_first(self, names: Iterator[str]) -> str:
+        """The first name that is free, and no longer."""
+        found = next(name for name in names if name not in self.taken and name not in self.sizes)
+        self.taken.add(found)
+        return found
 
     def scope(self, expression: Expression) -> Scope:
         """The sizes of the axes in an expression, as tensors tell them: they agreed in the graph."""
@@ -301,7 +304,7 @@ class _Differentiation(_Written):
         seeds = list(self._seeds())
         for item in reversed(forward):
             self._backward(item)
-        names = {self._result(name): self.results[name] for name in self.wrt}
+        names = dict(zip(self._results(forward), self.results.values(), strict=True))
         self.body = [of_tensors_named(item, names) for item in self.body]
         return self._parted(forward, seeds, tuple(self.results.values()))
 
@@ -681,17 +684,28 @@ class _Differentiation(_Written):
         )
         return made
 
-    def _result(self, name: str) -> str:
-        """The gradient of a leaf, made here and for this leaf alone, of numbers of the working type."""
-        is_alike = all(map(is_scalar, self.terms[name]))
-        found = self._whole(name)
+    def _results(self, forward: list[Equation | Apply]) -> Iterator[str]:
+        """The gradient of each leaf, made here and for this leaf alone, of numbers of the working type."""
+        alike = {name for name in self.wrt if all(map(is_scalar, self.terms[name]))}
+        found = {name: self._whole(name) for name in self.wrt}
         made = {each for item in self.body for each in item.defines}
-        is_its_own = found in made and found.startswith(GRADIENT.format(name))
-        if is_its_own and (is_alike or self.elements[found] is Element.NUMBER):
-            return found
-        axes, result = self._axes(name), self.fresh(GRADIENT.format(name))
-        self.put(result, axes, _as_numbers(Ref(found, axes)), self._sizes(name))
-        return result
+        holding = of_body((*forward, *self.body), self._certain())
+        for name, gradient in found.items():
+            is_its_own = gradient in made and gradient.startswith(GRADIENT.format(name))
+            if is_its_own and (name in alike or holding[gradient] is Element.NUMBER):
+                yield gradient
+                continue
+            axes, result = self._axes(name), self.fresh(GRADIENT.format(name))
+            self.put(result, axes, _as_numbers(Ref(gradient, axes)), self._sizes(name))
+            yield result
+
+    def _certain(self) -> dict[str, Element]:
+        """What the leaves hold whatever is given: an input that nothing is known of may hold integers."""
+        known = dict.fromkeys(self.seeds.values(), Element.NUMBER)
+        for leaf in self.graph.leaves:
+            may_be_whole = leaf.kind == "input" and leaf.name not in self.wrt
+            known[leaf.name] = Element.SHORT if may_be_whole else self.elements[leaf.name]
+        return known
 
 
 def _tidy(graph: Graph) -> Graph:

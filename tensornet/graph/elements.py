@@ -31,6 +31,7 @@ from .leaves import Leaf
 __all__ = [
     "check_complex",
     "holding",
+    "of_body",
     "of_dtype",
     "of_expression",
     "of_leaf",
@@ -129,8 +130,19 @@ def of_tensors(graph: Graph) -> dict[str, Element]:
 @functools.lru_cache(maxsize=1024)
 def _of_tensors(graph: Graph) -> tuple[Element, ...]:
     """What the tensors hold, in the order of `named`."""
-    known = of_leaves(graph)
-    for item in graph.body:
+    known = of_body(graph.body, of_leaves(graph))
+    return tuple(known[name] for name in graph.named)
+
+
+def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> dict[str, Element]:
+    """What the tensors hold that equations and calls define, one after another.
+
+    Args:
+        body: the equations and calls.
+        leaves: what the tensors hold that nothing in there defines.
+    """
+    known = dict(leaves)
+    for item in body:
         if isinstance(item, Apply):
             given = {leaf: known[name] for leaf, name in item.names().items()}
             inside = of_tensors(holding(item.graph, given))
@@ -138,7 +150,7 @@ def _of_tensors(graph: Graph) -> tuple[Element, ...]:
             known.update({name: inside[output] for name, output in outputs})
         else:
             known[item.name] = of_expression(item.right, known)
-    return tuple(known[name] for name in graph.named)
+    return known
 
 
 def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:

@@ -23,8 +23,8 @@ from .search import Problem
 
 __all__ = ["both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
 
-_TWICE = re.compile(r"\.grad\.grad$")
-"""What the gradient of a gradient is called."""
+_TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
+"""What the gradient of a gradient is called, and what is added up to one."""
 
 
 def gradient(
@@ -112,13 +112,13 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
         before: the tensors that keep their names.
         unread: the inputs.
     """
-    stems = dict(tangents)
+    wanted = {name: f"{tensor}.tangent" for name, tensor in tangents.items()}
     for name in graph.named:
         if _TWICE.search(name) and name not in before:
-            stems.setdefault(name, _TWICE.sub("", name))
+            wanted.setdefault(name, _TWICE.sub(r".tangent\1", name))
     taken, names = {*graph.named}, dict[str, str]()
-    for name, stem in stems.items():
-        names[name] = fresh(f"{stem}.tangent", taken)
+    for name, tangent in wanted.items():
+        names[name] = fresh(tangent, taken)
         taken.add(names[name])
     leaves = (leaf for leaf in graph.leaves if leaf.name not in unread)
     return replace(

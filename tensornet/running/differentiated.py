@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..errors import DtypeError
 from ..graph.graph import Graph
 from ..graph.losses import with_loss
 from ..planning.gradients import both_ways, leaves_of
@@ -63,7 +64,17 @@ class ValueAndGrad:
             else parameters
         )
         value, *gradients = self._executable(held, *map(_apart, inputs), training=training)
+        self._check_real(parameters, inputs)
         return value, dict(zip(self.wrt, gradients, strict=True))
+
+    def _check_real(self, parameters: Mapping[str, Any], inputs: Sequence[Any]) -> None:
+        """Refuses gradients by integers, and by truth values."""
+        given = {leaf.name: array for leaf, array in zip(self.graph.inputs, inputs, strict=True)}
+        for name in self.wrt:
+            dtype = self.backend.dtype(given[name] if name in given else parameters[name])
+            if "int" in dtype or "bool" in dtype:
+                fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
+                raise DtypeError(f"'{name}' is {dtype}, and nothing has a gradient by it", fix=fix)
 
 
 def _apart(array: Any) -> Any:
