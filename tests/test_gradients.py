@@ -824,11 +824,11 @@ def test_a_loss_that_does_not_fit() -> None:
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_no_gradient_by_integers(dtype: str) -> None:
     step = tn.value_and_grad(tn.layer("l = sum[b](x[b] * w)", inputs="x"), wrt="*")
-    for held, given in ((dtype, "float64"), ("float64", dtype)):
+    for held, of_input in ((dtype, "float64"), ("float64", dtype)):
         with pytest.raises(
             tn.DtypeError, match=rf"'[xw]' is {dtype}(?s:.*)convert '[xw]' to a floating type"
         ):
-            step({"w": np.ones((), held)}, np.ones(3, given))
+            step({"w": np.ones((), held)}, np.ones(3, of_input))
 
 
 @pytest.mark.parametrize("text", ["l = sum[b](t[b]) * w", "l = mean[b](t[b] * w)", "l = w * 3", "l = w"])
