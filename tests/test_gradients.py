@@ -264,6 +264,13 @@ def test_axes_of_no_positions(text: str, shapes: dict[str, tuple[int, ...]]) -> 
     check(graph, arrays, [name for name in arrays if name != "t"])
 
 
+@pytest.mark.parametrize("wrt", [["x"], ["z"], ["x", "z"]])
+def test_a_product_of_factors_that_do_not_change(wrt: list[str]) -> None:
+    """Two factors without gradients may be multiplied first."""
+    graph = tn.layer("y[b,i] = x[b] * x[b] * z[i] * roll(z[i], i=-1)", inputs="x z")
+    check(graph, {"x": example(3), "z": example(4)}, wrt)
+
+
 # ---------------------------------------------------------------------------- random programs
 
 

@@ -142,6 +142,8 @@ def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> f
                 forms[number][pair.way.read(layouts[number], is_first)] = None
     total = 0.0
     for number, pair in reversed(list(enumerate(order, len(problem.layouts)))):
+        if not changes[number]:
+            continue
         incoming = {gradients[number]: None}
         for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
             if not changes[one]:
