@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..dtypes import element_type
+from ..dtypes import element_type, itemsize
 from ..graph.graph import Graph
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
-from ..planning.gradients import both_ways, leaves_of
-from ..planning.planner import schedule
+from ..planning.gradients import Quickest, both_ways, leaves_of
+from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.watching import watched
 from ..protocol import Backend, load_backend
@@ -80,7 +80,9 @@ def plan(
     if "both_ways" in chosen.templates:
         changing = frozenset(leaves)
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing)
-    ways = both_ways(graph, leaves)
+    profile = profile or profile_of(chosen, device, dtype)
+    pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
+    ways = both_ways(graph, leaves, pairs=pairs)
     forward = planned(ways.forward, sizes, chosen, device, dtype, profile, memory_limit, tune=tune)
     at = {name: size for name, size in forward.sizes if name in ways.backward.open_sizes}
     back = planned(ways.backward, at, chosen, device, dtype, profile, memory_limit, tune=tune)

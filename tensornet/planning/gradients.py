@@ -6,22 +6,24 @@ import fnmatch
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError, near
-from ..graph.derivative import Directions, differentiated
+from ..graph.derivative import Directions, Pairs, differentiated
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
 from ..graph.instances import of_tensors_named
 from ..language.expression import fresh
 from ..operations.functions import Element
-from .device import default_profile
+from ..sizes import evaluate
+from .both_ways import ordered_both_ways
+from .device import DeviceProfile, default_profile
 from .ordering import fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
-__all__ = ["both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
+__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
@@ -129,9 +131,35 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
     )
 
 
-def both_ways(graph: Graph, wrt: tuple[str, ...], alone: bool = True) -> Directions:
-    """A graph's way forward, and its way back to some leaves."""
-    return differentiated(graph, results_of(graph), wrt, in_pairs, alone)
+def both_ways(
+    graph: Graph, wrt: tuple[str, ...], alone: bool = True, pairs: Pairs | None = None
+) -> Directions:
+    """A graph's way forward, and its way back to some leaves; products in the pairs of fewest FLOPs, or in others."""
+    return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone)
+
+
+@dataclass(frozen=True)
+class Quickest:
+    """The pairs that are expected to be quickest both ways on a device.
+
+    Attributes:
+        profile, itemsize: the device, and bytes of one element.
+        sizes: names of open sizes, and their values.
+    """
+
+    profile: DeviceProfile
+    itemsize: int
+    sizes: tuple[tuple[str, int], ...]
+
+    def __call__(
+        self, axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
+    ) -> tuple[tuple[int, int], ...]:
+        values = {axis: evaluate(size, dict(self.sizes)) for axis, size in sizes.items()}
+        known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
+        kept = kept & {axis for each in axes for axis in each}
+        problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
+        order = ordered_both_ways(problem, frozenset(range(len(axes))))
+        return tuple((pair.first, pair.second) for pair in order)
 
 
 def results_of(graph: Graph) -> tuple[str, ...]:

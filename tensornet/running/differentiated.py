@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..dtypes import element_type, itemsize
 from ..errors import DtypeError
+from ..graph.derivative import Directions
+from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.losses import with_loss
-from ..planning.gradients import both_ways, leaves_of
+from ..planning.calibration import profile_of
+from ..planning.gradients import Quickest, both_ways, leaves_of
 from ..planning.plans import Plan
-from ..protocol import Backend
-from .executable import Executable, compile
+from ..protocol import Backend, load_backend
+from .executable import SHAPES, Executable, compile
 
 __all__ = ["ValueAndGrad", "value_and_grad"]
 
@@ -20,27 +25,62 @@ class ValueAndGrad:
     """A loss with its gradients, called as `f(parameters, *inputs)`; made by `tensornet.value_and_grad`.
 
     Attributes:
-        graph: what is computed: the loss, then the gradients.
-        wrt: the leaves whose gradients these are, in order.
+        wrt: the leaves whose gradients are computed, in order.
+        backend: whose arrays it takes.
     """
 
-    def __init__(self, executable: Executable, wrt: tuple[str, ...]) -> None:
-        self.graph, self.wrt, self._executable = executable.graph, wrt, executable
+    def __init__(
+        self, graph: Graph, wrt: tuple[str, ...], backend: Backend, options: Mapping[str, Any]
+    ) -> None:
+        self.wrt, self.backend = wrt, backend
+        self._whole, self._options = graph, dict(options)
+        self._by_shape: dict[Any, Executable] = {}
+        self._by_size: dict[Any, Executable] = {}
+        self._executable = self._at({})
 
     def __repr__(self) -> str:
-        return (
-            f"<ValueAndGrad of {self.graph.outputs[0]} by {', '.join(self.wrt[:6])}, on {self.backend.name}>"
-        )
+        named = ", ".join(self.wrt[:6])
+        return f"<ValueAndGrad of {self._whole.outputs[0]} by {named}, on {self.backend.name}>"
 
     @property
-    def backend(self) -> Backend:
-        """Whose arrays it takes."""
-        return self._executable.backend
+    def graph(self) -> Graph:
+        """What was computed last: the loss, then the gradients."""
+        return self._executable.graph
 
     @property
     def plan(self) -> Plan:
         """The plan last made: both ways in one."""
         return self._executable.plan
+
+    def _at(self, sizes: Mapping[str, int]) -> Executable:
+        """The function for about these sizes; its products are split into pairs for them, where some are told."""
+        lengths = tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items()))
+        found = self._by_size.get(lengths)
+        if found is None:
+            joined = self._ways(sizes).joined(self._whole.outputs)
+            found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
+        return found
+
+    def _ways(self, sizes: Mapping[str, int]) -> Directions:
+        if not sizes:
+            return both_ways(self._whole, self.wrt)
+        dtype = element_type(self._options["dtype"] or "float32")
+        device = self._options["device"] or self.backend.device()
+        profile = profile_of(self.backend, device, dtype)
+        pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
+        return both_ways(self._whole, self.wrt, pairs=pairs)
+
+    def _for(self, arrays: Mapping[str, Any]) -> Executable:
+        """The function for arrays of these shapes."""
+        key = tuple((name, getattr(array, "shape", None)) for name, array in arrays.items())
+        found = self._by_shape.get(key)
+        if found is None:
+            if len(self._by_shape) >= SHAPES:
+                self._by_shape.clear()
+            leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
+            shapes = [tuple(getattr(arrays[leaf.name], "shape", ())) for leaf in leaves]
+            found = self._by_shape[key] = self._at(sizes_from_shapes(self._whole, leaves, shapes))
+        return found
 
     def __call__(
         self, parameters: Mapping[str, Any], *inputs: Any, training: bool = True
@@ -58,23 +98,25 @@ class ValueAndGrad:
         Raises:
             ShapeError, DtypeError, BackendError: as an `Executable` does.
         """
-        held = (
-            {name: _apart(array) for name, array in parameters.items()}
-            if hasattr(parameters, "items")
-            else parameters
-        )
-        value, *gradients = self._executable(held, *map(_apart, inputs), training=training)
-        self._check_real(parameters, inputs)
+        names = [leaf.name for leaf in self._whole.inputs]
+        if hasattr(parameters, "items") and len(inputs) == len(names):
+            arrays = {**parameters, **dict(zip(names, inputs, strict=True))}
+            self._check_real(arrays)
+            self._executable = self._for(arrays)
+            parameters = {name: _apart(array) for name, array in parameters.items()}
+        value, *gradients = self._executable(parameters, *map(_apart, inputs), training=training)
         return value, dict(zip(self.wrt, gradients, strict=True))
 
-    def _check_real(self, parameters: Mapping[str, Any], inputs: Sequence[Any]) -> None:
-        """Refuses gradients by integers, and by truth values."""
-        given = {leaf.name: array for leaf, array in zip(self.graph.inputs, inputs, strict=True)}
-        for name in self.wrt:
-            dtype = self.backend.dtype(given[name] if name in given else parameters[name])
-            if "int" in dtype or "bool" in dtype:
+    def _check_real(self, arrays: Mapping[str, Any]) -> None:
+        """Refuses gradients by integers and truth values, and of complex numbers."""
+        for name, array in arrays.items():
+            dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
+            if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
+                what = (
+                    "gradients are of real numbers" if "complex" in dtype else "nothing has a gradient by it"
+                )
                 fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
-                raise DtypeError(f"'{name}' is {dtype}, and nothing has a gradient by it", fix=fix)
+                raise DtypeError(f"'{name}' is {dtype}, and {what}", fix=fix)
 
 
 def _apart(array: Any) -> Any:
@@ -126,6 +168,5 @@ def value_and_grad(
     whole = with_loss(graph, loss)
     whole = whole.bind(**sizes) if sizes else whole
     leaves = leaves_of(whole, wrt)
-    joined = both_ways(whole, leaves).joined(whole.outputs)
-    found = compile(joined, backend=backend, device=device, dtype=dtype, memory_limit=memory_limit, tune=tune)
-    return ValueAndGrad(found, leaves)
+    options = {"device": device, "dtype": dtype, "memory_limit": memory_limit, "tune": tune}
+    return ValueAndGrad(whole, leaves, load_backend(backend), options)
