@@ -39,6 +39,7 @@ templates: Mapping[str, str] = {
     "matmul": "torch.matmul({0}, {1})",
     "linear": "F.linear({0})",
     "scaled_dot_product_attention": "F.scaled_dot_product_attention({0}, {1}, {2}, {more})",
+    "signed_attention": "signed_attention({0}, {1}, {2}, {more})",
     "whole_matmul": "whole_matmul({0}, {1})",
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",
@@ -250,6 +251,7 @@ class TorchBackend:
             "number": _number,
             "in_pieces": _in_pieces,
             "both_ways": importlib.import_module("tensornet.backends.torch_products").both_ways,
+            "signed_attention": importlib.import_module("tensornet.backends.torch_signed").signed_attention,
         }
 
     def device(self, array: Any = None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["both_ways", "changing"]
+__all__ = ["both_ways", "changing", "is_traced"]
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -17,19 +17,26 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
     Under transforms of `torch.func`, in forward mode and while a compiler traces nothing is said: they go
     through the operations themselves.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
+    if not torch.is_grad_enabled() or is_traced():
         return ()
     found = tuple([n for n, array in enumerate(arrays) if array.requires_grad])
     return () if any(arrays[n].is_complex() for n in found) else found
 
 
-def _is_transformed() -> bool:
+def is_traced() -> bool:
+    """Whether something else than autograd sees the operations: a compiler, `torch.func`, or forward mode."""
+    if torch.compiler.is_compiling():
+        return True
     level: int = forward_ad._current_level
     return level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def both_ways(
-    forward: Callable[..., Any], backward: Callable[..., Any], reads: tuple[int, ...], gives: tuple[int, ...]
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    reads: tuple[int, ...],
+    gives: tuple[int, ...],
+    plain: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A function of tensors whose gradients another computes.
 
@@ -38,6 +45,7 @@ def both_ways(
         backward: of some of the tensors and of what is kept, and of the gradient of the result, last.
         reads: which of the tensors, and after them of what is kept, it takes.
         gives: the tensors whose gradients it returns.
+        plain: the result by operations that autograd differentiates, where those of `forward` are none.
     """
 
     def first(*tensors: torch.Tensor) -> torch.Tensor:
@@ -63,7 +71,8 @@ def both_ways(
             if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
                 asked = [n for n in range(count) if ctx.needs_input_grad[n]]
                 given = [tensors[n] for n in asked]
-                made = torch.autograd.grad(first(*tensors[:count]), given, gradient, create_graph=True)
+                result = (plain or first)(*tensors[:count])
+                made = torch.autograd.grad(result, given, gradient, create_graph=True)
                 for n, each in zip(asked, made, strict=True):
                     found[n] = each
                 return tuple(found)

@@ -23,7 +23,9 @@ from .expression import (
     axes_of_index,
     is_scalar,
     references,
+    rename,
     subexpressions,
+    transform,
 )
 from .reading import parse_block
 
@@ -41,6 +43,7 @@ class Pattern:
         left: the axes of the result.
         inner: the axes that the result has not.
         partial: the tensors that may lack axes, with those that they may have.
+        repeats: whether it says something more than once, which a program computes once.
     """
 
     expression: Expression
@@ -49,6 +52,7 @@ class Pattern:
     left: tuple[str, ...]
     inner: tuple[str, ...]
     partial: Mapping[str, tuple[str, ...]]
+    repeats: bool = False
 
     @functools.cached_property
     def keeps_numbers(self) -> bool:
@@ -86,7 +90,8 @@ def pattern_of(meaning: Meaning) -> Pattern:
         EquationError: it is no equation, or one that cannot be looked for.
     """
     equation = _equation(meaning.text)
-    right = einstein(equation).right
+    parts = {part.name: einstein(part) for part in map(_equation, meaning.parts)}
+    right = _put_in(einstein(equation).right, parts)
     tensors = [ref for ref in references(right) if ref.index]
     _check(equation, right, tensors)
     whole = [ref for ref in tensors if ref.name not in meaning.partial]
@@ -104,7 +109,16 @@ def pattern_of(meaning: Meaning) -> Pattern:
     left = axes_of_index(equation.left)
     inner = tuple(axis for axis in holders if axis not in left)
     partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
-    return Pattern(right, read, holders, left, inner, partial)
+    return Pattern(right, read, holders, left, inner, partial, bool(parts))
+
+
+def _put_in(expression: Expression, parts: Mapping[str, Equation]) -> Expression:
+    """An expression with what some equations say in the place of their names."""
+    if isinstance(expression, Ref) and expression.name in parts:
+        part = parts[expression.name]
+        names = zip(axes_of_index(part.left), axes_of_index(expression.index), strict=True)
+        return rename(part.right, dict(names))
+    return transform(expression, lambda each: _put_in(each, parts))
 
 
 def _equation(text: str) -> Equation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -64,6 +64,28 @@ def _meanings() -> Iterator[Meaning]:
         yield replace(scores, text=f"y[b,i,f] = {weighted} * v[b,j,f]")
 
 
+def _signed_meanings() -> Iterator[Meaning]:
+    """Signed attention, of scores with or without a bias, all of them seen or some."""
+    score = "s[b,i,j] = scale * q[b,i,d] * k[b,j,d]"
+    biased = (("biased", 1.0),)
+    causal = "where(index(i) >= index(j), abs(s[b,i,j]), hidden)"
+    for part, bias, options in ((score, (), ()), (f"{score} + bias[b,i,j]", ("bias",), biased)):
+        of_scores = (
+            Meaning("abs(s[b,i,j])", ("q", "k", "v", *bias), bias, options),
+            Meaning(causal, ("q", "k", "v", *bias), bias, (*options, ("causal", 1.0)), holds=_hidden),
+            Meaning(
+                "where(see[b,i,j], abs(s[b,i,j]), hidden)",
+                ("q", "k", "v", *bias, "see"),
+                (*bias, "see"),
+                options,
+                holds=_hidden,
+            ),
+        )
+        for each in of_scores:
+            text = f"y[b,i,f] = sign(s[b,i,j]) * softmax[j]({each.text}) * v[b,j,f]"
+            yield replace(each, text=text, parts=(part,))
+
+
 # ---------------------------------------------------------------------------- as steps and as source
 
 
@@ -104,15 +126,54 @@ class _Axes:
         return self.shared[:at], self.shared[at:]
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
-    """Each operand as four dimensions: batch, heads, positions and channels; what is added to scores beside."""
-    scope = lowering.within(call, scope)
-    if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
-        hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
-        call = replace(call, arguments=(*call.arguments[:3], *hidden))
+@dataclass(frozen=True)
+class _Laid:
+    """Attention whose operands lie as it takes them.
+
+    Attributes:
+        call: the call, of them.
+        left: the order of the result.
+        values: the operands.
+        axes: the axes.
+        sizes: their sizes.
+        element: what the numbers are.
+    """
+
+    call: Call
+    left: Left
+    values: tuple[Value, ...]
+    axes: _Axes
+    sizes: Mapping[str, Any]
+    element: Element
+
+    def counts(self, lowering: Lowering) -> tuple[int, int, int, int, int]:
+        """Positions at the sizes planned for: of what is shared, queries, keys, inner axes and channels."""
+        shared, queries, keys, inner, channels = (
+            lowering.count(self.sizes, group) for group in astuple(self.axes)
+        )
+        return shared, queries, keys, inner, channels
+
+    def emitted(self, lowering: Lowering, seconds: float) -> Value:
+        """The step."""
+        axes, sizes = self.axes, self.sizes
+        flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.queries, *axes.keys))
+        flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
+        return lowering.emit(
+            self.left, self.call, self.values, sizes, self.element, seconds=seconds, flops=flops
+        )
+
+
+def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
+    """Each operand as four dimensions: batch, heads, positions and channels; what belongs to scores beside.
+
+    Args:
+        numbers: how many of the operands, the first, are numbers; the others are truth values.
+    """
     values = [lowering.lower(each, scope, None) for each in call.arguments]
-    element = max(Element.WIDE, *(each.element for each in values))
-    values = [lowering.convert(each, element) for each in values]
+    element = max(Element.WIDE, *(each.element for each in values[:numbers]))
+    values = [
+        lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
+    ]
     three, mask = values[:3], values[3:]
     axes = _Axes.of(*(each.layout for each in three))
 
@@ -141,14 +202,49 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     )
     sizes = {axis: size for each in three for axis, size in each.sizes.items()}
     right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
-    shared, queries, keys, inner, channels = (lowering.count(sizes, group) for group in astuple(axes))
+    return _Laid(right, left, (*three, *added), axes, sizes, element)
+
+
+def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The step, which takes what two products do, and the time to go through the scores between them."""
+    scope = lowering.within(call, scope)
+    if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
+        hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
+        call = replace(call, arguments=(*call.arguments[:3], *hidden))
+    laid = _laid(lowering, call, scope, len(call.arguments))
+    shared, queries, keys, inner, channels = laid.counts(lowering)
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
     seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
-    flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.queries, *axes.keys))
-    flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
-    return lowering.emit(left, right, [*three, *added], sizes, element, seconds=seconds, flops=flops)
+    return laid.emitted(lowering, seconds)
+
+
+SCORES = 2**17
+"""So many scores are weighed at a time by signed attention."""
+
+CALLS = 30
+"""So many operations on them, and looks at operands, cost what calling them costs."""
+
+PASSES = 7.5
+"""So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
+
+
+def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby."""
+    options = dict(call.options)
+    numbers = 4 if "biased" in options else 3
+    laid = _laid(lowering, call, lowering.within(call, scope), numbers)
+    shared, queries, keys, inner, channels = laid.counts(lowering)
+    profile, size = lowering.profile, lowering.itemsize
+    seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys
+    scores = shared * queries * seen
+    passes = PASSES + 2 * (len(call.arguments) - 3 + ("causal" in options))
+    rate = 0.5 if size * shared * queries * keys > profile.cached else 1.0
+    seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
+    seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
+    seconds += CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
+    return laid.emitted(lowering, seconds)
 
 
 def _seen(queries: int, keys: int, tile: float) -> float:
@@ -164,6 +260,33 @@ def _seen(queries: int, keys: int, tile: float) -> float:
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
+    settings = writer.options(call)
+
+    def more(masks: Sequence[str]) -> Iterator[str]:
+        yield from (f"attn_mask={each}" for each in masks)
+        if settings["rate"] != "0.0":
+            yield f"dropout_p={settings['rate']} if training else 0.0"
+        if settings["causal"] != "0":
+            yield "is_causal=True"
+        yield f"scale={settings['scale']}"
+
+    return _spelled(writer, call, left, more)
+
+
+def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
+    """The same, with a bias and what is seen behind the others."""
+    settings = writer.options(call)
+
+    def more(masks: Sequence[str]) -> Iterator[str]:
+        yield from masks
+        yield f"scale={settings['scale']}"
+        yield from (f"{name}=True" for name in ("biased", "causal") if settings[name] != "0.0")
+
+    return _spelled(writer, call, left, more)
+
+
+def _spelled(writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str]], Iterator[str]]) -> str:
+    """The call with its operands in four dimensions; `more` tells the arguments behind q, k and v, of the masks."""
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
     axes = _Axes.of(*(writer.layout(each) for each in (q, k, v)))
     flat = [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
@@ -175,11 +298,8 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
         for ref, groups in zip((q, k, v), axes.operands(heads), strict=True)
     ]
     batch, head = axes.split(heads)
-    settings = writer.options(call)
-    more = [f"attn_mask={writer.broadcast(each, (batch, head, axes.queries, axes.keys))}" for each in mask]
-    more += [f"dropout_p={settings['rate']} if training else 0.0"] if settings["rate"] != "0.0" else []
-    more += ["is_causal=True"] if settings["causal"] != "0" else []
-    text = writer.op(call.function, *three, more=", ".join([*more, f"scale={settings['scale']}"]))
+    masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
+    text = writer.op(call.function, *three, more=", ".join(more(masks)))
     text = writer.op("permute", text, axes="(0, 2, 1, 3)")
     return text if all((batch, axes.queries, head, axes.channels)) else writer.reshaped(text, left)
 
@@ -196,5 +316,17 @@ ROWS = (
         means=tuple(_meanings()),
         lowered=_lower,
         spelled=_spell,
+    ),
+    Function(
+        "signed_attention",
+        "sign(s) · softmax[j](abs(s)) · v, s = scale · q·k + bias",
+        "removed",
+        arity=(3, 5),
+        options=(("scale", 1.0), ("biased", 0.0), ("causal", 0.0)),
+        yields="real",
+        complex="refused",
+        means=tuple(_signed_meanings()),
+        lowered=_lower_signed,
+        spelled=_spell_signed,
     ),
 )

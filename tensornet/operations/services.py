@@ -30,6 +30,10 @@ class Device(Protocol):
     def tile(self) -> float:
         """Keys that the library's attention computes together, or leaves out where all of them are hidden."""
 
+    @property
+    def cached(self) -> float:
+        """Bytes of a tensor from which going through it takes longer than through parts that stay near."""
+
     def scatter(self, moved: float, written: float, rows: float) -> float:
         """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
 

@@ -111,7 +111,10 @@ def _covers(
 
 
 def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
-    """The region as it is and covered, both with the equations that make its operands and serve it alone."""
+    """The region as it is and covered, both with the equations that make its operands and serve it alone.
+
+    Covered, an equation remains whose result is read beside the kernel.
+    """
     inside = {equation.name for equation in found.region}
     made: dict[str, Equation] = {}
     for equation in found.region:
@@ -120,7 +123,12 @@ def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Eq
                 reader = draft.only_reader(ref.name)
                 if reader is not None and reader.name in inside:
                     made[ref.name] = draft[ref.name]
-    return (*made.values(), *found.region), (*made.values(), found.equation)
+    left, read = list[Equation](), {ref.name for ref in found.equation.references}
+    for equation in reversed(found.region):
+        if equation.name in read and equation.name != found.equation.name:
+            left.insert(0, equation)
+            read.update(ref.name for ref in equation.references)
+    return (*made.values(), *found.region), (*made.values(), *left, found.equation)
 
 
 def _put(expression: Expression, head: Expression, instead: Expression) -> Expression:
@@ -169,17 +177,20 @@ class _Search:
     pattern: Pattern
 
     def __init__(self, draft: Draft, equation: Equation, values: Mapping[str, int]) -> None:
-        self.draft, self.graph = draft, draft.graph
+        self.draft, self.graph, self.equation = draft, draft.graph, equation
         self.values = {**values, **self.graph.bound}
-        self.seen: dict[Ref, Expression | None] = {}
+        self.seen: dict[tuple[Ref, bool], Expression | None] = {}
+        self.serving: dict[str, bool] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
     def functions(self, equation: Equation) -> frozenset[str]:
         """The functions in an equation, and in what is computed for it alone."""
-        found, waiting = set[str](), [equation]
-        for each in waiting:
+        found, waiting = set[str](), {equation.name: equation}
+        while waiting:
+            _, each = waiting.popitem()
             found.update(part.function for part in each.parts if isinstance(part, Call))
-            waiting += (self.draft[ref.name] for ref in each.references if self._is_looked_through(ref))
+            behind = dict.fromkeys(ref.name for ref in each.references if self._serves(ref.name))
+            waiting.update((name, self.draft[name]) for name in behind)
         return frozenset(found)
 
     def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
@@ -332,15 +343,28 @@ class _Search:
         """What a name stands for, if it is computed for this alone; under the axis names of the reference."""
         if not isinstance(part, Ref):
             return part, found
-        if part not in self.seen:
-            self.seen[part] = self._seen(part)
-        behind = self.seen[part]
+        key = part, self.pattern.repeats
+        if key not in self.seen:
+            self.seen[key] = self._seen(part)
+        behind = self.seen[key]
         if behind is None:
             return part, found
         return self._look(behind, replace(found, looked=(part.name, *found.looked)))
 
     def _is_looked_through(self, ref: Ref) -> bool:
+        if self.pattern.repeats:
+            return self._serves(ref.name)
         return ref.name in self.draft and self.draft.only_reader(ref.name) is not None
+
+    def _serves(self, name: str) -> bool:
+        """Whether what a name stands for is computed for this equation alone, however often it is read."""
+        if name not in self.serving:
+            made = name in self.draft and name not in self.graph.outputs
+            self.serving[name] = made and all(
+                each.name == self.equation.name or self._serves(each.name)
+                for each in self.draft.readers(name)
+            )
+        return self.serving[name]
 
     def _seen(self, ref: Ref) -> Expression | None:
         if not self._is_looked_through(ref):

@@ -79,6 +79,8 @@ class DeviceProfile:
         fresh_bytes: bytes of a result from which it is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
         tile: keys that the library's attention computes together, or leaves out where all of them are hidden.
+        cached: bytes of a tensor from which steps that go through it take twice as long as in parts that stay in
+            the cache.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
         unrest: the part by which measuring again gave other times; 0 of the built-in constants.
@@ -98,6 +100,7 @@ class DeviceProfile:
     fresh_bytes: float
     fresh_bandwidth: float
     tile: float = 512.0
+    cached: float = float(6 * 2**20)
     spread: float = SPREAD
     unrest: float = 0.0
 
@@ -182,6 +185,7 @@ _GPU = DeviceProfile(
     fresh_bytes=1e18,
     fresh_bandwidth=1e18,
     tile=128.0,
+    cached=1e18,
 )
 
 _RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "float16": 8.0}}

@@ -1,0 +1,216 @@
+"""Signed attention, y = (sign(s) · softmax(|s|)) · v, in tiles of scores that stay in the cache.
+
+From forward to backward the operands, the result and one number for each query are kept; scores are computed again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from .torch_products import both_ways, is_traced
+
+__all__ = ["signed_attention"]
+
+Tensor: TypeAlias = torch.Tensor
+
+TILE = 2**17
+"""The scores of a tile on a processor: two such tiles of float32 stay in the cache of a core."""
+
+LARGER = 2**24
+"""The same elsewhere, where tiles only bound what is needed at a time."""
+
+HIDDEN = -128.0
+"""|s| of a hidden score, where what is seen has 0 at least: nothing is left of its weight beside that, and where
+all of a row are hidden, log Σ exp is told apart from it. In float32, in which shorter types are computed too."""
+
+HIDDEN_IN_DOUBLE = -1024.0
+"""The same in float64."""
+
+
+def signed_attention(
+    q: Tensor, k: Tensor, v: Tensor, *more: Tensor, scale: float, biased: bool = False, causal: bool = False
+) -> Tensor:
+    """y[b,h,i,f] = sign(s[b,h,i,j]) * softmax[j](|s[b,h,i,j]|) * v[b,h,j,f], where s = scale * q·k + bias.
+
+    Args:
+        q, k, v: [b,h,i,d], [b,h,j,d] and [b,h,j,f].
+        more: the bias, if there is one; then which keys a query sees, if not all. Both have four dimensions, each
+            whole or 1 long. A query that sees no key weighs all of them by 1/n, with the signs of its scores.
+        scale: of the products of queries and keys.
+        biased: whether there is a bias.
+        causal: whether a query sees the keys at its own position and before alone.
+    """
+    sees = len(more) > biased
+    in_tiles = not (is_traced() or torch.is_autocast_enabled(q.device.type))
+    if in_tiles and all(each.numel() for each in (q, k, v)):
+        result: Tensor = _in_tiles(float(scale), biased, sees, causal)(q, k, v, *more)
+        return result
+    return _Signed(scale, biased, sees, causal).plain(q, k, v, *more)
+
+
+@functools.lru_cache(maxsize=64)
+def _in_tiles(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[..., Any]:
+    """Signed attention of tensors alone, with the way back of its own."""
+    kernel = _Signed(scale, biased, sees, causal)
+    given = 3 + biased + sees
+    reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
+    return both_ways(kernel.forward, kernel.backward, reads, gives, kernel.plain)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Rows of scores: all of those of some matrices, or some of one matrix; and as many keys as these see."""
+
+    batch: slice
+    heads: slice
+    queries: slice
+    keys: slice
+
+    def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
+        """Its part of a tensor whose dimensions are batch, heads and these; of what is 1 long, all."""
+        places = (self.batch, self.heads, self._place(rows), self._place(columns))
+        return array[
+            tuple(slice(None) if size == 1 else at for size, at in zip(array.shape, places, strict=True))
+        ]
+
+    def matrices(self, array: Tensor, rows: str) -> Tensor:
+        """Its part of queries, keys or values, as matrices one after another."""
+        return self.of(array, rows).flatten(0, 1)
+
+    def apart(self, matrices: Tensor) -> Tensor:
+        """Matrices one after another, by batch and heads."""
+        return matrices.view(-1, self.heads.stop - self.heads.start, *matrices.shape[1:])
+
+    def _place(self, axis: str) -> slice:
+        return {"queries": self.queries, "keys": self.keys}.get(axis, slice(None))
+
+
+@dataclass(frozen=True)
+class _Signed:
+    """Signed attention; `sees` says whether what a query sees is given, the others are as of `signed_attention`."""
+
+    scale: float
+    biased: bool
+    sees: bool
+    causal: bool
+
+    # ---- as it is written
+
+    def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        """By operations on whole tensors."""
+        scores = self.scale * q @ k.mT
+        scores = scores + more[0] if self.biased else scores
+        shown = scores.abs()
+        for hidden in self._hidden(more, range(q.shape[-2]), scores):
+            shown = shown.masked_fill(hidden, _low(shown.dtype))
+        return (scores.sign() * shown.softmax(-1)) @ v
+
+    def _hidden(self, more: Sequence[Tensor], queries: range, scores: Tensor) -> Iterator[Tensor]:
+        """Which scores are hidden, those of some queries, by batch and heads."""
+        if self.causal:
+            keys = torch.arange(scores.shape[-1], device=scores.device)
+            yield keys > torch.arange(queries.start, queries.stop, device=scores.device)[:, None]
+        if self.sees:
+            yield ~more[-1]
+
+    # ---- in tiles
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The result, log Σ_j exp |s_ij| in the type in which this is computed, and the result again to be kept."""
+        b, h, i, _ = q.shape
+        result = v.new_empty((b, i, h, v.shape[-1])).transpose(1, 2)
+        totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
+        for tile in self._tiles(q, k):
+            scores, shown = self._scores(tile, self.scale * tile.matrices(q, "queries"), k, more)
+            most = shown.amax(-1, keepdim=True)
+            total = shown.sub_(most).exp_().sum(-1, keepdim=True)
+            weights = shown.mul_(scores.sign_()).to(v.dtype)
+            made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
+            tile.of(result, "queries").copy_(tile.apart(made))
+            tile.of(totals, "queries").copy_(tile.apart(total.log_().add_(most)))
+        return result, totals, result
+
+    def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of q, k, v and the bias; with g that of y, and p the weights without their signs:
+
+        v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(sign(s)·(g vᵀ) − Σ_f g y).
+        """
+        *given, totals, result, gradient = q, k, v, *more
+        masks, given = given[3:], given[: 3 + self.biased]
+        found = [torch.empty_like(each, dtype=_working(each.dtype)) for each in given]
+        of_q, of_k, of_v, *of_bias = found
+        for each in (of_k, of_v, *of_bias) if self.causal else of_bias:
+            each.zero_()
+        for tile in self._tiles(q, k):
+            queries, keys = self.scale * tile.matrices(q, "queries"), tile.matrices(k, "keys")
+            coming = tile.matrices(gradient, "queries")
+            scores, weights = self._scores(tile, queries, k, masks)
+            total = tile.matrices(totals, "queries")
+            weights.sub_(total).exp_().mul_(scores.sign_())
+            _collect(tile, of_v, weights.to(v.dtype), coming)
+            means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
+            reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
+            reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
+            if self.sees:  # where nothing is seen, weights are the same whatever the scores
+                reached.masked_fill_(total < 0.5 * _low(total.dtype), 0.0)
+            for each in of_bias:
+                part = tile.of(each, "queries", "keys")
+                part += tile.apart(reached).sum_to_size(part.shape)
+            turned = reached.to(q.dtype)
+            tile.of(of_q, "queries").copy_(tile.apart(torch.bmm(turned, keys).mul_(self.scale)))
+            _collect(tile, of_k, turned, queries)
+        return tuple(each.to(like.dtype) for each, like in zip(found, given, strict=True))
+
+    def _scores(
+        self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The scores of a tile, and |s| where they are seen; of queries that are scaled."""
+        scores = torch.bmm(queries, tile.matrices(k, "keys").mT).to(_working(k.dtype))
+        if self.biased:
+            tile.apart(scores).add_(tile.of(more[0], "queries", "keys"))
+        shown = scores.abs()
+        seen = [tile.of(each, "queries", "keys") for each in more]
+        for hidden in self._hidden(seen, range(tile.queries.start, tile.queries.stop), scores):
+            tile.apart(shown).masked_fill_(hidden, _low(shown.dtype))
+        return scores, shown
+
+    def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
+        """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each."""
+        (batch, heads, queries, _), keys = q.shape, k.shape[-2]
+        most = TILE if q.device.type == "cpu" else LARGER
+        rows = -(-queries // max(1, -(-queries * keys // most)))
+        beside = max(1, most // max(1, rows * keys)) if rows >= queries else 1
+        for entries in _cut(batch, max(1, beside // max(1, heads))):
+            for some in _cut(heads, min(beside, max(1, heads))):
+                for at in _cut(queries, rows):
+                    yield _Tile(entries, some, at, slice(0, min(keys, at.stop) if self.causal else keys))
+
+
+def _collect(tile: _Tile, whole: Tensor, scores: Tensor, rows: Tensor) -> None:
+    """Adds scoresᵀ · rows to what belongs to the keys of a tile; it is all there is of the keys' gradient so far
+    where the tile has the first queries."""
+    part = tile.of(whole, "keys")
+    made = tile.apart(torch.bmm(scores.mT, rows))
+    if tile.queries.start == 0:
+        part.copy_(made)
+    else:
+        part += made
+
+
+def _cut(size: int, length: int) -> Iterator[slice]:
+    return (slice(start, min(size, start + length)) for start in range(0, size, max(1, length)))
+
+
+def _working(dtype: torch.dtype) -> torch.dtype:
+    """The type in which scores are weighed: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _low(dtype: torch.dtype) -> float:
+    """|s| of a score that is hidden."""
+    return HIDDEN_IN_DOUBLE if dtype == torch.float64 else HIDDEN

@@ -1,0 +1,314 @@
+"""Signed attention in tiles: the equations say what it is, and what is kept for backward is small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet.models.attention import dot_product_attention
+from tensornet.models.tensor_swin import tensor_window_attention
+
+torch = pytest.importorskip("torch")
+
+from tensornet.backends import torch_signed  # noqa: E402
+from tensornet.backends.torch_signed import signed_attention  # noqa: E402
+
+KERNEL = "signed_attention("
+
+MANY = {"b": 2, "h": 8, "i": 512, "j": 512, "d": 32, "f": 32}
+"""Sizes at which scores are more than a cache holds."""
+
+MASKS: dict[str, Any] = {
+    "all": None,
+    "causal": "causal",
+    "padding": "padding",
+    "any": "any",
+    "causal and padding": ("causal", "padding"),
+}
+
+BIASED = """
+s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d] / sqrt(d) + B[h,i,j] + C[b,j]
+a[b,h,i,j] = sign(s[b,h,i,j]) * softmax[j]({shown})
+y[b,h,i,f] = a[b,h,i,j] * v[b,h,j,f]
+"""
+
+FORMS: dict[str, tuple[str, str]] = {
+    "with a bias": (BIASED.format(shown="abs(s[b,h,i,j])"), "B[h,i,j] C[b,j]"),
+    "with a bias, causal": (
+        BIASED.format(shown="where(index(i) >= index(j), abs(s[b,h,i,j]), -1e30)"),
+        "B[h,i,j] C[b,j]",
+    ),
+    "with a bias, some hidden": (
+        BIASED.format(shown="where(see[b,i,j] > 0, abs(s[b,h,i,j]), -1e30)"),
+        "B[h,i,j] C[b,j] see[b,i,j]",
+    ),
+    "weights in two": (
+        "s[b,h,i,j] = k[b,h,j,d] * q[b,h,i,d]\nw[b,h,j,i] = softmax[j](abs(s[b,h,i,j]))\n"
+        "y[b,i,h,f] = v[b,h,j,f] * w[b,h,j,i] * sign(s[b,h,i,j])",
+        "",
+    ),
+}
+
+
+def layer(form: str) -> tn.Graph:
+    text, more = FORMS[form]
+    return tn.layer(text, inputs=f"q[b,h,i,d] k[b,h,j,d] v[b,h,j,f] {more}")
+
+
+def code(graph: tn.Graph, backend: str = "torch", **sizes: int) -> str:
+    given = {**MANY, **sizes}
+    return tn.plan(graph, backend=backend, **{name: given[name] for name in graph.open_sizes}).code
+
+
+# ---------------------------------------------------------------------------- where it runs
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_signed_attention_runs_in_tiles_where_scores_are_many(mask: str) -> None:
+    graph = dot_product_attention(weights="signed", mask=MASKS[mask])
+    assert KERNEL in code(graph)
+    assert KERNEL not in code(graph, "numpy")
+    assert KERNEL not in code(graph, h=2, i=49, j=49)
+    plan = tn.plan(graph, backend="torch", **{name: MANY[name] for name in graph.open_sizes})
+    assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_signed_attention_is_found_however_it_is_written(form: str) -> None:
+    assert KERNEL in code(layer(form))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b,h,i,f] = sign(q[b,h,i,d] * k[b,h,j,d]) * softmax[j](abs(2 * q[b,h,i,d] * k[b,h,j,d])) * v[b,h,j,f]",
+        "s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d]\nt[b,h,i,j] = v[b,h,i,d] * k[b,h,j,d]\n"
+        "y[b,h,i,f] = sign(t[b,h,i,j]) * softmax[j](abs(s[b,h,i,j])) * v[b,h,j,f]",
+        "s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d]\n"
+        "y[b,h,i,f] = sign(s[b,h,i,j]) * softmax[i](abs(s[b,h,i,j])) * v[b,h,j,f]",
+    ],
+    ids=["two scales", "signs of others", "along queries"],
+)
+def test_what_only_looks_like_signed_attention_is_none(text: str) -> None:
+    graph = tn.layer(text, inputs="q[b,h,i,d] k[b,h,j,d] v[b,h,j,f]", d=32, f=32)
+    assert KERNEL not in code(graph)
+
+
+def test_scores_that_are_read_besides_stay() -> None:
+    graph = tn.layer(
+        "s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d]\n"
+        "y[b,h,i,f] = sign(s[b,h,i,j]) * softmax[j](abs(s[b,h,i,j])) * v[b,h,j,f]",
+        inputs="q[b,h,i,d] k[b,h,j,d] v[b,h,j,f]",
+        outputs="y s",
+    )
+    assert KERNEL not in code(graph)
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("shift", [0, 3])
+def test_windows_of_a_tensor_swin_run_in_tiles_only_where_there_are_many(placed: bool, shift: int) -> None:
+    graph = tensor_window_attention(
+        (4, 4, 6), (1, 1, 3), 7, position_bias=placed, grid=(56, 56) if shift else None, shift=shift
+    )
+    sizes = {name: 8 for name in graph.open_sizes if name != "b"}
+    few, many = (tn.plan(graph, backend="torch", **sizes, b=b).code for b in (1, 32))
+    assert KERNEL not in few
+    assert KERNEL in many
+
+
+# ---------------------------------------------------------------------------- what it computes
+
+
+def reference(q: Any, k: Any, v: Any, scale: float, bias: Any, see: Any) -> Any:
+    """By NumPy, from the definition."""
+    s = scale * np.einsum("bhid,bhjd->bhij", q, k) + bias
+    shown = np.where(see, abs(s), -1e30)
+    e = np.exp(shown - shown.max(-1, keepdims=True))
+    return np.einsum("bhij,bhjf->bhif", np.sign(s) * e / e.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_it_computes_what_the_equations_say_where_it_is_planned(mask: str) -> None:
+    """In several tiles, the last of which is shorter."""
+    graph = dot_product_attention(weights="signed", beta=0.4, mask=MASKS[mask])
+    rng = np.random.default_rng(0)
+    q, v = rng.standard_normal((2, 2, 3, 530, 4))
+    k = rng.standard_normal((2, 3, 520, 4))
+    v = v[:, :, :520]
+    keep, see = rng.random((2, 520)) < 0.7, rng.random((2, 530, 520)) < 0.7
+    see[:, 7] = False
+    given = {"any": [see], "padding": [keep], "causal and padding": [keep]}.get(mask, [])
+    shown = np.ones((2, 1, 530, 520), bool)
+    shown &= np.arange(530)[:, None] >= np.arange(520) if "causal" in mask else True
+    shown &= keep[:, None, None] if "padding" in mask else True
+    shown &= see[:, None] if mask == "any" else True
+    f = tn.compile(graph, backend="torch")
+    found = f({}, *(torch.tensor(each) for each in (q, k, v, *given)))
+    assert KERNEL in f.last().plan.code
+    np.testing.assert_allclose(found.numpy(), reference(q, k, v, 0.4, 0.0, shown), rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture(params=[1, 40, 10**6])
+def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Tiles of a row, of some, and of all matrices."""
+    monkeypatch.setattr(torch_signed, "TILE", request.param)
+    return int(request.param)
+
+
+def drawn(bias: tuple[int, ...] | None, see: tuple[int, ...] | None) -> tuple[list[Any], list[Any]]:
+    """Operands in four dimensions that get gradients, and those that get none; two queries see no key."""
+    torch.manual_seed(0)
+    shapes = [(2, 3, 7, 4), (2, 3, 5, 4), (2, 3, 5, 6), *([bias] if bias else [])]
+    changing = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    if see is None:
+        return changing, []
+    seen = torch.rand(see) < 0.6
+    seen[..., :2, :] = False
+    return changing, [seen]
+
+
+CASES = {
+    "plain": (None, None, False),
+    "causal": (None, None, True),
+    "biased": ((1, 3, 7, 5), None, False),
+    "biased by key": ((2, 1, 1, 5), None, False),
+    "biased, causal": ((1, 1, 7, 1), None, True),
+    "hidden": (None, (2, 1, 7, 5), False),
+    "biased, hidden": ((2, 3, 7, 5), (1, 1, 7, 5), False),
+    "biased, hidden, causal": ((2, 3, 7, 5), (1, 1, 7, 5), True),
+}
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients_of_tiles(case: str) -> None:
+    """Values by NumPy; gradients by differences, and those of them too."""
+    bias, see, causal = CASES[case]
+    changing, seen = drawn(bias, see)
+
+    def run(*tensors: Any) -> Any:
+        return signed_attention(*tensors, *seen, scale=0.7, biased=bool(bias), causal=causal)
+
+    shown = seen[0].numpy() if seen else np.ones((7, 5), bool)
+    shown = shown & (np.arange(7)[:, None] >= np.arange(5)) if causal else shown
+    q, k, v, *rest = (each.detach().numpy() for each in changing)
+    expected = reference(q, k, v, 0.7, rest[0] if rest else 0.0, shown)
+    np.testing.assert_allclose(run(*changing).detach().numpy(), expected, rtol=1e-10, atol=1e-13)
+    with torch.no_grad():
+        np.testing.assert_allclose(run(*changing).numpy(), expected, rtol=1e-10, atol=1e-13)
+    assert torch.autograd.gradcheck(run, tuple(changing))
+    assert torch.autograd.gradgradcheck(run, tuple(changing), fast_mode=True)
+
+
+@pytest.mark.usefixtures("tile")
+def test_a_score_of_zero_weighs_nothing_and_gets_no_gradient() -> None:
+    changing, _ = drawn(None, None)
+    q, k, v = (each.detach() for each in changing)
+    q[:, :, 2], k[:, :, 1] = 0, 0
+    tensors = [each.requires_grad_() for each in (q, k, v)]
+    found = signed_attention(*tensors, scale=0.7)
+    s = 0.7 * q @ k.mT
+    expected = (s.sign() * s.abs().softmax(-1)) @ v
+    torch.testing.assert_close(found, expected)
+    coming = torch.randn_like(expected)
+    for a, b in zip(*(torch.autograd.grad(y, tensors, coming) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+    assert not found[:, :, 2].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.usefixtures("tile")
+def test_shorter_types_agree_with_double(dtype: Any) -> None:
+    changing, seen = drawn((1, 3, 7, 5), (1, 1, 7, 5))
+    coming = torch.randn(2, 3, 7, 6, dtype=torch.float64)
+    exact = signed_attention(*changing, *seen, scale=0.7, biased=True)
+    rounded = [each.detach().to(dtype).requires_grad_() for each in changing]
+    found = signed_attention(*rounded, *seen, scale=0.7, biased=True)
+    tolerance = 60 * torch.finfo(dtype).eps
+    assert found.dtype == dtype
+    pairs = zip(
+        (found, *torch.autograd.grad(found, rounded, coming.to(dtype))),
+        (exact, *torch.autograd.grad(exact, changing, coming)),
+        strict=True,
+    )
+    for a, b in pairs:
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3, 4), (2, 2, 0, 4)])
+def test_of_nothing_it_makes_nothing(shape: tuple[int, ...]) -> None:
+    q, k = torch.randn(2, 2, 3, 4, requires_grad=True), torch.randn(shape, requires_grad=True)
+    q = q[: shape[0]] if not shape[0] else q
+    found = signed_attention(q, k, k, scale=1.0)
+    assert found.shape == q.shape
+    assert not found.any()
+
+
+# ---------------------------------------------------------------------------- what is kept, and transforms
+
+
+def test_scores_are_not_kept_for_backward() -> None:
+    q, k, v = (torch.randn(2, 8, 1024, 64, requires_grad=True) for _ in range(3))
+    f = tn.compile(dot_product_attention(weights="signed"), backend="torch")
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        y = f({}, q, k, v)
+    operands = {each.untyped_storage().data_ptr() for each in (q, k, v)}
+    assert sum(size for place, size in kept.items() if place not in operands) <= 5 * 2**20
+    assert sum(kept.values()) <= 20 * 2**20
+    y.sum().backward()
+    assert all(each.grad is not None for each in (q, k, v))
+
+
+def test_transforms_go_through_the_operations() -> None:
+    torch.manual_seed(0)
+    shape = (2, 2, 460, 8)
+    f = tn.compile(dot_product_attention(weights="signed"), backend="torch")
+    q, k, v, t = (torch.randn(shape, dtype=torch.float64) for _ in range(4))
+
+    def run(q: Any) -> Any:
+        return f({}, q, k, v)
+
+    def plain(q: Any) -> Any:
+        s = q @ k.mT / 8**0.5
+        return (s.sign() * s.abs().softmax(-1)) @ v
+
+    run(q)
+    assert KERNEL in f.last().plan.code
+    close = torch.testing.assert_close
+    close(*(torch.func.grad(lambda q, g=g: g(q).square().sum())(q) for g in (run, plain)))
+    close(*(torch.func.jvp(g, (q,), (t,))[1] for g in (run, plain)))
+    close(*(torch.func.vmap(g)(torch.stack((q, t))) for g in (run, plain)))
+    leaf = q.clone().requires_grad_()
+    close(*(torch.autograd.grad(g(leaf).square().sum(), leaf)[0] for g in (run, plain)))
+
+
+def test_a_module_of_it_compiles_as_a_whole() -> None:
+    torch.manual_seed(0)
+    graph = tn.models.attention(16, 2, weights="signed", mask="causal")
+    module = tn.module(graph, dtype="float32")
+    x = torch.randn(4, 520, 16, requires_grad=True)
+    expected = module(x)
+    (slope,) = torch.autograd.grad(expected.square().sum(), x)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    found = compiled(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), x)[0], slope)
+
+
+def test_under_autocast_products_are_of_the_shorter_type() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 30, 8, requires_grad=True) for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = signed_attention(q, k, v, scale=0.3)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), signed_attention(q, k, v, scale=0.3), rtol=0.1, atol=0.1)
