@@ -6,6 +6,7 @@ From forward to backward the operands, the result and one number for each query 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -24,11 +25,14 @@ TILE = 2**17
 LARGER = 2**24
 """The same elsewhere, where tiles only bound what is needed at a time."""
 
-HIDDEN = -128.0
-"""|s| of a hidden score, where what is seen has 0 at least: nothing is left of its weight beside that, and where
-all of a row are hidden, log Σ exp is told apart from it. In float32, in which shorter types are computed too."""
+LOG2E = 1 / math.log(2)
+"""Weights are powers of 2 of scores times this, for `exp` takes long where nothing is left of a number."""
 
-HIDDEN_IN_DOUBLE = -1024.0
+HIDDEN = -160.0
+"""|s| of a hidden score, where what is seen has 0 at least: nothing is left of its weight beside that, and where
+all of a row are hidden, log₂ Σ 2^|s| is told apart from it. In float32, in which shorter types are computed too."""
+
+HIDDEN_IN_DOUBLE = -1200.0
 """The same in float64."""
 
 
@@ -43,9 +47,10 @@ def signed_attention(
             whole or 1 long. A query that sees no key weighs all of them by 1/n, with the signs of its scores.
         scale: of the products of queries and keys.
         biased: whether there is a bias.
-        causal: whether a query sees the keys at its own position and before alone.
+        causal: whether a query sees the keys at its own position and before alone; then `more` says nothing of it.
     """
     sees = len(more) > biased
+    assert not (causal and sees), "what a query sees is told twice"
     in_tiles = not (is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_tiles and all(each.numel() for each in (q, k, v)):
         result: Tensor = _in_tiles(float(scale), biased, sees, causal)(q, k, v, *more)
@@ -106,33 +111,28 @@ class _Signed:
         scores = self.scale * q @ k.mT
         scores = scores + more[0] if self.biased else scores
         shown = scores.abs()
-        for hidden in self._hidden(more, range(q.shape[-2]), scores):
-            shown = shown.masked_fill(hidden, _low(shown.dtype))
-        return (scores.sign() * shown.softmax(-1)) @ v
-
-    def _hidden(self, more: Sequence[Tensor], queries: range, scores: Tensor) -> Iterator[Tensor]:
-        """Which scores are hidden, those of some queries, by batch and heads."""
         if self.causal:
-            keys = torch.arange(scores.shape[-1], device=scores.device)
-            yield keys > torch.arange(queries.start, queries.stop, device=scores.device)[:, None]
+            shown = torch.minimum(shown, _cap(_past(scores), shown.dtype))
         if self.sees:
-            yield ~more[-1]
+            shown = torch.minimum(shown, _cap(more[-1], shown.dtype))
+        return (scores.sign() * shown.softmax(-1)) @ v
 
     # ---- in tiles
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, log Σ_j exp |s_ij| in the type in which this is computed, and the result again to be kept."""
+        """The result, log₂ Σ_j 2^|s_ij| in the type in which this is computed, and the result again to be kept."""
         b, h, i, _ = q.shape
         result = v.new_empty((b, i, h, v.shape[-1])).transpose(1, 2)
         totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
+        masks = self._masks(q, k, more)
         for tile in self._tiles(q, k):
-            scores, shown = self._scores(tile, self.scale * tile.matrices(q, "queries"), k, more)
+            scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
             most = shown.amax(-1, keepdim=True)
-            total = shown.sub_(most).exp_().sum(-1, keepdim=True)
+            total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
             weights = shown.mul_(scores.sign_()).to(v.dtype)
             made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
             tile.of(result, "queries").copy_(tile.apart(made))
-            tile.of(totals, "queries").copy_(tile.apart(total.log_().add_(most)))
+            tile.of(totals, "queries").copy_(tile.apart(total.log2_().add_(most)))
         return result, totals, result
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
@@ -141,43 +141,55 @@ class _Signed:
         v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(sign(s)·(g vᵀ) − Σ_f g y).
         """
         *given, totals, result, gradient = q, k, v, *more
-        masks, given = given[3:], given[: 3 + self.biased]
+        masks, given = self._masks(q, k, given[3:]), given[: 3 + self.biased]
         found = [torch.empty_like(each, dtype=_working(each.dtype)) for each in given]
         of_q, of_k, of_v, *of_bias = found
         for each in (of_k, of_v, *of_bias) if self.causal else of_bias:
             each.zero_()
         for tile in self._tiles(q, k):
-            queries, keys = self.scale * tile.matrices(q, "queries"), tile.matrices(k, "keys")
+            queries, keys = LOG2E * self.scale * tile.matrices(q, "queries"), tile.matrices(k, "keys")
             coming = tile.matrices(gradient, "queries")
             scores, weights = self._scores(tile, queries, k, masks)
             total = tile.matrices(totals, "queries")
-            weights.sub_(total).exp_().mul_(scores.sign_())
+            weights.sub_(total).exp2_().mul_(scores.sign_())
             _collect(tile, of_v, weights.to(v.dtype), coming)
             means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
             reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
             reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
             if self.sees:  # where nothing is seen, weights are the same whatever the scores
-                reached.masked_fill_(total < 0.5 * _low(total.dtype), 0.0)
+                reached.mul_(total > 0.5 * _low(total.dtype))
             for each in of_bias:
                 part = tile.of(each, "queries", "keys")
                 part += tile.apart(reached).sum_to_size(part.shape)
             turned = reached.to(q.dtype)
             tile.of(of_q, "queries").copy_(tile.apart(torch.bmm(turned, keys).mul_(self.scale)))
             _collect(tile, of_k, turned, queries)
+        of_k.mul_(1 / LOG2E)
         return tuple(each.to(like.dtype) for each, like in zip(found, given, strict=True))
 
     def _scores(
         self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The scores of a tile, and |s| where they are seen; of queries that are scaled."""
+        """The scores of a tile times log₂ e, and |s| where they are seen; of queries that are scaled."""
         scores = torch.bmm(queries, tile.matrices(k, "keys").mT).to(_working(k.dtype))
         if self.biased:
-            tile.apart(scores).add_(tile.of(more[0], "queries", "keys"))
+            tile.apart(scores).add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
         shown = scores.abs()
-        seen = [tile.of(each, "queries", "keys") for each in more]
-        for hidden in self._hidden(seen, range(tile.queries.start, tile.queries.stop), scores):
-            tile.apart(shown).masked_fill_(hidden, _low(shown.dtype))
+        if self.causal:  # what was before the first of the queries is seen by all of them
+            late = shown[..., tile.queries.start :]
+            torch.minimum(late, _cap(_past(late), late.dtype), out=late)
+        if self.sees:
+            caps = tile.of(more[-1], "queries", "keys")
+            caps = _cap(caps, shown.dtype) if caps.dtype == torch.bool else caps
+            torch.minimum(tile.apart(shown), caps, out=tile.apart(shown))
         return scores, shown
+
+    def _masks(self, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
+        """The bias and what is seen, this as the most that |s| may be: at once where it is shared, else by tile."""
+        masks = list(more)
+        if self.sees and 2 * masks[-1].numel() <= q.shape[:-1].numel() * k.shape[-2]:
+            masks[-1] = _cap(masks[-1], _working(q.dtype))
+        return masks
 
     def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
         """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each."""
@@ -209,6 +221,17 @@ def _cut(size: int, length: int) -> Iterator[slice]:
 def _working(dtype: torch.dtype) -> torch.dtype:
     """The type in which scores are weighed: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def _past(scores: Tensor) -> Tensor:
+    """Which keys are at the own position of a query or before, of queries and keys from the same position on."""
+    queries, keys = (torch.arange(size, device=scores.device) for size in scores.shape[-2:])
+    return queries[:, None] >= keys
+
+
+def _cap(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """The most that |s| may be: anything where it is seen. The least of two numbers is the fastest of all ways."""
+    return torch.where(seen, math.inf, _low(dtype)).to(dtype)
 
 
 def _low(dtype: torch.dtype) -> float:

@@ -1,4 +1,4 @@
-"""Attention with projections: tensornet, and by hand with `scaled_dot_product_attention`.
+"""Attention with projections: tensornet, and by hand with `scaled_dot_product_attention`; signed, by its equation.
 
     python -m benchmarks.attention
 
@@ -7,6 +7,7 @@ Forward, and both ways with the bytes that are kept for backward.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -71,6 +72,24 @@ def cross(
     return {OURS: mine, **on_cupy(graph, p, (x, z), place), "sdpa": theirs}
 
 
+def signed(
+    batch: int, heads: int, tokens: int, width: int, causal: bool, place: Place
+) -> dict[str, Contestant]:
+    """Signed attention without projections, sign(s)·softmax(|s|)·v, against the same in ordinary operations."""
+    q, k, v = (place.drawn(batch, heads, tokens, width, seed=n).requires_grad_() for n in range(3))
+    graph = tn.models.dot_product_attention(weights="signed", mask="causal" if causal else None)
+    mine, _ = _mine(graph, (q, k, v), place)
+    later = torch.ones(tokens, tokens, dtype=torch.bool, device=place.device).triu(1)
+
+    def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        s = q @ k.mT / width**0.5
+        shown = s.abs().masked_fill(later, -math.inf) if causal else s.abs()
+        return (s.sign() * shown.softmax(-1)) @ v
+
+    theirs = Contestant(by_hand, (q, k, v))
+    return {OURS: mine, **on_cupy(graph, {}, (q, k, v), place), "by hand": theirs}
+
+
 def _mine(
     graph: tn.Graph, inputs: tuple[torch.Tensor, ...], place: Place
 ) -> tuple[Contestant, dict[str, torch.Tensor]]:
@@ -110,8 +129,14 @@ def _read(scale: int, queries: int, keys: int, width: int, inputs: int) -> Case:
     return Case(name, partial(cross, scale, queries, keys, width, inputs, 1))
 
 
+def _signed(batch: int, heads: int, tokens: int, width: int, causal: bool) -> Case:
+    name = f"signed, {batch:,}×{heads}×{tokens:,}×{width}" + (", causal" if causal else "")
+    return Case(name, partial(signed, batch, heads, tokens, width, causal), BOTH)
+
+
 def _cases(scale: int) -> tuple[Case, ...]:
-    return (*(_case(scale, *shape) for shape in SHAPES), _read(scale, 512, 50_176, 1024, 261))
+    weighed = (_signed(2 * scale, 8, 1024, 64, causal) for causal in (False, True))
+    return (*(_case(scale, *shape) for shape in SHAPES), *weighed, _read(scale, 512, 50_176, 1024, 261))
 
 
 SUITE = Suite(
@@ -123,6 +148,7 @@ SUITE = Suite(
             _case(1, 2, 5, 12, 3, False),
             _case(1, 2, 5, 12, 3, True),
             _case(1, 64, 9, 12, 3, False),
+            _signed(2, 2, 5, 4, False),
             _read(2, 4, 40, 8, 5),
         ),
         "large": _cases(LARGER),

@@ -226,12 +226,18 @@ SCORES = 2**17
 CALLS = 30
 """So many operations on them, and looks at operands, cost what calling them costs."""
 
-PASSES = 7.5
+PASSES = 8.0
 """So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
+
+AGAIN = 7 / 6
+"""Forward and backward take seven products of the size of the scores, one of them again, where six are written."""
 
 
 def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
-    """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby."""
+    """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby.
+
+    Tiles of the operands and of the result are copied, so that matrices lie one after another.
+    """
     options = dict(call.options)
     numbers = 4 if "biased" in options else 3
     laid = _laid(lowering, call, lowering.within(call, scope), numbers)
@@ -239,10 +245,12 @@ def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys
     scores = shared * queries * seen
+    seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     passes = PASSES + 2 * (len(call.arguments) - 3 + ("causal" in options))
     rate = 0.5 if size * shared * queries * keys > profile.cached else 1.0
-    seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
+    taken = queries * (inner + channels) + keys * (inner + channels)
+    seconds += profile.pointwise(2.0 * size * shared * taken, 0.0)
     seconds += CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
     return laid.emitted(lowering, seconds)
 
