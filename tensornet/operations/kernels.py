@@ -229,6 +229,9 @@ CALLS = 30
 PASSES = 8.0
 """So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
 
+NEAR, WHOLE = 0.5, 1.25
+"""What going through them in tiles takes, as a share of what it takes as a whole: more than a cache holds, or less."""
+
 AGAIN = 7 / 6
 """Forward and backward take seven products of the size of the scores, one of them again, where six are written."""
 
@@ -247,7 +250,7 @@ def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
     scores = shared * queries * seen
     seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     passes = PASSES + 2 * (len(call.arguments) - 3 + ("causal" in options))
-    rate = 0.5 if size * shared * queries * keys > profile.cached else 1.0
+    rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
     taken = queries * (inner + channels) + keys * (inner + channels)
     seconds += profile.pointwise(2.0 * size * shared * taken, 0.0)
