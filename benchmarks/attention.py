@@ -131,7 +131,7 @@ def _read(scale: int, queries: int, keys: int, width: int, inputs: int) -> Case:
 
 def _signed(batch: int, heads: int, tokens: int, width: int, causal: bool) -> Case:
     name = f"signed, {batch:,}×{heads}×{tokens:,}×{width}" + (", causal" if causal else "")
-    return Case(name, partial(signed, batch, heads, tokens, width, causal), BOTH)
+    return Case(name, partial(signed, batch, heads, tokens, width, causal), MEASURES)
 
 
 def _cases(scale: int) -> tuple[Case, ...]:
