@@ -215,7 +215,7 @@ def test_every_function_reads_as_it_is_listed(row: Any) -> None:
         text = text.replace(symbol, example)
     given = "a[i,j] b[i,j] condition[i,j]"
     axes = "i" if row.kind == "reduction" or row.name == "index" else "i,j"
-    if row.name == "onehot":
+    if row.name in ("onehot", "repeat"):
         given = given.replace("a[i,j]", "a[i]")
     inputs = [name for name in given.split() if re.search(rf"\b{name[:-5]}\b", text)]
     sizes = {axis: 3 for axis in "ij" if axis in f"{axes}{inputs}"}

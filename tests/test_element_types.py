@@ -246,6 +246,7 @@ TEXTS = {
     "roll(x[b,i], i=1) + pad(pad(x[b,i], i=(0,1), value=0.5), i=(0,-1))": lambda a: np.roll(a, 1, 1) + a,
     "index(i) * x[b,i]": lambda a: np.arange(a.shape[1]) * a,
     "where(index(i) < x[b,i], 1, 0)": lambda a: (np.arange(a.shape[1]) < a) * 1,
+    "repeat[i](x[b,0]) + x[b,i]": lambda a: a[:, :1] + a,
     "x[b,i] * (x[b,i] > 0)": lambda a: a * (a > 0),
     "dropout(x[b,i], 0.5)": lambda a: a,
     "x[b,j] * x[b,i]": lambda a: a * a.sum(1, keepdims=True),
@@ -306,7 +307,7 @@ def test_every_function_of_the_language_is_tried() -> None:
     from tensornet.operations.functions import FUNCTIONS
 
     texts = " ".join(TEXTS)
-    elsewhere = {"concat", "onehot", "int64", "reciprocal", "power"}  # below, and as signs
+    elsewhere = {"concat", "onehot", "repeat", "int64", "reciprocal", "power"}  # below, and as signs
     signs = {row.name for row in FUNCTIONS.values() if row.infix and (row.infix in texts or row.infix == "~")}
     own = {row.name for row in FUNCTIONS.values() if row.implementations or row.is_kernel}
     tried = {name for name in FUNCTIONS if f"{name}(" in texts} | set(POINTWISE) | set(ALONG)

@@ -56,6 +56,9 @@ def slope(function: Any, arrays: Mapping[str, np.ndarray], towards: Mapping[str,
 
 # ---------------------------------------------------------------------------- transforms
 
+QUICK = ("vit", "transformer_classifier")
+"""The models whose gradients JAX compiles quickly."""
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_traced_model_is_the_same_function(name: str) -> None:
@@ -81,7 +84,9 @@ def test_random_graphs_are_traced(case: Block, seed: int) -> None:
         np.testing.assert_allclose(np.asarray(one, float), expected[name].astype(float), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MODELS]
+)
 def test_gradients_of_models_are_those_of_torch(name: str) -> None:
     graph, inputs = MODELS[name]
     given_, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)

@@ -88,7 +88,7 @@ def first(y: Any) -> Any:
     return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_others_agree_with_numpy(name: str, backend: str) -> None:
     graph, inputs = MODELS[name]
