@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.derivative import Directions, differentiated
@@ -21,8 +21,8 @@ from ..graph.shape import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
 from ..sizes import symbol
-from .arrangement import Arrangement, Layout, flatten
-from .ordering import fastest, proposals, quickest
+from .arrangement import Arrangement, Layout, extent, flatten
+from .ordering import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree
 
 __all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
@@ -50,8 +50,8 @@ class Factor:
     changes: bool
 
 
-def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
-    """The order that is expected to be quickest, forward and back.
+def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order | None:
+    """The order that is expected to be quickest, forward and back; nothing where autograd alone is no slower.
 
     Args:
         problem: the product.
@@ -78,7 +78,7 @@ class _Key:
 
 
 @functools.lru_cache(maxsize=1024)
-def _ordered(key: _Key, changing: frozenset[int]) -> Order:
+def _ordered(key: _Key, changing: frozenset[int]) -> Order | None:
     problem, search = key.problem, Search(key.problem)
 
     def seconds(order: Order) -> float:
@@ -92,7 +92,13 @@ def _ordered(key: _Key, changing: frozenset[int]) -> Order:
     forward = fastest(problem)
     trees = quickest(problem, _trees(problem), PRICED)
     found = min((search.along(tree)[1] for tree in trees), key=seconds)
-    return found if seconds(found) < (1 - LEAST) * seconds(forward) else forward
+    batched = any(pair.way.kind == "matmul" and pair.way.batch for pair in forward)
+    alone = seconds(forward)
+    if batched:  # which autograd differentiates as products of as many small matrices, whatever lies how
+        alone = min(alone, _seconds_alone(problem, forward, changing))
+    if seconds(found) < (1 - LEAST) * alone:
+        return found
+    return None if batched and alone < seconds(forward) else forward
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:
@@ -117,15 +123,17 @@ def _every_tree(waiting: tuple[int, ...], following: int) -> Iterator[Tree]:
 
 
 def _largest_last(problem: Problem) -> Tree:
-    """The small factors, as weights are, multiplied together before the largest."""
+    """The small factors, as weights are, multiplied together in the fewest FLOPs before the largest."""
     extents = [math.prod(problem.sizes[axis] for axis in layout) for layout in problem.layouts]
     largest, count = extents.index(max(extents)), len(extents)
-    tree: list[tuple[int, int]] = []
-    last, *others = (number for number in range(count) if number != largest)
-    for number in (*others, largest):
-        tree.append((last, number))
-        last = count + len(tree) - 1
-    return tuple(tree)
+    others = [number for number in range(count) if number != largest]
+    layouts = tuple(problem.layouts[number] for number in others)
+    present = frozenset(itertools.chain(*layouts))
+    kept = (problem.kept | frozenset(problem.layouts[largest])) & present
+    numbers = [*others, *range(count, 2 * count)]
+    order = fewest_flops(replace(problem, layouts=layouts, kept=kept, wanted=None, still=frozenset()))
+    tree = [(numbers[pair.first], numbers[pair.second]) for pair in order]
+    return (*tree, (largest, count + len(tree) - 1))
 
 
 def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> float:
@@ -156,6 +164,29 @@ def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> f
             incoming[way.read(a, True)] = forms[other][way.read(b, False)] = None
             gradients[one] = flatten(way.result)
             total += way.seconds
+    return total
+
+
+def _seconds_alone(problem: Problem, order: Order, changing: frozenset[int]) -> float:
+    """What an order takes forward, and back as autograd goes: each product as it was, turned."""
+    layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
+    changes = [number in changing for number in range(len(problem.layouts))]
+    total = 0.0
+    for pair in order:
+        changes.append(changes[pair.first] or changes[pair.second])
+        total += pair.way.seconds
+        result = flatten(pair.way.result)
+        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
+            if not changes[one]:
+                continue
+            if pair.way.kind == "matmul" and pair.way.batch:
+                spread = extent({*layouts[one], *pair.way.batch}, problem.sizes) * problem.itemsize
+                total += pair.way.seconds
+                total += (
+                    0.0 if {*pair.way.batch} <= {*layouts[one]} else problem.profile.pointwise(spread, 0.0)
+                )
+            else:
+                total += _way_back(problem, result, layouts[other], layouts[one], True).seconds
     return total
 
 

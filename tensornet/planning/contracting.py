@@ -86,6 +86,8 @@ class Contracting(Pointwise):
         changing = frozenset(n for n, each in enumerate(values) if each.ref.name in self.changing)
         if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
             order = ordered_both_ways(problem, changing)
+            if order is None:
+                return self.build(self.choose(problem), values, sizes)
             return self.both_ways(order, wanted or flatten(order[-1].way.result), values, sizes, changing)
         return self.build(self.choose(problem), values, sizes)
 

@@ -19,7 +19,7 @@ from ..operations.functions import Element
 from ..sizes import evaluate
 from .both_ways import ordered_both_ways
 from .device import DeviceProfile, default_profile
-from .ordering import fewest_flops
+from .ordering import fastest, fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
@@ -158,7 +158,7 @@ class Quickest:
         known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
         kept = kept & {axis for each in axes for axis in each}
         problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
-        order = ordered_both_ways(problem, frozenset(range(len(axes))))
+        order = ordered_both_ways(problem, frozenset(range(len(axes)))) or fastest(problem)
         return tuple((pair.first, pair.second) for pair in order)
 
 
