@@ -337,6 +337,7 @@ ROWS = (
         yields="real",
         complex="refused",
         means=tuple(_signed_meanings()),
+        tile=5 * SCORES // 2,
         lowered=_lower_signed,
         spelled=_spell_signed,
     ),

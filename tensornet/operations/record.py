@@ -144,6 +144,7 @@ class Function:
             innermost in memory, and where others are.
         workspace: how many times the bytes of its result it works in, in either case; of what moves elements, along
             one axis and for each more.
+        tile: in so many numbers it works at most, where it goes through what it makes piece by piece.
         looks: whether a call of it is no more than another look at its operand, nothing moved.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         placed: whether a rewrite does so, for a kernel that computes what no pattern says.
@@ -192,6 +193,7 @@ class Function:
 
     passes: tuple[float, float] = (1.0, 1.0)
     workspace: tuple[float, float] = (0.0, 0.0)
+    tile: int = 0
     looks: Callable[[Call], bool] | None = field(default=None, compare=False)
     means: tuple[Meaning, ...] = ()
     placed: bool = False

@@ -100,8 +100,8 @@ def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
     stems = {
         axis.name: found[1] for axis in step.axes if (found := _NUMBERED.fullmatch(axis.name)) is not None
     }
-    alone = Counter(stems.values())
-    names = {name: stem for name, stem in stems.items() if stem in known - present and alone[stem] == 1}
+    names = {stem: name for name, stem in reversed(stems.items()) if stem in known - present}
+    names = {name: stem for stem, name in names.items()}
     if not names:
         return step
     axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)

@@ -93,6 +93,8 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             products = (*step.arrangement.batch, *step.arrangement.summed)
             copied = (held(axes_of_index(ref.index)) for ref in _copied(a, b, step.arrangement))
             return sum(copied) + (held(products) if step.arrangement.kind == "dot" else 0)
+        case Call(function) if FUNCTIONS[function].tile:
+            return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":
             inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
             results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)

@@ -24,6 +24,7 @@ _PLAUSIBLE = {
     "fresh_bytes": (1.0, 1e18),
     "fresh_bandwidth": (1e5, 1e18),
     "tile": (1.0, 1e6),
+    "cached": (1e3, 1e19),
     "spread": (1.0, 1e3),
     "unrest": (0.0, 1e3),
 }
