@@ -278,7 +278,7 @@ def test_an_axis_with_the_name_of_a_setting(axis: str) -> None:
     assert tn.module(graph, params={"W": W})(torch.tensor(X)).shape == (2, 2)
 
 
-@pytest.mark.parametrize("axis", ["graph", "sizes"])
+@pytest.mark.parametrize("axis", ["graph", "training", "sizes"])
 def test_such_an_axis_can_be_given(axis: str) -> None:
     graph = tn.layer(f"y[{axis},o] = x[{axis},i] * W[o,i]", inputs="x")
     np.testing.assert_array_equal(tn.compile(graph, **{axis: 2})({"W": W}, X), X @ W.T)

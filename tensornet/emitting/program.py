@@ -32,7 +32,7 @@ def plan(
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
-    training: bool = False,
+    training: bool | int = False,
     wrt: str | Sequence[str] | None = None,
     **sizes: int,
 ) -> Plan:
@@ -54,7 +54,7 @@ def plan(
             the one that is fastest there.
         training: plan the way back to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
             of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
-            products which it is handed as they were planned.
+            products which it is handed as they were planned. A number is the size of an axis of that name.
         wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
             not given.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
@@ -74,6 +74,8 @@ def plan(
     chosen = load_backend(backend)
     graph = graph if outputs is None else graph.select(outputs)
     device = chosen.device() if device is None else device
+    if not isinstance(training, bool):
+        sizes, training = {**sizes, "training": training}, False
     if not training:
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
     leaves = leaves_of(graph, wrt)

@@ -47,6 +47,10 @@ __all__ = [
 ]
 
 
+SHOWN = 8
+"""So many of the tensors kept for a way back are shown one by one, the largest."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One operation of a plan.
@@ -343,24 +347,12 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
-        lines += self._shown_steps(self.steps)
-        calls = Counter(
-            step.plan
-            for each in (self, *self.functions)
-            for step in (*each.once, *each.steps)
-            if isinstance(step, CallStep)
-        )
-        for block, name in self.functions.items():
-            times = "once" if calls[block] == 1 else f"{calls[block]} times"
-            lines += [f"{name}, called {times}:", *self._shown_steps(block.steps)]
-            lines += block._shown_back()
-        if self.once:
-            lines += ["done once:", *self._shown_steps(self.once)]
-        lines += self._shown_back()
+        lines += self._shown_body()
         rows = [
             Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
             *self.alternatives,
         ]
+        calls = self._calls
         back = [(block.backward, calls[block]) for block in self.functions if block.backward is not None]
         back += [(self.backward, 1)] if self.backward is not None else []
         if back:
@@ -400,12 +392,34 @@ class Plan:
             if leaf.name in made
         )
 
-    def _shown_back(self, times: str = "") -> Iterator[str]:
+    @property
+    def _calls(self) -> Counter[Plan]:
+        """How often each of the functions is called."""
+        steps = (step for each in (self, *self.functions) for step in (*each.once, *each.steps))
+        return Counter(step.plan for step in steps if isinstance(step, CallStep))
+
+    def _shown_body(self) -> Iterator[str]:
+        """The steps, those of the functions that are called, what is done once, and the way back."""
+        yield from self._shown_steps(self.steps)
+        calls = self._calls
+        for block, name in self.functions.items():
+            yield f"{name}, called {'once' if calls[block] == 1 else f'{calls[block]} times'}:"
+            yield from self._shown_steps(block.steps)
+            yield from block._shown_back()
+        if self.once:
+            yield "done once:"
+            yield from self._shown_steps(self.once)
+        yield from self._shown_back()
+
+    def _shown_back(self) -> Iterator[str]:
         """What is kept for the way back, and its steps."""
         if self.backward is not None:
-            kept = ", ".join(f"{name} of {_human(size, 'B')}" for name, size in self.kept) or "nothing"
-            yield f"back{times}, of what is given and of {kept}:"
-            yield from self.backward._shown_steps(self.backward.steps)
+            largest = sorted(self.kept, key=lambda each: -each[1])
+            told = [f"{name} of {_human(size, 'B')}" for name, size in largest[:SHOWN]]
+            rest = [size for _, size in largest[SHOWN:]]
+            told += [f"{len(rest)} more of {_human(sum(rest), 'B')}"] if rest else []
+            yield f"back, of what is given and of {', '.join(told) or 'nothing else'}:"
+            yield from self.backward._shown_body()
 
     def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
         shown = [step.shown(self.functions) for step in steps]
@@ -468,7 +482,7 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "seconds": plan.seconds,
         "peak_memory": plan.peak_memory,
         "certainty": plan.certainty and asdict(plan.certainty),
-        "backward": plan.backward and _write_plan(plan.backward, {}),
+        "backward": plan.backward and write_plan(plan.backward),
         "alternatives": [asdict(each) for each in plan.alternatives],
         "code": plan.code,
     }
@@ -507,7 +521,7 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             tuple(_read_step(each, blocks) for each in part["once"]),
             tuple(_read_table(each) for each in part["tables"]),
             None if part["certainty"].is_none else _read_certainty(part["certainty"]),
-            None if part["backward"].is_none else _read_plan(part["backward"], ()),
+            None if part["backward"].is_none else read_plan(part["backward"]),
             part["code"].text(),
         )
     except TensornetError:
