@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import math
@@ -98,6 +99,12 @@ def _library() -> Any:
     except ImportError:
         raise BackendError("PyTorch is not installed", fix="pip install 'torch>=2.6'") from None
     return torch
+
+
+@functools.cache
+def _products() -> Any:
+    """The file of what autograd differentiates as planned, which torch loads with."""
+    return importlib.import_module("tensornet.backends.torch_products")
 
 
 def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
@@ -250,7 +257,7 @@ class TorchBackend:
             "whole_matmul": _whole_matmul,
             "number": _number,
             "in_pieces": _in_pieces,
-            "both_ways": importlib.import_module("tensornet.backends.torch_products").both_ways,
+            "both_ways": _products().both_ways,
             "signed_attention": importlib.import_module("tensornet.backends.torch_signed").signed_attention,
         }
 
@@ -303,9 +310,7 @@ class TorchBackend:
         return torch.amp.is_autocast_available(device) and bool(torch.is_autocast_enabled(device))
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        if not any(array.requires_grad for array in arrays):
-            return ()
-        found: tuple[int, ...] = importlib.import_module("tensornet.backends.torch_products").changing(arrays)
+        found: tuple[int, ...] = _products().changing(arrays)
         return found
 
     def synchronize(self, device: str, *made: Any) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "DOT",
     "LARGEST",
     "LARGEST_POWER",
+    "are_equal",
     "as_size",
     "evaluate",
     "invert_size",
@@ -112,6 +113,14 @@ def plain(size: int | Expr) -> int | Expr:
         return size
     moved = {name: symbol(name.name) for name in size.free_symbols if name != symbol(name.name)}
     return size.subs(moved, simultaneous=True) if moved else size
+
+
+def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
+    """Whether two sizes are equal, whatever those are that have no value among the known ones."""
+    if a == b or evaluate(a, known) == evaluate(b, known):
+        return True
+    difference = evaluate(a - b, known)
+    return bool(difference == 0 or getattr(difference, "expand", lambda: 1)() == 0)
 
 
 def product(sizes: Iterable[Any]) -> Any:

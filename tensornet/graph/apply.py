@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from .shape import Axis, Dim
 if TYPE_CHECKING:
     from .graph import Graph
 
-__all__ = ["Apply", "called_last", "names_of_blocks", "scoped", "shown_call"]
+__all__ = ["Apply", "called_last", "names_of_blocks", "scoped", "shown_call", "told_apart"]
 
 T = TypeVar("T")
 
@@ -106,6 +106,12 @@ def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> di
             names[block] = fresh(words[-1] if words else "block", others)
             others.add(names[block])
     return names
+
+
+def told_apart(leaves: Iterable[Leaf], calls: Sequence[Apply]) -> tuple[Leaf, ...]:
+    """Those of some leaves that calls do not tell, or tell otherwise."""
+    told = {leaf.name: leaf for call in reversed(calls) for leaf in call.leaves()}
+    return tuple(leaf for leaf in leaves if told.get(leaf.name) != leaf)
 
 
 def called_last(own: Iterable[Leaf], calls: Iterable[Apply]) -> tuple[Leaf, ...]:

@@ -51,10 +51,10 @@ from ..operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..operations.pointwise import EQUAL, WHERE
 from ..operations.record import OPERANDS
 from ..operations.structure import INDEX, ONEHOT, REPEAT
-from ..sizes import evaluate, size_names, symbol
-from .apply import Apply, called_last, scoped
+from ..sizes import are_equal, evaluate, size_names, symbol
+from .apply import Apply, called_last, scoped, told_apart
 from .elements import of_body, of_expression, of_tensors
-from .graph import Graph
+from .graph import Graph, reads
 from .inlining import renamed_axes, spoken_sizes
 from .instances import of_tensors_named
 from .leaves import Leaf
@@ -104,8 +104,7 @@ class Directions:
         body = (*self.forward.body, *again)
         sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
         found = _tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
-        told = {leaf.name: leaf for call in reversed(found.calls) for leaf in call.leaves()}
-        own = [leaf for leaf in found.leaves if told.get(leaf.name) != leaf]
+        own = told_apart(found.leaves, found.calls)
         return replace(found, leaves=called_last(own, found.calls))
 
 
@@ -208,7 +207,7 @@ class _Written:
         scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
         told = {**sizes.inner, **sizes.assumed, **sizes.sizes}
         for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
-            if not self._is_same(scope[axis], told[axis]):
+            if not are_equal(scope[axis], told[axis], self.bound):
                 names[axis] = self._name_of(axis, told[axis], present)
                 present.add(names[axis])
         equation = _renamed(equation, {old: new for old, new in names.items() if old != new})
@@ -222,24 +221,17 @@ class _Written:
         spoken = {part.axis for part in equation.parts if isinstance(part, Size)}
         taken, names = axes | self.sizes, dict[str, str]()
         for axis in sorted(spoken & axes):
-            if not self._is_same(scope[axis], symbol(axis)):
+            if not are_equal(scope[axis], symbol(axis), self.bound):
                 names[axis] = fresh(axis, taken)
                 taken.add(names[axis])
         return names
-
-    def _is_same(self, a: Any, b: Any) -> bool:
-        """Whether two sizes are equal, whatever open ones are."""
-        if a == b:
-            return True
-        difference = evaluate(a, self.bound) - evaluate(b, self.bound)
-        return bool(difference == 0 or getattr(difference, "expand", lambda: 1)() == 0)
 
     def _name_of(self, axis: str, size: Any, present: Container[str]) -> str:
         """A name that tells a size: that of the axis, or one like it that no other axis of the equation has."""
         stem = "lead" if axis == ELLIPSIS else axis
         for name in itertools.chain((axis,), (f"{stem}_{n}" for n in itertools.count(1))):
             if name in self.sizes:
-                if self._is_same(symbol(name), size) and (name == axis or name not in present):
+                if are_equal(symbol(name), size, self.bound) and (name == axis or name not in present):
                     return name
             elif name not in self.taken and (name == axis or name not in present):
                 self.sizes.add(name)
@@ -300,7 +292,7 @@ class _Differentiation(_Written):
         for item in self.graph.body:
             self._forward(item)
         forward, self.body = self.body, []
-        self.uses.update(name for item in forward for name in _read_by(item))
+        self.uses.update(name for item in forward for name, _ in reads(item))
         seeds = list(self._seeds())
         for item in reversed(forward):
             self._backward(item)
@@ -315,7 +307,7 @@ class _Differentiation(_Written):
         made = {name for item in forward for name in item.defines}
         body = (*_again(self.graph, forward, self.body), *self.body)
         there = {name for item in body for name in item.defines}
-        read = dict.fromkeys(name for item in body for name in _read_by(item) if name not in there)
+        read = dict.fromkeys(name for item in body for name, _ in reads(item) if name not in there)
         kept = tuple(name for name in read if name in made)
         sizes = tuple(self.bound.items())
         results = tuple(dict.fromkeys((*self.graph.outputs, *kept)))
@@ -632,11 +624,15 @@ class _Differentiation(_Written):
             or len(set(term.index)) < len(names)
             or not names.keys() >= {*term.index}
         ):
-            stem = GRADIENT.format(ref.name)
-            name = self.fresh(stem) if self.uses[ref.name] == 1 else self.numbered(stem)
+            name = self._part(ref.name)
             self.put(name, tuple(left), term, sizes)
             term = Ref(name, tuple(left))
         self.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
+
+    def _part(self, name: str) -> str:
+        """What is called what a tensor gets from one of its readers: numbered where it has several."""
+        stem = GRADIENT.format(name)
+        return self.fresh(stem) if self.uses[name] == 1 else self.numbered(stem)
 
     def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope) -> Expression:
         """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
@@ -660,11 +656,7 @@ class _Differentiation(_Written):
         for output, seed in found.seeds:
             inner[seed] = self._whole(inner[output])
         wrt = [inner[name] for name in called.wrt]
-        results = tuple(
-            self.fresh(stem) if self.uses[name] == 1 else self.numbered(stem)
-            for name in wrt
-            for stem in (GRADIENT.format(name),)
-        )
+        results = tuple(map(self._part, wrt))
         operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
         made = Apply(found.backward, operands, results, call.scope)
         self.body.append(made)
@@ -736,14 +728,6 @@ class _Called:
     names: Mapping[str, str]
 
 
-def _read_by(item: Equation | Apply) -> Iterator[str]:
-    """The tensors that an item reads, as often as it does."""
-    if isinstance(item, Apply):
-        yield from item.names().values()
-    else:
-        yield from (ref.name for ref in item.references)
-
-
 def _again(
     graph: Graph, forward: Sequence[Equation | Apply], body: Sequence[Equation | Apply]
 ) -> list[Equation | Apply]:
@@ -751,13 +735,13 @@ def _again(
     constants = {leaf.name for leaf in graph.constants}
     still: dict[str, Equation | Apply] = {}
     for item in forward:
-        is_still = all(name in still or name in constants for name in _read_by(item))
+        is_still = all(name in still or name in constants for name, _ in reads(item))
         if is_still and isinstance(item, Equation) and not is_random(item.right):
             still[item.name] = item
-    wanted = {name for item in body for name in _read_by(item)}
+    wanted = {name for item in body for name, _ in reads(item)}
     for name, item in reversed(still.items()):
         if name in wanted:
-            wanted.update(_read_by(item))
+            wanted.update(name for name, _ in reads(item))
     return [item for name, item in still.items() if name in wanted]
 
 

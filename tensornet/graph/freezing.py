@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, ShapeError, near
+from ..errors import ShapeError
 from ..language.equation import Equation
 from .apply import Apply
 from .fitting import sizes_from_shapes
 from .graph import Graph
 from .leaves import Constant
+from .naming import told_by
 
 __all__ = ["freeze"]
 
@@ -43,7 +43,7 @@ def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] =
         (['u'], ['A', 'B'])
     """
     known = [leaf.name for leaf in graph.parameters]
-    chosen = dict.fromkeys(name for pattern in _patterns(names) for name in _fitting(pattern, known))
+    chosen = told_by(names, known, "parameter of this graph", "parameters")
     missing = [name for name in chosen if name not in params]
     if missing:
         raise ShapeError(
@@ -54,28 +54,6 @@ def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] =
     leaves = [leaf for leaf in graph.parameters if leaf.name in values]
     sizes = sizes_from_shapes(graph, leaves, [values[leaf.name].shape for leaf in leaves])
     return _holding(graph.bind(**sizes) if sizes else graph, values)
-
-
-def _patterns(names: str | Sequence[str]) -> Sequence[str]:
-    patterns = names.replace(",", " ").split() if isinstance(names, str) else names
-    if (
-        not isinstance(patterns, Sequence)
-        or not all(isinstance(each, str) for each in patterns)
-        or not patterns
-    ):
-        raise EquationError(f"parameters are told by names, not {names!r}", fix='write "A B" or ["A", "B"]')
-    return patterns
-
-
-def _fitting(pattern: str, known: Sequence[str]) -> list[str]:
-    """The parameters that a pattern fits, one at least."""
-    found = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
-    if not found and pattern != "*":
-        few = f"{', '.join(known[:12])}{', …' if len(known) > 12 else ''}" or "none"
-        raise EquationError(
-            f"'{pattern}' is no parameter of this graph", fix=f"{near(pattern, known)}there are {few}"
-        )
-    return found
 
 
 def _others(known: Sequence[str], missing: Sequence[str]) -> str:

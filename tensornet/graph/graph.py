@@ -29,14 +29,14 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
-from ..sizes import LARGEST, as_size, evaluate, show_size, size_names
-from .apply import Apply, called_last, names_of_blocks
+from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names
+from .apply import Apply, called_last, names_of_blocks, told_apart
 from .elaboration import rebuild
 from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
-__all__ = ["Graph"]
+__all__ = ["Graph", "reads"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Graph:
             known.add(name)
         for item in self.body:
             place = item.place if isinstance(item, Equation) else None
-            for name, at in _reads(item):
+            for name, at in reads(item):
                 if name not in known:
                     raise EquationError(f"'{name}' is used before it is defined", at)
             for name in item.defines:
@@ -252,10 +252,7 @@ class Graph:
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """`a` if the two sizes are equal as far as can be told; an error if they are not."""
-        if a == b or evaluate(a, self.bound) == evaluate(b, self.bound):
-            return a
-        difference = evaluate(a - b, self.bound)
-        if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
+        if are_equal(a, b, self.bound):
             return a
         raise disagreement(a, b, axis, ref, self.bound)
 
@@ -317,8 +314,7 @@ class Graph:
 
     def _declared(self) -> tuple[Leaf, ...]:
         """The leaves that the calls do not tell, and all of them where those of the calls come otherwise."""
-        told = {leaf.name: leaf for call in reversed(self.calls) for leaf in call.leaves()}
-        own = tuple(leaf for leaf in self.leaves if told.get(leaf.name) != leaf)
+        own = told_apart(self.leaves, self.calls)
         return own if called_last(own, self.calls) == self.leaves else self.leaves
 
     def _names_of_blocks(self) -> dict[Graph, str]:
@@ -501,11 +497,11 @@ class Graph:
         wanted = set(self.outputs)
         for item in reversed(self.body):
             if wanted.intersection(item.defines):
-                wanted.update(name for name, _ in _reads(item))
+                wanted.update(name for name, _ in reads(item))
         return frozenset(wanted)
 
 
-def _reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
+def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
     """The tensors that an equation or a call reads, and where."""
     if isinstance(item, Apply):
         yield from ((name, None) for name in item.names().values())

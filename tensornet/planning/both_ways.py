@@ -21,15 +21,14 @@ from ..graph.shape import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
 from ..sizes import symbol
-from .arrangement import Arrangement, Layout, extent, flatten
+from .arrangement import Arrangement, Layout, Pricing, extent, flatten
 from .ordering import fastest, fewest_flops, proposals, quickest
-from .search import Order, Problem, Search, Tree
+from .search import Order, Problem, Search, Tree, searched_once
 
-__all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
+__all__ = ["Factor", "both_ways", "is_worth_it", "names_of", "ordered_both_ways"]
 
 EVERY, PRICED = 4, 5
 """Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
-
 
 LEAST = 0.15
 """The share of the time that another order than the one quickest forward must save: seconds are expected ones."""
@@ -50,55 +49,41 @@ class Factor:
     changes: bool
 
 
-def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order | None:
-    """The order that is expected to be quickest, forward and back; nothing where autograd alone is no slower.
+@searched_once
+def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
+    """The order that is expected to be quickest, forward and back.
 
     Args:
         problem: the product.
         changing: the factors that get gradients.
     """
-    return _ordered(_Key(problem), changing)
-
-
-@dataclass(frozen=True, eq=False)
-class _Key:
-    """A problem as a key: its sizes are a mapping, which is none."""
-
-    problem: Problem
-
-    def _told(self) -> tuple[Any, ...]:
-        p = self.problem
-        return p.layouts, p.kept, p.wanted, tuple(sorted(p.sizes.items())), p.profile, p.itemsize
-
-    def __hash__(self) -> int:
-        return hash(self._told())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._told() == other._told()
-
-
-@functools.lru_cache(maxsize=1024)
-def _ordered(key: _Key, changing: frozenset[int]) -> Order | None:
-    problem, search = key.problem, Search(key.problem)
-
-    def seconds(order: Order) -> float:
-        lying = flatten(order[-1].way.result)
-        total = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
-        if problem.wanted is not None and lying != problem.wanted:  # whoever reads it has it copied, and back
-            total += search.pricing.copied(lying, problem.wanted)
-            total += search.pricing.copied(problem.wanted, lying)
-        return total
-
-    forward = fastest(problem)
+    search, forward = Search(problem), fastest(problem)
     trees = quickest(problem, _trees(problem), PRICED)
+    seconds = functools.partial(_seconds, problem, changing=changing)
     found = min((search.along(tree)[1] for tree in trees), key=seconds)
-    batched = any(pair.way.kind == "matmul" and pair.way.batch for pair in forward)
-    alone = seconds(forward)
-    if batched:  # which autograd differentiates as products of as many small matrices, whatever lies how
-        alone = min(alone, _seconds_alone(problem, forward, changing))
-    if seconds(found) < (1 - LEAST) * alone:
-        return found
-    return None if batched and alone < seconds(forward) else forward
+    return found if seconds(found) < (1 - LEAST) * seconds(forward) else forward
+
+
+def is_worth_it(problem: Problem, order: Order, changing: frozenset[int]) -> bool:
+    """Whether an order saves time beside what autograd makes of the one that is quickest forward.
+
+    Products of many small matrices it turns as they are, whatever lies how, where a way back that is planned
+    copies; of other products it makes the same, copies of its own included.
+    """
+    forward = fastest(problem)
+    if not any(pair.way.kind == "matmul" and pair.way.batch for pair in forward):
+        return True
+    return _seconds(problem, order, changing) < (1 - LEAST) * _seconds_alone(problem, forward, changing)
+
+
+def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
+    """What an order takes forward and back; whoever reads a result that does not suit has it copied, and back."""
+    lying, wanted = flatten(order[-1].way.result), problem.wanted
+    total = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
+    if wanted is not None and lying != wanted:
+        pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
+        total += pricing.copied(lying, wanted) + pricing.copied(wanted, lying)
+    return total
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:
@@ -138,10 +123,7 @@ def _largest_last(problem: Problem) -> Tree:
 
 def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     """What the products back take, each of a gradient that lies as the product before gave it."""
-    layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
-    changes = [number in changing for number in range(len(problem.layouts))]
-    for pair in order:
-        changes.append(changes[pair.first] or changes[pair.second])
+    layouts, changes = _along(problem, order, changing)
     gradients: dict[int, Layout] = {len(layouts) - 1: layouts[-1]}
     forms = [{layout: None} for layout in layouts]  # in which orders each tensor is there
     for pair in order:
@@ -169,25 +151,27 @@ def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> f
 
 def _seconds_alone(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     """What an order takes forward, and back as autograd goes: each product as it was, turned."""
-    layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
+    layouts, changes = _along(problem, order, changing)
+    total = sum(pair.way.seconds for pair in order)
+    for number, pair in enumerate(order, len(problem.layouts)):
+        batch = frozenset(pair.way.batch) if pair.way.kind == "matmul" else frozenset()
+        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
+            if changes[one] and batch:
+                total += pair.way.seconds
+            elif changes[one]:
+                total += _way_back(problem, layouts[number], layouts[other], layouts[one], True).seconds
+            if changes[one] and not batch <= set(layouts[one]):  # it was repeated, and its gradient is summed
+                spread = extent(batch.union(layouts[one]), problem.sizes) * problem.itemsize
+                total += problem.profile.pointwise(spread, 0.0)
+    return total
+
+
+def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[list[Layout], list[bool]]:
+    """How the factors and the results of the pairs lie, and which get gradients."""
     changes = [number in changing for number in range(len(problem.layouts))]
-    total = 0.0
     for pair in order:
         changes.append(changes[pair.first] or changes[pair.second])
-        total += pair.way.seconds
-        result = flatten(pair.way.result)
-        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
-            if not changes[one]:
-                continue
-            if pair.way.kind == "matmul" and pair.way.batch:
-                spread = extent({*layouts[one], *pair.way.batch}, problem.sizes) * problem.itemsize
-                total += pair.way.seconds
-                total += (
-                    0.0 if {*pair.way.batch} <= {*layouts[one]} else problem.profile.pointwise(spread, 0.0)
-                )
-            else:
-                total += _way_back(problem, result, layouts[other], layouts[one], True).seconds
-    return total
+    return [*problem.layouts, *(flatten(pair.way.result) for pair in order)], changes
 
 
 def _way_back(problem: Problem, a: Layout, b: Layout, result: Layout, is_given: bool) -> Arrangement:

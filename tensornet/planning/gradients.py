@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import EquationError, near
+from ..errors import EquationError
 from ..graph.derivative import Directions, Pairs, differentiated
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
 from ..graph.instances import of_tensors_named
+from ..graph.naming import told_by
 from ..language.expression import fresh
 from ..operations.functions import Element
 from ..sizes import evaluate
 from .both_ways import ordered_both_ways
 from .device import DeviceProfile, default_profile
-from .ordering import fastest, fewest_flops
+from .ordering import fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
@@ -158,7 +157,7 @@ class Quickest:
         known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
         kept = kept & {axis for each in axes for axis in each}
         problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
-        order = ordered_both_ways(problem, frozenset(range(len(axes)))) or fastest(problem)
+        order = ordered_both_ways(problem, frozenset(range(len(axes))))
         return tuple((pair.first, pair.second) for pair in order)
 
 
@@ -179,37 +178,19 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
         raise EquationError(
             f"{what} to differentiate by", fix=f"choose of its leaves by wrt=…: there are {told}"
         )
-    patterns = wrt.replace(",", " ").split() if isinstance(wrt, str) else wrt
-    if not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
-        raise EquationError(f"leaves are told by names, not {wrt!r}", fix='write "x W" or ["x", "W"]')
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
-        if not fitting:
-            few = f"{', '.join(known[:12])}{', …' if len(known) > 12 else ''}" or "none"
-            raise EquationError(
-                f"'{pattern}' is no input or parameter", fix=f"{near(pattern, known)}there are {few}"
-            )
-        found.update(dict.fromkeys(fitting))
+    found = told_by(wrt, known, "input or parameter", "leaves")
     for name in found:
         if elements[name] < Element.WIDE:
             fix = "choose of those that hold real numbers: wrt=…"
             raise EquationError(f"'{name}' holds positions, and nothing has a gradient by them", fix=fix)
-    return tuple(found)
+    return found
 
 
 def in_pairs(
     axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
 ) -> tuple[tuple[int, int], ...]:
     """The pairs of the order with the fewest FLOPs; open sizes count as in a plan that is told none."""
-    known = tuple(sorted((axis, size if isinstance(size, int) else NOMINAL) for axis, size in sizes.items()))
-    return _in_pairs(tuple(axes), kept, known)
-
-
-@functools.lru_cache(maxsize=1024)
-def _in_pairs(
-    axes: tuple[tuple[str, ...], ...], kept: frozenset[str], sizes: tuple[tuple[str, int], ...]
-) -> tuple[tuple[int, int], ...]:
-    present = frozenset(axis for each in axes for axis in each)
-    order = fewest_flops(Problem(axes, kept & present, None, dict(sizes), default_profile("cpu"), 4))
+    known = {axis: size if isinstance(size, int) else NOMINAL for axis, size in sizes.items()}
+    kept = kept & {axis for each in axes for axis in each}
+    order = fewest_flops(Problem(tuple(axes), kept, None, known, default_profile("cpu"), 4))
     return tuple((pair.first, pair.second) for pair in order)

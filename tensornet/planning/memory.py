@@ -235,11 +235,6 @@ def with_fewer_frees(
     return tuple(replace(step, frees=names) for step, names in zip(steps, frees, strict=True))
 
 
-def _leaf_bytes(leaf: Leaf, values: Mapping[str, Any], itemsize: int) -> int:
-    """Bytes of a leaf."""
-    return int(product(evaluate(size, values) for size in leaf.shape)) * bytes_of(of_leaf(leaf), itemsize)
-
-
 def _in_use(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> Iterator[tuple[int, int]]:
@@ -249,7 +244,11 @@ def _in_use(
     def bytes_at(sizes: tuple[Any, ...], element: Element) -> int:
         return int(product(evaluate(size, values) for size in sizes)) * bytes_of(element, itemsize)
 
-    alive = sum(_leaf_bytes(leaf, values, itemsize) for leaf in leaves)
+    def given(leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
+        sizes = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
+        return bytes_at(sizes, of_leaf(leaf))
+
+    alive = sum(map(given, leaves))
     yield alive, 0
     held = dict[str, int]()
     base, looks = dict[str, str](), Counter[str]()
@@ -258,10 +257,8 @@ def _in_use(
         if isinstance(step, CallStep):
             elements = (result.element for result in step.plan.results)
             held.update(zip(step.results, map(bytes_at, step.shapes, elements), strict=True))
-            own = {**values, **dict(step.plan.sizes)} if step.plan.backward is not None else values
-            inside = step.plan.peak_memory - sum(
-                _leaf_bytes(leaf, own, itemsize) for leaf in step.plan.leaves
-            )
+            own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
+            inside = step.plan.peak_memory - sum(given(leaf, own) for leaf in step.plan.leaves)
             whole = 0 if step.slicing else sum(held[name] for name in step.results)
             beside = max(0, inside - whole)  # a piece is computed beside the whole that it is written into
         elif is_view(step):

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -339,10 +339,11 @@ def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------------------- equal problems
 
 
-def searched_once(choose: Choose, most: int = 4096) -> Choose:
+def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..., Order]:
     """The choice, made once for all problems that differ in the names of their axes alone.
 
-    The names that stand in for the axes sort as they do, so that nothing decided by order changes.
+    It may be told more than the problem, which then is the same as well. The names that stand in for the axes
+    sort as they do, so that nothing decided by order changes.
     """
 
     @functools.lru_cache(maxsize=most)
@@ -353,11 +354,12 @@ def searched_once(choose: Choose, most: int = 4096) -> Choose:
         sizes: tuple[int, ...],
         profile: DeviceProfile,
         itemsize: int,
+        *more: Hashable,
     ) -> Order:
         named = {f"{number:05}": size for number, size in enumerate(sizes)}
-        return choose(Problem(layouts, kept, wanted, named, profile, itemsize))
+        return choose(Problem(layouts, kept, wanted, named, profile, itemsize), *more)
 
-    def choice(problem: Problem) -> Order:
+    def choice(problem: Problem, *more: Hashable) -> Order:
         axes = sorted(set(itertools.chain(*problem.layouts)))
         stand_in = {axis: f"{number:05}" for number, axis in enumerate(axes)}
         own = {name: axis for axis, name in stand_in.items()}
@@ -377,6 +379,7 @@ def searched_once(choose: Choose, most: int = 4096) -> Choose:
             tuple(problem.sizes[axis] for axis in axes),
             problem.profile,
             problem.itemsize,
+            *more,
         )
         return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..planning.calibration import profile_of
 from ..planning.gradients import Quickest, both_ways, leaves_of
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
-from .executable import SHAPES, Executable, compile
+from .executable import PLANS, SHAPES, Executable, about_as_long, compile
 
 __all__ = ["ValueAndGrad", "value_and_grad"]
 
@@ -54,9 +53,11 @@ class ValueAndGrad:
 
     def _at(self, sizes: Mapping[str, int]) -> Executable:
         """The function for about these sizes; its products are split into pairs for them, where some are told."""
-        lengths = tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items()))
+        lengths = about_as_long(sizes)
         found = self._by_size.get(lengths)
         if found is None:
+            if len(self._by_size) >= PLANS:
+                self._by_size.clear()
             joined = self._ways(sizes).joined(self._whole.outputs)
             found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
         return found
@@ -71,10 +72,13 @@ class ValueAndGrad:
         return both_ways(self._whole, self.wrt, pairs=pairs)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
-        """The function for arrays of these shapes."""
-        key = tuple((name, getattr(array, "shape", None)) for name, array in arrays.items())
+        """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
+        key = tuple(
+            (name, getattr(a, "shape", None), getattr(a, "dtype", None)) for name, a in arrays.items()
+        )
         found = self._by_shape.get(key)
         if found is None:
+            self._check_real(arrays)
             if len(self._by_shape) >= SHAPES:
                 self._by_shape.clear()
             leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
@@ -101,7 +105,6 @@ class ValueAndGrad:
         names = [leaf.name for leaf in self._whole.inputs]
         if hasattr(parameters, "items") and len(inputs) == len(names):
             arrays = {**parameters, **dict(zip(names, inputs, strict=True))}
-            self._check_real(arrays)
             self._executable = self._for(arrays)
             parameters = {name: _apart(array) for name, array in parameters.items()}
         value, *gradients = self._executable(parameters, *map(_apart, inputs), training=training)

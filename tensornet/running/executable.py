@@ -100,6 +100,11 @@ def _registered(backend: str) -> Iterator[tuple[str, int]]:
                 yield row.name, id(function)
 
 
+def about_as_long(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Sizes in powers of two: those that are alike are planned for together."""
+    return tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items()))
+
+
 class Executable:
     """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
 
@@ -235,12 +240,14 @@ class Executable:
     def ready(self, arrays: list[Any]) -> _Ready:
         """What runs arrays of this kind: the program, and the constants and tables on their device."""
         try:
-            kind = (self._autocasts(arrays), self._changing(arrays), *map(self._kind, arrays))
+            autocasts = self._autocasts(arrays)
+            changing = () if autocasts else self._changing(arrays)
+            kind = (autocasts, changing, *map(self._kind, arrays))
         except AttributeError:
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
         if found is None:
-            found = self._prepare(arrays)
+            found = self._prepare(arrays, autocasts, changing)
             if len(self._by_kind) >= SHAPES:
                 self._by_kind.clear()
             self._by_kind[kind] = found
@@ -257,7 +264,7 @@ class Executable:
     ) -> Program:
         """The program planned for about these sizes, and for leaves that were seen to hold this."""
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
-        lengths = tuple((name, round(math.log2(size))) for name, size in hints.items())
+        lengths = about_as_long(hints)
         about = device, dtype, tuple(seen.values()), lengths, closed, changing
         found = self._by_size.get(about)
         if found is None:
@@ -309,7 +316,7 @@ class Executable:
             self._constants[key] = self._constant(leaf, place)
         return tuple(self._constants[leaf.name, place.device, place.dtype] for leaf in program.plan.constants)
 
-    def _prepare(self, arrays: Sequence[Any]) -> _Ready:
+    def _prepare(self, arrays: Sequence[Any], autocasts: bool, changing: tuple[int, ...]) -> _Ready:
         """Checks arrays of a new kind and finds what runs them."""
         self._check_library(arrays)
         self._check_device(arrays)
@@ -318,16 +325,16 @@ class Executable:
         if 0 in sizes.values():
             check_choices(self.graph, sizes)
         dtypes = self._dtypes(arrays)
-        if not self._autocasts(arrays):
+        if not autocasts:
             check_dtypes(dtypes, self.backend)
         working = self._working_dtype(arrays)
         device = self.backend.device(arrays[0]) if arrays else self.backend.device()
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
-        changing = frozenset(self.leaves[n].name for n in self._changing(arrays))
+        names = frozenset(self.leaves[n].name for n in changing)
         asked = sizes, self._device or device, self._dtype or working, seen
-        program = self.planned(*asked, changing=changing)
+        program = self.planned(*asked, changing=names)
         if not set(program.plan.sizes_once) <= set(sizes):  # no array tells one of them
-            program = self.planned(*asked, closed=True, changing=changing)
+            program = self.planned(*asked, closed=True, changing=names)
         place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
         constants = self._constants_on(program, place)
         tables = None if place.sizes else self.tables(program, place)
@@ -339,9 +346,7 @@ class Executable:
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which arrays get gradients that are planned: none where a plan is measured or bounded as it stands."""
         asked = self._backward == "planned" and self._memory_limit is None and self._tune is None
-        if not asked or self._autocasts(arrays):
-            return ()
-        return self.backend.changing(arrays)
+        return self.backend.changing(arrays) if asked else ()
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
         """The element type of each array given, by name."""
