@@ -310,6 +310,8 @@ class TorchBackend:
         return torch.amp.is_autocast_available(device) and bool(torch.is_autocast_enabled(device))
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        if _library().compiler.is_compiling():  # which traces the operations, and no import
+            return ()
         found: tuple[int, ...] = _products().changing(arrays)
         return found
 

@@ -1,0 +1,308 @@
+"""Products that torch's autograd is handed with the way back that was planned for them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet import models
+from tensornet.emitting.spelling import Speller
+from tensornet.language.expression import Ref
+from tensornet.planning.arrangement import flatten, view_order
+from tensornet.planning.both_ways import is_worth_it, ordered_both_ways
+from tensornet.planning.device import default_profile
+from tensornet.planning.plans import Plan
+from tensornet.planning.search import Problem
+from tensornet.protocol import load_backend
+
+CPU = default_profile("cpu")
+
+PRODUCTS = {
+    "contraction layer": (models.tcl((4, 3, 5), (2, 4, 3)), "zabc,pa,qb,rc->zpqr", (6, 4, 3, 5)),
+    "chain": (
+        tn.layer("y[b,o] = x[b,i] * P[i,j] * Q[j,k] * R[k,o]", inputs="x", i=6, j=3, k=4, o=5),
+        "bi,ij,jk,ko->bo",
+        (7, 6),
+    ),
+    "cp": (
+        tn.layer(
+            "y[b,o,p] = x[b,i,j] * A[i,r] * B[j,r] * C[o,r] * D[p,r]", inputs="x", i=4, j=3, r=5, o=2, p=6
+        ),
+        "bij,ir,jr,or,pr->bop",
+        (5, 4, 3),
+    ),
+    "one alone on an axis": (
+        tn.layer("y[b,k] = x[b,i] * u[i] * w[i,k]", inputs="x", i=4, k=3),
+        "bi,i,ik->bk",
+        (5, 4),
+    ),
+}
+
+
+def made(name: str, **options: Any) -> tuple[Any, Callable[..., torch.Tensor], torch.Tensor]:
+    """A module of a product, the same by torch.einsum of x and the parameters, and an x."""
+    graph, equation, shape = PRODUCTS[name]
+    module = tn.module(graph, seed=0, dtype="float64", **options)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return module, lambda x, *parameters: torch.einsum(equation, x, *parameters), x
+
+
+def values(module: Any) -> list[torch.Tensor]:
+    return [each.detach().clone().requires_grad_() for each in module.parameters()]
+
+
+def agree(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("of_inputs", [False, True])
+def test_gradients_are_those_of_einsum(name: str, of_inputs: bool) -> None:
+    module, einsum, x = made(name)
+    x.requires_grad_(of_inputs)
+    y = module(x)
+    assert module.plan.goes_back
+    leaves = ([x] if of_inputs else []) + [*module.parameters()]
+    gradient = torch.randn(y.shape, dtype=y.dtype)
+    parameters = values(module)
+    z = einsum(x, *parameters)
+    agree([y], [z])
+    others = ([x] if of_inputs else []) + parameters
+    agree(torch.autograd.grad(y, leaves, gradient), torch.autograd.grad(z, others, gradient))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_derivatives_of_derivatives(name: str) -> None:
+    module, _, x = made(name)
+    parameters = values(module)
+    names = [each for each, _ in module.named_parameters()]
+
+    def call(x: torch.Tensor, *given: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(names, given, strict=True)), (x,))
+
+    assert torch.autograd.gradgradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
+
+
+def test_some_parameters_may_be_frozen() -> None:
+    module, einsum, x = made("chain")
+    module.Q.requires_grad_(False)
+    parameters = values(module)
+    found = torch.autograd.grad(module(x).pow(2).sum(), [module.P, module.R])
+    agree(found, torch.autograd.grad(einsum(x, *parameters).pow(2).sum(), [parameters[0], parameters[2]]))
+    back = next(block.backward for block in module.plan.functions if block.backward is not None)
+    assert len(back.graph.outputs) == 2
+    module.R.requires_grad_(False)
+    agree(
+        torch.autograd.grad(module(x).sum(), [module.P]),
+        torch.autograd.grad(einsum(x, *parameters).sum(), parameters[:1]),
+    )
+    assert not module.plan.goes_back  # a product with one factor that changes is autograd's as it is
+
+
+def test_where_nobody_wants_gradients_nothing_goes_back() -> None:
+    module, _, x = made("contraction layer")
+    with torch.no_grad():
+        module(x)
+    assert not module.plan.goes_back
+    with torch.inference_mode():
+        assert module(x).shape == (6, 2, 4, 3)
+    module(x)
+    assert module.plan.goes_back
+
+
+@pytest.mark.parametrize("options", [{"backward": "autograd"}, {"memory_limit": 10**9}])
+def test_it_can_be_left_to_autograd(options: dict[str, Any]) -> None:
+    module, einsum, x = made("contraction layer", **options)
+    y, parameters = module(x), values(module)
+    assert not module.plan.goes_back
+    agree(
+        torch.autograd.grad(y.sum(), [*module.parameters()]),
+        torch.autograd.grad(einsum(x, *parameters).sum(), parameters),
+    )
+
+
+def test_a_way_back_that_there_is_not_is_refused() -> None:
+    for make in (tn.module, tn.compile):
+        with pytest.raises(
+            tn.BackendError, match="there is no backward='none'\nfix: use 'planned' or 'autograd'"
+        ):
+            make(PRODUCTS["chain"][0], backward="none")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own scripts
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_transforms_and_compilers_go_through_the_operations(name: str) -> None:
+    module, einsum, x = made(name)
+    module(x)  # planned both ways
+    parameters = dict(module.named_parameters())
+    held = {name: each.detach() for name, each in parameters.items()}
+
+    def loss(given: Any, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.func.functional_call(module, given, (x,))
+        return y.pow(2).sum()
+
+    own = values(module)
+    expected = torch.autograd.grad(einsum(x, *own).pow(2).sum(), own)
+    agree(torch.func.grad(loss)(held, x).values(), expected)
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(held, torch.stack([x, 2 * x]))
+    agree([one[0] for one in each.values()], expected)
+    _, along = torch.func.jvp(lambda x: loss(held, x), (x,), (x,))
+    agree([along], [2 * einsum(x, *own).pow(2).sum()])
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    agree(torch.autograd.grad(compiled(x).pow(2).sum(), [*module.parameters()]), expected)
+
+
+def test_autocast_trains() -> None:
+    module, _, x = made("contraction layer")
+    module.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = module(x.float())
+    found = torch.autograd.grad(y.float().pow(2).sum(), [*module.parameters()])
+    whole = torch.autograd.grad(module(x.float()).pow(2).sum(), [*module.parameters()])
+    assert module.plan.goes_back
+    for one, other in zip(found, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.1 * float(other.abs().max()))
+
+
+def test_a_plan_for_training_reads_back_and_says_what_is_kept() -> None:
+    graph = PRODUCTS["chain"][0]
+    for backend, wrt in (("torch", "*"), ("numpy", None)):
+        plan = tn.plan(graph, backend=backend, training=True, wrt=wrt, b=100)
+        assert Plan.from_json(plan.to_json()) == plan
+        back = [plan, *plan.functions]
+        (found,) = (each for each in back if each.backward is not None)
+        assert f"{found.kept[0][0]} of " in str(plan)
+        assert re.search(r"^     back: .*FLOP", str(plan), re.M)
+    many = tn.plan(models.vit(8, 4, 6, 2, 3, 12, 5), training=True, b=2, compare=False)
+    assert Plan.from_json(many.to_json()) == many
+    assert " more of " in str(many)
+    sizes = dict(many.sizes)
+    assert sum(size for _, size in many.kept) > 4 * sizes["b"] * 5 * 8
+
+
+def test_what_is_kept_is_what_autograd_holds() -> None:
+    """The bytes of the tensors saved besides the operands are those that the plan tells."""
+    module, _, x = made("cp")
+    x = torch.randn(500, *x.shape[1:], dtype=torch.float64, requires_grad=True)
+    module(x)
+    (product,) = (block for block in module.plan.functions if block.backward is not None)
+    own = {each.untyped_storage().data_ptr() for each in (x, *module.parameters())}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = module(x)
+    besides = sum(size for at, size in saved.items() if at not in own)
+    assert all(len(each.results) == 1 for each in module.plan.steps if hasattr(each, "results"))
+    assert besides == sum(size for _, size in product.kept) > 0
+    del y
+
+
+# ---------------------------------------------------------------------------- orders
+
+
+@st.composite
+def problems(draw: Any) -> Problem:
+    """Three or four factors; an axis of all of them is kept."""
+    axes = "abcdef"
+    sizes = {axis: draw(st.sampled_from([2, 3, 8, 64])) for axis in axes}
+    factor = st.lists(st.sampled_from(axes), min_size=1, max_size=4, unique=True).map(tuple)
+    layouts = tuple(draw(st.lists(factor, min_size=3, max_size=4)))
+    present = sorted(set(itertools.chain(*layouts)))
+    kept = frozenset(draw(st.lists(st.sampled_from(present), unique=True)))
+    alone = {axis for axis in present if sum(axis in layout for layout in layouts) == 1}
+    return Problem(layouts, kept | alone, None, sizes, CPU, 8)
+
+
+@given(problems(), st.integers(1, 15))
+@settings(max_examples=40)
+def test_an_order_multiplies_every_factor_once(problem: Problem, which: int) -> None:
+    count = len(problem.layouts)
+    changing = frozenset(n for n in range(count) if which >> n & 1)
+    order = ordered_both_ways(problem, changing)
+    used = [number for pair in order for number in (pair.first, pair.second)]
+    assert sorted(used) == list(range(2 * count - 2))
+    assert set(flatten(order[-1].way.result)) == problem.kept
+    assert is_worth_it(problem, order, changing) in (True, False)
+
+
+@given(st.data())
+def test_the_order_of_groups_is_that_of_some_permutation(data: Any) -> None:
+    layout = tuple(data.draw(st.permutations("abcdef"))[: data.draw(st.integers(0, 6))])
+    axes = list(data.draw(st.permutations(layout)) if data.draw(st.booleans()) else layout)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(axes)), min_size=2, max_size=3)))
+    parts = [tuple(axes[a:b]) for a, b in itertools.pairwise([0, *cuts, len(axes)])]
+    groups = tuple(data.draw(st.permutations(parts)))
+    present = [n for n, group in enumerate(groups) if group]
+    orders = (
+        order
+        for order in itertools.permutations(present)
+        if flatten(tuple(groups[n] for n in order)) == layout
+    )
+    assert view_order(layout, groups) == next(orders, None)
+
+
+# ---------------------------------------------------------------------------- copies
+
+
+def test_what_two_products_read_in_another_order_is_copied_once() -> None:
+    text = "p[b,i] = g[a,b,c,r] * v[a,c,r,i]\nq[b,j] = g[a,b,c,r] * w[a,c,r,j]"
+    graph = tn.layer(text, inputs="g v w", outputs="p q")
+    plan = tn.plan(graph, backend="torch", compare=False, a=300, b=16, c=5, r=7, i=40, j=50)
+    copies = [step for step in plan.steps if re.fullmatch(r"t\d+\[.*\] = g\[a,b,c,r\]", str(step.equation))]
+    assert len(copies) == 1
+    assert plan.code.count("g.permute") == 1
+    rng = np.random.default_rng(0)
+    g, v, w = (rng.standard_normal(shape) for shape in ((3, 4, 5, 7), (3, 5, 7, 2), (3, 5, 7, 6)))
+    for backend in ("numpy", "torch"):
+        given_ = tn.to_backend({"g": g, "v": v, "w": w}, backend).values()
+        p, q = tn.compile(graph, backend=backend)({}, *given_)
+        np.testing.assert_allclose(p, np.einsum("abcr,acri->bi", g, v), rtol=1e-12)
+        np.testing.assert_allclose(q, np.einsum("abcr,acrj->bj", g, w), rtol=1e-12)
+
+
+def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
+    graph = tn.layer(
+        "y[a,c,b,o] = concat[o](x[b,a,c], x[b,a,c] ** 2)\nz[p,b] = M[p,a,c] * x[b,a,c]",
+        inputs="x",
+        outputs="y z",
+    )
+    x, weight = np.random.default_rng(0).standard_normal((4, 2, 3)), np.ones((5, 2, 3))
+    y, z = tn.compile(graph, backend="torch")({"M": torch.tensor(weight)}, torch.tensor(x))
+    np.testing.assert_allclose(y, np.stack([x, x**2], -1).transpose(1, 2, 0, 3), rtol=1e-12)
+    np.testing.assert_allclose(z, np.einsum("pac,bac->pb", weight, x), rtol=1e-12)
+    step = tn.layer(
+        "u[a,c,b] = x[b,a,c] + v[a,c,b]\ny[a,c,k] = u[a,c,b] * W[a,b,k] * w[c]",
+        inputs="x v",
+        b=50,
+        k=3,
+        a=4,
+        c=5,
+    )
+    speller = speller_of(step)
+    assert speller.turned(Ref("x", ("b", "a", "c")), ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+    assert speller.turned(Ref("x", ("b", "a", "c")), ("c", "a", "b")) is None
+    assert speller.turned(Ref("x", ("b", "a", "c")), ("b", "a", "c")) is None
+
+
+def speller_of(graph: tn.Graph) -> Speller:
+    backend = load_backend("torch")
+    plan = tn.plan(graph, backend=backend, compare=False)
+    found = Speller(plan, backend, plan.leaves, ())
+    found.sizes = {"a": 4, "b": 50, "c": 5}
+    return found
