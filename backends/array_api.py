@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet.errors import no_positions, outside
-from tensornet.protocol import kind_of
+from tensornet.protocol import Argument, kind_of
 
 from .pieces import in_pieces as put_together
 
@@ -307,6 +307,9 @@ class ArrayBackend:
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
+
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
+        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         return None

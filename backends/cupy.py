@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
+from tensornet.protocol import Argument
 
 from .array_api import helpers
 from .array_api import templates as generic
@@ -109,6 +110,9 @@ class CupyBackend:
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
+
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
+        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         import cupy

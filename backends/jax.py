@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
-from tensornet.protocol import backend_of
+from tensornet.protocol import Argument, backend_of
 
 from .pieces import in_pieces
 from .positions import rows_told
@@ -313,6 +313,9 @@ class JaxBackend:
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
+
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
+        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

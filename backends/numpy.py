@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.protocol import backend_of, kind_of
+from tensornet.protocol import Argument, backend_of, kind_of
 
 from .array_api import helpers
 from .array_api import templates as generic
@@ -156,6 +156,9 @@ class NumpyBackend:
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         return ()
+
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
+        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         return None

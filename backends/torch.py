@@ -6,11 +6,11 @@ import functools
 import importlib
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
-from tensornet.protocol import backend_of, kind_of
+from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .pieces import in_pieces
 from .positions import rows_told
@@ -51,6 +51,7 @@ templates: Mapping[str, str] = {
     "concat": "torch.cat([{0}], dim={axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
+    "again": "again({0})",
     "roll": "torch.roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -141,7 +142,8 @@ def _within(index: Any, size: int, name: str) -> Any:
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise no_positions(name, str(index.dtype))
     index = index.to(torch.int64)
-    if torch.compiler.is_compiling() or index.device.type != "cpu":
+    is_fake = isinstance(index, torch._subclasses.fake_tensor.FakeTensor)
+    if torch.compiler.is_compiling() or index.device.type != "cpu" or is_fake:
         return torch.where((index >= 0) & (index < size), index, 2**40)
     if index.numel():
         low, high = (int(each) for each in torch.aminmax(index))
@@ -213,6 +215,11 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
     return in_pieces(function, size, length, axes, empty, _library().cat)
 
 
+def _again(function: Any, *given: Any, **options: Any) -> Any:
+    """A call of which nothing is kept but what it is given: the way back calls again."""
+    return _library().utils.checkpoint.checkpoint(function, *given, use_reentrant=False, **options)
+
+
 def _binary(function: Any, a: Any, b: Any) -> Any:
     """An elementwise function of two tensors, where one may be a number, of the type of the other."""
     torch = _library()
@@ -257,6 +264,7 @@ class TorchBackend:
             "whole_matmul": _whole_matmul,
             "number": _number,
             "in_pieces": _in_pieces,
+            "again": _again,
             "both_ways": _products().both_ways,
             "signed_attention": importlib.import_module("tensornet.backends.torch_signed").signed_attention,
         }
@@ -314,6 +322,10 @@ class TorchBackend:
             return ()
         found: tuple[int, ...] = _products().changing(arrays)
         return found
+
+    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
+        kept: Callable[..., Kept | None] = importlib.import_module("tensornet.backends.torch_kept").kept
+        return kept(make, given, device)
 
     def synchronize(self, device: str, *made: Any) -> None:
         if device.startswith("cuda"):

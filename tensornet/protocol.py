@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .errors import BackendError
 
-__all__ = ["Backend", "backend_of", "is_offered", "kind_of", "load_backend", "offer", "offer_any"]
+__all__ = [
+    "Argument",
+    "Backend",
+    "Kept",
+    "backend_of",
+    "is_offered",
+    "kind_of",
+    "load_backend",
+    "offer",
+    "offer_any",
+]
+
+
+class Argument(NamedTuple):
+    """An array that a function is to be given: its shape, its element type, and whether it gets a gradient."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    changes: bool
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept from the way forward of a function to its way back, besides what the function is given.
+
+    Attributes:
+        sizes: the pieces of memory, by number, and their bytes.
+        around: those that are kept outside of calls.
+        calls: those that are kept in each call, and those that the call is given.
+    """
+
+    sizes: Mapping[int, int]
+    around: frozenset[int]
+    calls: tuple[tuple[frozenset[int], frozenset[int]], ...]
 
 
 def kind_of(array: Any) -> tuple[Any, ...]:
@@ -67,6 +101,23 @@ class Backend(Protocol):
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which of some arrays the library will want gradients of, and take them as they are planned."""
+
+    def kept(
+        self,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        given: Sequence[Argument],
+        device: str,
+    ) -> Kept | None:
+        """What the library's autograd would keep of a function, told without computing it.
+
+        Args:
+            make: gives the function, of what makes its calls: that is given what is called, and with what.
+            given: the arrays that the function is to be given.
+            device: where they would be.
+
+        Returns:
+            Nothing where the library keeps nothing, or cannot tell.
+        """
 
     def synchronize(self, device: str, *made: Any) -> None:
         """Waits for the device to finish; for no more than what was made there, where a library knows no device."""

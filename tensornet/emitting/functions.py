@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..dtypes import real_type
+from ..graph.elements import of_leaf, of_leaves
 from ..graph.leaves import Leaf
-from ..operations.functions import FUNCTIONS
+from ..operations.functions import FUNCTIONS, Element
 from ..planning.plans import Plan
 from ..protocol import Backend
+from ..sizes import evaluate
 from ..threads import apart
 from .source import FUNCTION_NAME, TABLES_NAME
 
-__all__ = ["Place", "Program", "Tables", "constant_array", "define"]
+__all__ = ["Place", "Program", "Tables", "arguments", "constant_array", "define", "function_of"]
 
 _numbers = itertools.count(1)
 
@@ -32,9 +34,15 @@ def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
     return found
 
 
-def _function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
-    """The generated function of a plan; its source shows in tracebacks and debuggers."""
-    names: dict[str, Any] = dict(backend.namespace())
+def function_of(found: Plan, backend: Backend, **services: Any) -> Callable[..., Any]:
+    """The generated function of a plan; its source shows in tracebacks and debuggers.
+
+    Args:
+        found: the plan.
+        backend: whose names it is given.
+        **services: what takes the place of some of these.
+    """
+    names: dict[str, Any] = {**backend.namespace(), **services}
     names["functions"] = {
         row.name: dict(row.implementations)[backend.name]
         for row in FUNCTIONS.values()
@@ -42,6 +50,16 @@ def _function_of(found: Plan, backend: Backend) -> Callable[..., Any]:
     }
     function: Callable[..., Any] = define(found.code, f"plan {next(_numbers)}", FUNCTION_NAME, names)
     return function
+
+
+def arguments(plan: Plan) -> Iterator[tuple[Leaf, tuple[int, ...], str]]:
+    """What the function of a plan takes, with the shape and the element type of each at the sizes planned for."""
+    known, elements = {**plan.graph.bound, **dict(plan.sizes)}, of_leaves(plan.graph)
+    wide = "float64" if real_type(plan.dtype) == "float64" else "float32"
+    dtypes = {Element.TRUTH: "bool", Element.WIDE: wide, Element.NUMBER: plan.dtype}
+    for leaf in plan.leaves:
+        element = elements[leaf.name] if leaf.name in elements else of_leaf(leaf)
+        yield leaf, tuple(int(evaluate(size, known)) for size in leaf.shape), dtypes.get(element, "int64")
 
 
 class Place(NamedTuple):
@@ -71,7 +89,7 @@ class Program:
     """
 
     def __init__(self, plan: Plan, backend: Backend) -> None:
-        self.plan, self.function, self._backend = plan, _function_of(plan, backend), backend
+        self.plan, self.function, self._backend = plan, function_of(plan, backend), backend
         self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
 
     def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..dtypes import element_type, itemsize
+from ..graph.derivative import Directions
 from ..graph.graph import Graph
+from ..language.equation import Equation
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
-from ..planning.gradients import Quickest, both_ways, leaves_of
+from ..planning.gradients import Quickest, leaves_of, within
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.watching import watched
 from ..protocol import Backend, load_backend
+from .keeping import recorded, recorded_within
 from .source import arguments_around, generate, generate_around
 from .tuning import check_tuning, tuned
 
@@ -47,14 +50,17 @@ def plan(
         memory_limit: bytes that may be alive at once, as `Plan.peak_memory` counts them: inputs, parameters,
             constants and tables that are read, results, and all that is made on the way. What needs more is
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
-            is given and the results are alive in any case. Where autograd records, what it keeps comes on top.
+            is given and the results are alive in any case. With `training`, what is kept for the way back is
+            alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
+            keeps it, the limit is of what is kept, besides inputs and parameters.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
             the one that is fastest there.
         training: plan the way back to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
             of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
-            products which it is handed as they were planned. A number is the size of an axis of that name.
+            products which it is handed as they were planned, and `Plan.kept` what it keeps of each call. A number
+            is the size of an axis of that name.
         wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
             not given.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
@@ -81,13 +87,22 @@ def plan(
     leaves = leaves_of(graph, wrt)
     if "both_ways" in chosen.templates:
         changing = frozenset(leaves)
-        return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing)
+        found = planned(
+            graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
+        )
+        return found if found.recorded else recorded(found, chosen, changing)
     profile = profile or profile_of(chosen, device, dtype)
     pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
-    ways = both_ways(graph, leaves, pairs=pairs)
-    forward = planned(ways.forward, sizes, chosen, device, dtype, profile, memory_limit, tune=tune)
-    at = {name: size for name, size in forward.sizes if name in ways.backward.open_sizes}
-    back = planned(ways.backward, at, chosen, device, dtype, profile, memory_limit, tune=tune)
+
+    def forth_and_back(ways: Directions, limit: int | None) -> tuple[Plan, Plan]:
+        forth = planned(ways.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
+        at = {name: size for name, size in forth.sizes if name in ways.backward.open_sizes}
+        return forth, planned(ways.backward, at, chosen, device, dtype, profile, limit, tune=tune)
+
+    def peak(ways: Directions) -> int:
+        return max(each.peak_memory for each in forth_and_back(ways, None))
+
+    forward, back = forth_and_back(within(memory_limit, graph, leaves, pairs, peak), memory_limit)
     return replace(forward, backward=back)
 
 
@@ -117,15 +132,24 @@ def planned(
     profile = profile or profile_of(backend, device, dtype)
     check_tuning(tune)
     spelled = frozenset(backend.templates)
+    at_once = None if changing else memory_limit
 
     def made(profile: DeviceProfile) -> Plan:
-        found = schedule(
+        if changing and memory_limit is not None and around is None:
+            calls = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
+            apart = replace(graph, body=tuple(calls))
+            found = replace(scheduled(apart, profile), graph=graph)
+            return recorded_within(found, memory_limit, backend, changing)
+        return written(scheduled(graph, profile), backend, around)
+
+    def scheduled(graph: Graph, profile: DeviceProfile) -> Plan:
+        return schedule(
             graph,
             backend.name,
             device,
             dtype,
             profile,
-            memory_limit,
+            at_once,
             compare,
             sizes,
             around,
@@ -133,7 +157,6 @@ def planned(
             closed,
             changing,
         )
-        return written(found, backend, around)
 
     return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
 

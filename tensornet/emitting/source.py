@@ -207,6 +207,8 @@ class _Writer(Stepping):
         given = [self.names[name] for name in step.reads]
         training = ["training=training"] if has_dropout(step.plan.graph) else []
         slicing, name = step.slicing, self.functions[step.plan]
+        if step.again:
+            return self.op("again", ", ".join([name, *given, *training]))
         if slicing is None:
             return f"{name}({', '.join(given + training)})"
         at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)

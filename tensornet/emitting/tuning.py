@@ -14,15 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BackendError
-from ..graph.elements import of_leaves
-from ..operations.functions import Element
 from ..planning.device import DeviceProfile
 from ..planning.plans import CallStep, Plan
 from ..planning.watching import measuring
 from ..protocol import Backend
-from ..sizes import evaluate
 from ..threads import apart
-from .functions import Place, Program, constant_array
+from .functions import Place, Program, arguments, constant_array
 
 __all__ = ["check_tuning", "tuned"]
 
@@ -117,18 +114,14 @@ def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
     """The function of a plan, called on random numbers, and on positions that are all 0."""
     import numpy
 
-    sizes, elements = dict(plan.sizes), of_leaves(plan.graph)
-    known, draw = {**plan.graph.bound, **sizes}, numpy.random.default_rng(0)
-    program = Program(plan, backend)
+    sizes, draw, program = dict(plan.sizes), numpy.random.default_rng(0), Program(plan, backend)
     place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
     given: list[Any] = []
-    for leaf in (*plan.graph.inputs, *plan.graph.parameters):
-        shape = tuple(int(evaluate(size, known)) for size in leaf.shape)
-        if elements[leaf.name] is Element.NUMBER:
-            given.append(backend.asarray(draw.standard_normal(shape), plan.dtype, plan.device))
-        else:
-            kind = "bool" if elements[leaf.name] is Element.TRUTH else "int64"
-            given.append(backend.asarray(numpy.zeros(shape, kind), None, plan.device))
+    for leaf, shape, dtype in arguments(plan):
+        if leaf.kind != "constant":
+            is_real = dtype not in ("bool", "int64")
+            value = draw.standard_normal(shape) if is_real else numpy.zeros(shape, dtype)
+            given.append(backend.asarray(value, dtype, plan.device))
 
     def source(leaf: Any) -> Any:
         return constant_array(leaf, backend, plan.dtype, plan.device)

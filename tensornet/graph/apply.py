@@ -31,12 +31,14 @@ class Apply:
         operands: the tensors that it reads as its inputs, in order.
         results: what the caller calls its outputs, in order.
         scope: stands before the names of its parameters and constants in the caller.
+        apart: whether it is planned as a call in any case, so that what is made in it is gone after it.
     """
 
     graph: Graph
     operands: tuple[str, ...]
     results: tuple[str, ...]
     scope: str
+    apart: bool = False
 
     @property
     def defines(self) -> tuple[str, ...]:

@@ -110,7 +110,12 @@ class Directions:
 
 @functools.lru_cache(maxsize=512)
 def differentiated(
-    graph: Graph, of: tuple[str, ...], wrt: tuple[str, ...], pairs: Pairs, alone: bool = False
+    graph: Graph,
+    of: tuple[str, ...],
+    wrt: tuple[str, ...],
+    pairs: Pairs,
+    alone: bool = False,
+    again: frozenset[str] = frozenset(),
 ) -> Directions:
     """A graph both ways.
 
@@ -120,11 +125,23 @@ def differentiated(
         wrt: the leaves whose gradients are asked for.
         pairs: orders products of more than two factors.
         alone: whether nothing is around the graph, so that the gradient of a result without axes is 1.
+        again: of `made_again`, the calls of which nothing is kept, by their first results.
 
     Raises:
         EquationError: a function on the way has no derivative.
     """
-    return _Differentiation(graph, of, wrt, pairs, alone).directions()
+    return _Differentiation(graph, of, wrt, pairs, alone, again).directions()
+
+
+def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
+    """The calls that can be made again on the way back, by their first results, in order: none that draws numbers."""
+    changing = active(graph, wrt)
+    return tuple(
+        call.results[0]
+        for call in graph.calls
+        if changing.intersection(call.results)
+        and not any(is_random(equation.right) for part in call.graph.parts() for equation in part.own)
+    )
 
 
 # ---------------------------------------------------------------------------- what gradients go through
@@ -273,10 +290,16 @@ class _Differentiation(_Written):
     """The way forward, equation by equation, and then the way back from the last one."""
 
     def __init__(
-        self, graph: Graph, of: tuple[str, ...], wrt: tuple[str, ...], pairs: Pairs, alone: bool
+        self,
+        graph: Graph,
+        of: tuple[str, ...],
+        wrt: tuple[str, ...],
+        pairs: Pairs,
+        alone: bool,
+        again: frozenset[str],
     ) -> None:
         super().__init__(graph)
-        self.of, self.wrt, self.pairs, self.alone = of, wrt, pairs, alone
+        self.of, self.wrt, self.pairs, self.alone, self.again = of, wrt, pairs, alone, again
         self.active = active(graph, wrt)
         self.needed = replace(graph, outputs=of).needed() if of else frozenset[str]()
         self.calls: dict[Apply, _Called] = {}
@@ -426,7 +449,7 @@ class _Differentiation(_Written):
         return Contraction((operand, self._tensor(mask, scope, self.fresh(f"{stem}_mask"))))
 
     def _forward_call(self, call: Apply) -> None:
-        """A call of the block's way forward."""
+        """A call of the block's way forward; of the block itself, if nothing is to be kept of it."""
         block, inner = call.graph, call.names()
         wrt = tuple(
             leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in self.active
@@ -435,16 +458,25 @@ class _Differentiation(_Written):
         of = tuple(output for output, name in pairs if name in self.active and name in self.needed)
         found = differentiated(block, of, wrt, self.pairs)
         inner.update(pairs)
-        for name in found.forward.outputs[len(block.outputs) :]:
-            inner[name] = self.fresh(scoped(call.scope, name))
-        made = replace(
-            call, graph=found.forward, results=tuple(inner[name] for name in found.forward.outputs)
-        )
-        inside = of_tensors(found.forward)
-        for (name, dims), output in zip(made.returned(self.bound), found.forward.outputs, strict=True):
-            self.dims[name], self.elements[name] = dims, inside[output]
+        if call.results[0] in self.again:
+            call = replace(call, apart=True)
+            self.calls[call] = _Called(found, wrt, inner)
+            self.body.append(call)
+            return
+        made = self._called(call, found.forward, inner)
         self.calls[made] = _Called(found, wrt, inner)
         self.body.append(made)
+
+    def _called(self, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+        """A call of another graph in the place of one; the results that have no name get one."""
+        for name in graph.outputs:
+            if name not in inner:
+                inner[name] = self.fresh(scoped(call.scope, name))
+        made = replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
+        inside = of_tensors(graph)
+        for (name, dims), output in zip(made.returned(self.bound), graph.outputs, strict=True):
+            self.dims[name], self.elements[name] = dims, inside[output]
+        return made
 
     # ---- backward
 
@@ -653,8 +685,11 @@ class _Differentiation(_Written):
     def _backward_call(self, call: Apply, called: _Called) -> None:
         """A call of the block's way back, and what it gives to what the block was given."""
         found, inner = called.directions, dict(called.names)
+        if call.results[0] in self.again and found.kept:
+            inner = {name: tensor for name, tensor in inner.items() if name not in found.kept}
+            self.body.append(self._called(call, replace(found.forward, outputs=found.kept), inner))
         for output, seed in found.seeds:
-            inner[seed] = self._whole(inner[output])
+            inner[seed] = self._whole(called.names[output])
         wrt = [inner[name] for name in called.wrt]
         results = tuple(map(self._part, wrt))
         operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)

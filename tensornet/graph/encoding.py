@@ -61,6 +61,7 @@ def _write_call(call: Apply, blocks: Mapping[Graph, int]) -> dict[str, Any]:
         "scope": call.scope,
         "operands": list(call.operands),
         "results": list(call.results),
+        "apart": call.apart,
     }
 
 
@@ -84,7 +85,9 @@ def _read_item(part: Part, blocks: Sequence[Graph]) -> Equation | Apply:
     if part.get("block") is None:
         return read_equation(part)
     operands, results = part["operands"].names(), part["results"].names()
-    return Apply(part["block"].among(blocks), operands, results, part["scope"].scope())
+    is_apart = part.get("apart")
+    scope, block = part["scope"].scope(), part["block"].among(blocks)
+    return Apply(block, operands, results, scope, is_apart is not None and is_apart.truth())
 
 
 def _write_leaf(leaf: Leaf, values: bool) -> dict[str, Any]:

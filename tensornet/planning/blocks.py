@@ -25,12 +25,13 @@ planned together with what is around it."""
 
 
 @functools.lru_cache(maxsize=256)
-def with_functions(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
+def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
     """The graph, of whose calls those are left that are to be functions, all of whose results are needed.
 
     Args:
         graph: the graph.
-        always: scopes whose calls are left in any case.
+        around: where blocks run by themselves, each under a scope of its own, the scopes whose calls are left
+            in any case.
     """
     blocks = (call.graph for part in graph.parts() for call in part.calls)
     sites = Counter(in_numbers(block) for block in blocks if _is_function(block))
@@ -39,10 +40,10 @@ def with_functions(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
         held[scope].add(bare(block))
 
     def written_out(call: Apply) -> bool:
-        again = _is_function(call.graph) and sites[in_numbers(call.graph)] > 1
+        again = _is_function(call.graph) and (call.apart or sites[in_numbers(call.graph)] > 1)
         others = held[call.scope]
         apart = len(others) > 1 and len(set(map(in_numbers, others))) > 1
-        return apart or not (call.scope in always or again)
+        return not again if around is None else apart or not (call.scope in around or again)
 
     found = inlined(graph, written_out)
     needed = found.needed()

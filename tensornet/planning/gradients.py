@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError
-from ..graph.derivative import Directions, Pairs, differentiated
+from ..graph.derivative import Directions, Pairs, differentiated, made_again
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
 from ..graph.instances import of_tensors_named
@@ -22,7 +23,7 @@ from .ordering import fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
-__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of"]
+__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of", "within"]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
@@ -131,10 +132,44 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
 
 
 def both_ways(
-    graph: Graph, wrt: tuple[str, ...], alone: bool = True, pairs: Pairs | None = None
+    graph: Graph,
+    wrt: tuple[str, ...],
+    alone: bool = True,
+    pairs: Pairs | None = None,
+    again: frozenset[str] = frozenset(),
 ) -> Directions:
     """A graph's way forward, and its way back to some leaves; products in the pairs of fewest FLOPs, or in others."""
-    return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone)
+    return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, again)
+
+
+def within(
+    limit: int | None,
+    graph: Graph,
+    wrt: tuple[str, ...],
+    pairs: Pairs,
+    peak: Callable[[Directions], int],
+) -> Directions:
+    """Both ways, with as many calls made again on the way back as it takes to keep to a limit: the first ones.
+
+    Where it takes more, all are.
+
+    Args:
+        limit: of bytes alive at once, if there is one.
+        graph, wrt, pairs: as in `both_ways`.
+        peak: tells how many are.
+    """
+    found = both_ways(graph, wrt, pairs=pairs)
+    if limit is None or peak(found) <= limit:
+        return found
+    calls = made_again(graph, wrt)
+
+    def ways(count: int) -> Directions:
+        return both_ways(graph, wrt, pairs=pairs, again=frozenset(calls[:count]))
+
+    def fits(count: int) -> bool:
+        return peak(ways(count)) <= limit
+
+    return ways(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)) if calls else found
 
 
 @dataclass(frozen=True)

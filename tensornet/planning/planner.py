@@ -81,9 +81,7 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
-    whole = (
-        graph.flat if "complex" in dtype and around is None else with_functions(graph, around or frozenset())
-    )
+    whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
     laid = _laid_out(graph, whole, values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]

@@ -135,6 +135,7 @@ class CallStep:
         frees: tensors that are not needed after it.
         tables: what the tables of the block are called here.
         slicing: how it is done piece by piece, if it is.
+        again: whether nothing is kept of it for the way back but what it is given: there it is made again.
     """
 
     plan: Plan
@@ -145,6 +146,7 @@ class CallStep:
     frees: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     slicing: Slicing | None = None
+    again: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -196,6 +198,7 @@ class CallStep:
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line, the block by its name."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
+        call += ", made again for the way back" if self.again else ""
         return call if self.slicing is None else f"{call} {self.slicing}"
 
 
@@ -253,6 +256,8 @@ class Plan:
         tables: what of these the steps read.
         certainty: how sure the times are; of a block the plan that calls it says so.
         backward: of a product that gradients go through, the plan of its way back.
+        recorded: where autograd goes back, what it keeps for that of each call, by its result, after what it
+            keeps of all else; bytes, of which those of leaves are none.
         code: the source of the Python function that runs, and of the one that makes its tables.
     """
 
@@ -270,6 +275,7 @@ class Plan:
     tables: tuple[Table, ...] = ()
     certainty: Certainty | None = None
     backward: Plan | None = None
+    recorded: tuple[tuple[str, int], ...] = ()
     code: str = field(default="", repr=False)
 
     def __hash__(self) -> int:
@@ -380,7 +386,7 @@ class Plan:
     def kept(self) -> tuple[tuple[str, int], ...]:
         """The tensors kept from the way forward to the way back, and their bytes; what is given is not counted."""
         if self.backward is None:
-            return ()
+            return self.recorded
         sizes, made = dict(self.sizes), set(self.graph.outputs) - {leaf.name for leaf in self.graph.leaves}
         return tuple(
             (
@@ -414,12 +420,17 @@ class Plan:
     def _shown_back(self) -> Iterator[str]:
         """What is kept for the way back, and its steps."""
         if self.backward is not None:
-            largest = sorted(self.kept, key=lambda each: -each[1])
-            told = [f"{name} of {_human(size, 'B')}" for name, size in largest[:SHOWN]]
-            rest = [size for _, size in largest[SHOWN:]]
-            told += [f"{len(rest)} more of {_human(sum(rest), 'B')}"] if rest else []
-            yield f"back, of what is given and of {', '.join(told) or 'nothing else'}:"
+            yield f"back, of what is given and of {self._shown_kept() or 'nothing else'}:"
             yield from self.backward._shown_body()
+        elif self.recorded:
+            yield f"autograd keeps {_human(sum(size for _, size in self.kept), 'B')}: {self._shown_kept()}"
+
+    def _shown_kept(self) -> str:
+        """The tensors kept, the largest by themselves."""
+        largest = sorted(self.kept, key=lambda each: -each[1])
+        told = [f"{name or 'what is around calls'} of {_human(size, 'B')}" for name, size in largest[:SHOWN]]
+        rest = [size for _, size in largest[SHOWN:]]
+        return ", ".join([*told, *([f"{len(rest)} more of {_human(sum(rest), 'B')}"] if rest else [])])
 
     def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
         shown = [step.shown(self.functions) for step in steps]
@@ -456,7 +467,7 @@ class Plan:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 5
+FORMAT, VERSION = "tensornet.plan", 6
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -483,6 +494,7 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "peak_memory": plan.peak_memory,
         "certainty": plan.certainty and asdict(plan.certainty),
         "backward": plan.backward and write_plan(plan.backward),
+        "recorded": dict(plan.recorded),
         "alternatives": [asdict(each) for each in plan.alternatives],
         "code": plan.code,
     }
@@ -522,6 +534,7 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             tuple(_read_table(each) for each in part["tables"]),
             None if part["certainty"].is_none else _read_certainty(part["certainty"]),
             None if part["backward"].is_none else read_plan(part["backward"]),
+            tuple((name, size.whole()) for name, size in part["recorded"].items()),
             part["code"].text(),
         )
     except TensornetError:
@@ -611,6 +624,7 @@ def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "frees": list(step.frees),
         "tables": list(step.tables),
         "slicing": step.slicing and asdict(step.slicing),
+        "again": step.again,
     }
 
 
@@ -624,6 +638,7 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         part["frees"].names(),
         part["tables"].names(),
         None if part["slicing"].is_none else _read_slicing(part["slicing"]),
+        part["again"].truth(),
     )
     block = call.plan
     taken = 1 if block.backward is not None else len(block.results)  # besides is what its way back is given

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..dtypes import element_type, itemsize
+from ..emitting.program import planned
 from ..errors import DtypeError
 from ..graph.derivative import Directions
 from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.losses import with_loss
 from ..planning.calibration import profile_of
-from ..planning.gradients import Quickest, both_ways, leaves_of
+from ..planning.gradients import Quickest, both_ways, leaves_of, within
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from .executable import PLANS, SHAPES, Executable, about_as_long, compile
@@ -51,25 +52,34 @@ class ValueAndGrad:
         """The plan last made: both ways in one."""
         return self._executable.plan
 
-    def _at(self, sizes: Mapping[str, int]) -> Executable:
+    def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
         """The function for about these sizes; its products are split into pairs for them, where some are told."""
-        lengths = about_as_long(sizes)
+        lengths = about_as_long(sizes), dtype
         found = self._by_size.get(lengths)
         if found is None:
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
-            joined = self._ways(sizes).joined(self._whole.outputs)
+            joined = self._joined(self._ways(sizes, dtype))
             found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
         return found
 
-    def _ways(self, sizes: Mapping[str, int]) -> Directions:
+    def _joined(self, ways: Directions) -> Graph:
+        return ways.joined(self._whole.outputs)
+
+    def _ways(self, sizes: Mapping[str, int], dtype: str) -> Directions:
         if not sizes:
             return both_ways(self._whole, self.wrt)
-        dtype = element_type(self._options["dtype"] or "float32")
+        dtype = element_type(self._options["dtype"] or dtype)
         device = self._options["device"] or self.backend.device()
         profile = profile_of(self.backend, device, dtype)
         pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
-        return both_ways(self._whole, self.wrt, pairs=pairs)
+
+        def peak(ways: Directions) -> int:
+            graph = self._joined(ways)
+            at = {name: sizes[name] for name in graph.open_sizes}
+            return planned(graph, at, self.backend, device, dtype, profile).peak_memory
+
+        return within(self._options["memory_limit"], self._whole, self.wrt, pairs, peak)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
         """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
@@ -83,7 +93,9 @@ class ValueAndGrad:
                 self._by_shape.clear()
             leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
             shapes = [tuple(getattr(arrays[leaf.name], "shape", ())) for leaf in leaves]
-            found = self._by_shape[key] = self._at(sizes_from_shapes(self._whole, leaves, shapes))
+            found = self._by_shape[key] = self._at(
+                sizes_from_shapes(self._whole, leaves, shapes), _working(arrays)
+            )
         return found
 
     def __call__(
@@ -113,13 +125,22 @@ class ValueAndGrad:
     def _check_real(self, arrays: Mapping[str, Any]) -> None:
         """Refuses gradients by integers and truth values, and of complex numbers."""
         for name, array in arrays.items():
-            dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
+            dtype = _dtype(array)
             if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
                 what = (
                     "gradients are of real numbers" if "complex" in dtype else "nothing has a gradient by it"
                 )
                 fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
                 raise DtypeError(f"'{name}' is {dtype}, and {what}", fix=fix)
+
+
+def _dtype(array: Any) -> str:
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def _working(arrays: Mapping[str, Any]) -> str:
+    """The floating type of the arrays, of the parameters where these differ."""
+    return next((dtype for dtype in map(_dtype, arrays.values()) if "float" in dtype), "float32")
 
 
 def _apart(array: Any) -> Any:
@@ -152,7 +173,10 @@ def value_and_grad(
             only result.
         wrt: the parameters and inputs whose gradients are asked for, as in `tensornet.gradient`; all parameters
             if not given.
-        backend, device, dtype, memory_limit, tune, **sizes: as for `tensornet.compile`.
+        backend, device, dtype, tune, **sizes: as for `tensornet.compile`.
+        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
+            the way back where it takes that, so that nothing is kept of them but what they are given; blocks in
+            which dropout draws are not.
 
     Raises:
         EquationError: the loss is no number, a name fits nothing, or a function has no derivative.

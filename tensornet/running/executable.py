@@ -344,8 +344,8 @@ class Executable:
         return bool(arrays) and self.backend.autocasts(arrays[0])
 
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Which arrays get gradients that are planned: none where a plan is measured or bounded as it stands."""
-        asked = self._backward == "planned" and self._memory_limit is None and self._tune is None
+        """Which arrays get gradients that are planned: none where a plan is measured as it stands."""
+        asked = self._backward == "planned" and self._tune is None
         return self.backend.changing(arrays) if asked else ()
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
