@@ -447,7 +447,8 @@ def compile(
         device: where to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
-            axis that allows it.
+            axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
+            blocks are made again on the way back where more would be.
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
@@ -455,7 +456,7 @@ def compile(
             the fastest; it is kept where plans are.
         backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
             as they were planned together with them, where no transform or compiler is at work and nothing is
-            tuned or bounded; "autograd" to leave all to it.
+            tuned; "autograd" to leave all to it.
         **sizes: values for open sizes, and no others are taken then; one left out is read from the
             arrays at each call.
 
@@ -514,8 +515,8 @@ def module(
         seed: for the initial values; fresh ones from torch's generator if not given.
         device: where the parameters live.
         dtype: the element type of the parameters; that of `params`, else float32, if not given.
-        memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
-            axis that allows it.
+        memory_limit: bytes that may be alive at once, or kept for gradients where these are asked for, as for
+            `tensornet.compile`.
         params: name to array of any library, to start from copies of these.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
