@@ -423,11 +423,13 @@ class Plan:
             yield f"back, of what is given and of {self._shown_kept() or 'nothing else'}:"
             yield from self.backward._shown_body()
         elif self.recorded:
-            yield f"autograd keeps {_human(sum(size for _, size in self.kept), 'B')}: {self._shown_kept()}"
+            total = sum(size for _, size in self.kept)
+            told = f"{_human(total, 'B')}: {self._shown_kept()}" if total else "nothing but what is given"
+            yield f"autograd keeps {told}"
 
     def _shown_kept(self) -> str:
         """The tensors kept, the largest by themselves."""
-        largest = sorted(self.kept, key=lambda each: -each[1])
+        largest = sorted((each for each in self.kept if each[1]), key=lambda each: -each[1])
         told = [f"{name or 'what is around calls'} of {_human(size, 'B')}" for name, size in largest[:SHOWN]]
         rest = [size for _, size in largest[SHOWN:]]
         return ", ".join([*told, *([f"{len(rest)} more of {_human(sum(rest), 'B')}"] if rest else [])])
