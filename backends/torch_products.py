@@ -37,6 +37,7 @@ def both_ways(
     reads: tuple[int, ...],
     gives: tuple[int, ...],
     plain: Callable[..., Any] | None = None,
+    asks: bool = False,
 ) -> Callable[..., Any]:
     """A function of tensors whose gradients another computes.
 
@@ -46,6 +47,7 @@ def both_ways(
         reads: which of the tensors, and after them of what is kept, it takes.
         gives: the tensors whose gradients it returns.
         plain: the result by operations that autograd differentiates, where those of `forward` are none.
+        asks: whether `backward` is told as `wanted` which of the gradients in `gives` are; it gives None for others.
     """
 
     def first(*tensors: torch.Tensor) -> torch.Tensor:
@@ -76,7 +78,8 @@ def both_ways(
                 for n, each in zip(asked, made, strict=True):
                     found[n] = each
                 return tuple(found)
-            made = backward(*(tensors[n] for n in reads), gradient)
+            told = {"wanted": tuple(ctx.needs_input_grad[n] for n in gives)} if asks else {}
+            made = backward(*(tensors[n] for n in reads), gradient, **told)
             for n, each in zip(gives, made if isinstance(made, tuple) else (made,), strict=True):
                 found[n] = each
             return tuple(found)

@@ -64,7 +64,7 @@ def _in_tiles(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[
     kernel = _Signed(scale, biased, sees, causal)
     given = 3 + biased + sees
     reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
-    return both_ways(kernel.forward, kernel.backward, reads, gives, kernel.plain)
+    return both_ways(kernel.forward, kernel.backward, reads, gives, kernel.plain, asks=True)
 
 
 @dataclass(frozen=True)
@@ -135,37 +135,53 @@ class _Signed:
             tile.of(totals, "queries").copy_(tile.apart(total.log2_().add_(most)))
         return result, totals, result
 
-    def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of q, k, v and the bias; with g that of y, and p the weights without their signs:
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of q, k, v and the bias, those that are wanted; with g that of y, and p the weights without
+        their signs:
 
         v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(sign(s)·(g vᵀ) − Σ_f g y).
         """
         *given, totals, result, gradient = q, k, v, *more
         masks, given = self._masks(q, k, given[3:]), given[: 3 + self.biased]
-        found = [torch.empty_like(each, dtype=_working(each.dtype)) for each in given]
+        found = [
+            torch.empty_like(each, dtype=_working(each.dtype)) if asked else None
+            for each, asked in zip(given, wanted, strict=True)
+        ]
         of_q, of_k, of_v, *of_bias = found
         for each in (of_k, of_v, *of_bias) if self.causal else of_bias:
-            each.zero_()
+            if each is not None:
+                each.zero_()
         for tile in self._tiles(q, k):
-            queries, keys = LOG2E * self.scale * tile.matrices(q, "queries"), tile.matrices(k, "keys")
-            coming = tile.matrices(gradient, "queries")
+            queries = LOG2E * self.scale * tile.matrices(q, "queries")
+            coming, total = tile.matrices(gradient, "queries"), tile.matrices(totals, "queries")
             scores, weights = self._scores(tile, queries, k, masks)
-            total = tile.matrices(totals, "queries")
             weights.sub_(total).exp2_().mul_(scores.sign_())
-            _collect(tile, of_v, weights.to(v.dtype), coming)
+            if of_v is not None:
+                _collect(tile, of_v, weights.to(v.dtype), coming)
+            if not any((wanted[0], wanted[1], *wanted[3:])):
+                continue
             means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
             reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
             reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
             if self.sees:  # where nothing is seen, weights are the same whatever the scores
                 reached.mul_(total > 0.5 * _low(total.dtype))
             for each in of_bias:
-                part = tile.of(each, "queries", "keys")
-                part += tile.apart(reached).sum_to_size(part.shape)
+                if each is not None:
+                    part = tile.of(each, "queries", "keys")
+                    part += tile.apart(reached).sum_to_size(part.shape)
             turned = reached.to(q.dtype)
-            tile.of(of_q, "queries").copy_(tile.apart(torch.bmm(turned, keys).mul_(self.scale)))
-            _collect(tile, of_k, turned, queries)
-        of_k.mul_(1 / LOG2E)
-        return tuple(each.to(like.dtype) for each, like in zip(found, given, strict=True))
+            if of_q is not None:
+                made = torch.bmm(turned, tile.matrices(k, "keys")).mul_(self.scale)
+                tile.of(of_q, "queries").copy_(tile.apart(made))
+            if of_k is not None:
+                _collect(tile, of_k, turned, queries)
+        if of_k is not None:
+            of_k.mul_(1 / LOG2E)
+        return tuple(
+            None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
+        )
 
     def _scores(
         self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]

@@ -13,6 +13,8 @@ from tensornet.models.tensor_swin import tensor_window_attention
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 from tensornet.backends import torch_signed  # noqa: E402
 from tensornet.backends.torch_signed import signed_attention  # noqa: E402
 
@@ -236,6 +238,47 @@ def test_shorter_types_agree_with_double(dtype: Any) -> None:
     )
     for a, b in pairs:
         torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize(
+    ("case", "asked"),
+    [
+        (case, asked)
+        for case, (bias, _, _) in CASES.items()
+        for asked in ("q", "k", "v", "qk", "kv", *(("B", "qB") if bias else ()))
+    ],
+)
+def test_gradients_of_some_are_those_of_all(case: str, asked: str) -> None:
+    bias, see, causal = CASES[case]
+    changing, seen = drawn(bias, see)
+    coming = torch.randn(2, 3, 7, 6, dtype=torch.float64)
+
+    def gradients(*names: str) -> dict[str, Any]:
+        of = {
+            name: each.detach().requires_grad_(name in names)
+            for name, each in zip("qkvB"[: len(changing)], changing, strict=True)
+        }
+        y = signed_attention(*of.values(), *seen, scale=0.7, biased=bool(bias), causal=causal)
+        return dict(zip(names, torch.autograd.grad(y, [of[name] for name in names], coming), strict=True))
+
+    every = gradients(*"qkvB"[: len(changing)])
+    for name, each in gradients(*asked).items():
+        torch.testing.assert_close(each, every[name])
+
+
+@pytest.mark.parametrize(
+    ("asked", "products"), [("qkvB", 5), ("kv", 4), ("qk", 4), ("q", 3), ("k", 3), ("v", 2), ("B", 2)]
+)
+def test_gradients_that_nobody_asks_for_are_not_computed(asked: str, products: int) -> None:
+    """Scores are one product, and their gradients another; those of q, k and v are one each."""
+    of = {name: torch.randn(2, 3, 8, 8, requires_grad=name in asked) for name in "qkvB"}
+    y = signed_attention(*of.values(), scale=0.7, biased=True)
+    counted = FlopCounterMode(display=False)
+    with counted:
+        y.sum().backward()
+    assert counted.get_total_flops() == products * 2 * (2 * 3) * 8**3
+    assert {name for name, each in of.items() if each.grad is not None} == set(asked)
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 3, 4), (2, 2, 0, 4)])
