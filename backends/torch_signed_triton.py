@@ -216,7 +216,7 @@ def _backward_of_queries(
     f = tl.arange(0, BLOCK_F)[None, :]
     own = _load(q, i[:, None], d, q_i, q_d, queries, D)
     coming = _load(g, i[:, None], f, g_i, g_f, queries, F)
-    total = tl.load(totals + matrix * queries + i, mask=i < queries, other=float("inf"))[:, None]
+    total = tl.load(totals + matrix * queries + i, mask=i < queries, other=0)[:, None]
     mean = tl.load(means + matrix * queries + i, mask=i < queries, other=0)[:, None]
     made = tl.zeros((BLOCK_I, BLOCK_D), tl.float32)
     last = tl.minimum(keys, first + BLOCK_I) if CAUSAL else keys
@@ -273,7 +273,7 @@ def _backward_of_keys(
         i = start + tl.arange(0, BLOCK_I)
         theirs = _load(q, i[:, None], d, q_i, q_d, queries, D)
         coming = _load(g, i[:, None], f, g_i, g_f, queries, F)
-        total = tl.load(totals + matrix * queries + i, mask=i < queries, other=float("inf"))[None, :]
+        total = tl.load(totals + matrix * queries + i, mask=i < queries, other=0)[None, :]
         scores, shown = _scores(
             _dot(own, tl.trans(theirs), PRECISION), i[None, :], j[:, None],
             bias, bias_i, bias_j, sees, sees_i, sees_j,
@@ -422,6 +422,7 @@ class SignedKernels:
                 CAUSAL=self.causal,
                 num_warps=cut.num_warps,
                 num_stages=cut.num_stages,
+                enable_fp_fusion=True,
                 **asked,
             )
 
@@ -433,7 +434,14 @@ def _means_of(gradient: Tensor, result: Tensor) -> Tensor:
     block = min(32, _padded(i))
     with torch.cuda.device_of(gradient):
         _means[(b * h * -(-i // block),)](
-            *_with_strides(gradient, result), means, h, i, F=f, BLOCK_F=_padded(f), BLOCK_I=block
+            *_with_strides(gradient, result),
+            means,
+            h,
+            i,
+            F=f,
+            BLOCK_F=_padded(f),
+            BLOCK_I=block,
+            enable_fp_fusion=True,
         )
     return means
 

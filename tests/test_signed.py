@@ -484,6 +484,28 @@ def test_no_kernel_takes_doubles_long_heads_or_mixed_types(device: str) -> None:
         assert not torch_signed._fits_kernels(q, q, v)
 
 
+@pytest.mark.usefixtures("device")
+def test_where_triton_makes_no_kernel_there_are_tiles_and_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = torch_signed._kernels()
+
+    def runs(capability: tuple[int, int]) -> bool:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        return bool(kernels._runs.__wrapped__(torch.device("cpu")))
+
+    def no_compiler(*tensors: Any) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(kernels, "_means_of", lambda *tensors: None)
+    assert runs((8, 0))
+    assert not runs((7, 5))
+    monkeypatch.setattr(kernels, "_means_of", no_compiler)
+    with pytest.warns(
+        tn.TensornetWarning, match="without its kernels.*Failed to find C compiler\\nfix: install a compiler"
+    ):
+        assert not runs((9, 0))
+
+
 def test_on_a_processor_kernels_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_signed, "INTERPRETED", False)
     monkeypatch.delattr(torch_signed, "_kernels")
