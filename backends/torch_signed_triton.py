@@ -31,6 +31,9 @@ Tensor: TypeAlias = torch.Tensor
 WIDEST = {torch.float16: 256, torch.bfloat16: 256, torch.float32: 128}
 """The element types that there are kernels for, and the longest head of each that blocks leave room for."""
 
+PLAIN = {torch.Tensor, torch.nn.Parameter}
+"""Tensors that are memory and nothing besides."""
+
 OLDEST = (8, 0)
 """The first GPUs that multiply all these types, and have the memory beside the registers that blocks need: Ampere."""
 
@@ -327,7 +330,12 @@ def _cut_of(dtype: torch.dtype, longest: int, way: str, masked: bool) -> Cut:
 
 
 def covers(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether there are kernels for these tensors, all of which have elements."""
+    """Whether there are kernels for these tensors, all of which have elements.
+
+    There are none while something sees each operation of torch, such as a mode in which tensors have no memory.
+    """
+    if torch._C._len_torch_dispatch_stack() or not {type(each) for each in (q, k, v)} <= PLAIN:
+        return False
     longest = WIDEST.get(q.dtype, 0)
     if not (q.dtype == k.dtype == v.dtype and max(q.shape[-1], v.shape[-1]) <= longest):
         return False

@@ -17,6 +17,7 @@ from tensornet.models.tensor_swin import tensor_window_attention
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from tensornet.backends import torch_signed  # noqa: E402
@@ -482,6 +483,18 @@ def test_no_kernel_takes_doubles_long_heads_or_mixed_types(device: str) -> None:
     assert torch_signed._fits_kernels(short, short, short)
     for q, v in [(short.double(), short.double()), (x, short), (short, x), (short, short.half())]:
         assert not torch_signed._fits_kernels(q, q, v)
+
+
+def test_no_kernel_is_given_what_has_no_memory(device: str) -> None:
+    with FakeTensorMode() as mode:
+        fake = torch.randn(1, 1, 5, 4, device=device, requires_grad=True)
+        signed_attention(fake, fake, fake, scale=1.0).sum().backward()
+        assert not torch_signed._fits_kernels(fake, fake, fake)
+    assert not torch_signed._fits_kernels(fake, fake, fake)
+    real = torch.randn(1, 1, 5, 4, device=device)
+    assert torch_signed._fits_kernels(real, real, real)
+    with mode:
+        assert not torch_signed._fits_kernels(real, real, real)
 
 
 @pytest.mark.usefixtures("device")
