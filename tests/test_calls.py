@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -282,6 +283,45 @@ def test_a_size_of_a_block_is_not_that_of_the_same_name_outside() -> None:
 def test_a_wrong_call_is_told(old: str, new: str, message: str) -> None:
     with pytest.raises((EquationError, ShapeError), match=message):
         tn.layer(WRITTEN.replace(old, new))
+
+
+HOLDING = tn.layer(
+    "y[b,i] = tanh(x[b,i] * c[i] * w[i])",
+    inputs="x",
+    constants={"c": [1.0, 2.0, 3.0]},
+    init={"w": np.ones(3)},
+)
+
+
+def twice_holding() -> tn.Graph:
+    return tn.model(lambda x: HOLDING(HOLDING(x, scope="a"), scope="b"), inputs="x[b,i]")
+
+
+def other_way_round(graph: tn.Graph) -> tn.Graph:
+    """The graph with the leaves of its blocks in another order, so that its text declares them at the top."""
+    own = tuple(leaf for leaf in graph.leaves if leaf.kind != "input")
+    return replace(graph, leaves=(*graph.inputs, *reversed(own)))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        twice_holding(),
+        other_way_round(twice_holding()),
+        tn.gradient(twice_holding(), wrt="x"),
+        tn.gradient(twice_holding(), wrt="x a.w"),
+    ],
+    ids=["blocks", "declared", "gradient", "gradients"],
+)
+def test_what_blocks_hold_reads_back(graph: tn.Graph) -> None:
+    held = {leaf.name: leaf.value.array() for leaf in graph.constants if leaf.value is not None}
+    starts = {leaf.name: np.ones(3) for leaf in graph.parameters}
+    assert len(held) == len(starts) == 2
+    assert tn.layer(str(graph), constants=held, init=starts) == graph
+    with pytest.raises(EquationError, match=r"'b\.c' has no value\nfix: pass constants={\"b\.c\": array}"):
+        tn.layer(str(graph), constants={"a.c": held["a.c"]}, init=starts)
+    with pytest.raises(EquationError, match=r"the constant 'a\.d' is never used"):
+        tn.layer(str(graph), constants={**held, "a.d": np.ones(3)}, init=starts)
 
 
 def test_sizes_given_later_reach_into_blocks() -> None:

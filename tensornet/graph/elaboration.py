@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
@@ -33,7 +33,7 @@ from ..language.expression import (
 from ..language.reading import parse_block, parse_names, read_sizes
 from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
-from .apply import Apply, called_last
+from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
 from .unify import Unifier
@@ -111,7 +111,9 @@ class _Block:
         init: Mapping[str, Any],
         make: Make,
         blocks: Mapping[str, Any],
+        scope: str = "",
     ) -> None:
+        self.scope = scope
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
@@ -143,10 +145,10 @@ class _Block:
         for each in [*parse_names(inputs, "input"), *declarations]:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
-        scopes = tuple(f"{s.scope}." for s in self.body if isinstance(s, Calling) and s.scope)
+        of_blocks = set(_leaves_of(s for s in statements if isinstance(s, Calling | Definition)))
         for name, value in constants.items():
-            if name not in self.known and name.startswith(scopes):
-                continue  # of a block
+            if name not in self.known and name in of_blocks:
+                continue
             entry = self.known.setdefault(name, _Known("constant"))
             entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
         self.axes = self._axis_names()
@@ -218,7 +220,7 @@ class _Block:
                 self.known[leaf.name] = _Known(
                     leaf.kind, _index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
                 )
-            self.init.pop(leaf.name, None)
+                self.init.pop(leaf.name, None)
         for name, dims in call.returned(self.given):
             if name in self.known:
                 raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
@@ -228,16 +230,13 @@ class _Block:
     def _defined(self, line: Calling) -> Any:
         """The block that the text defines, with the values that are given for its leaves under this scope."""
         definition, prefix = self.definitions[line.block], f"{line.scope}." if line.scope else ""
-        declared = {name for name, entry in self.known.items() if name not in self.told}
+        inside = tuple(_leaves_of(definition.statements))
         constants, init = (
-            {
-                name.removeprefix(prefix): value
-                for name, value in part.items()
-                if name.startswith(prefix) and name not in declared
-            }
+            {name: part[f"{prefix}{name}"] for name in inside if f"{prefix}{name}" in part}
             for part in self.values
         )
-        inner = _Block(definition.statements, definition.inputs, {}, constants, init, self.make, {})
+        scope = scoped(self.scope, line.scope)
+        inner = _Block(definition.statements, definition.inputs, {}, constants, init, self.make, {}, scope)
         made = self.make(*inner.parts(()))
         if not constants and not init:
             self.blocks[line.block] = made
@@ -502,8 +501,9 @@ class _Block:
                 )
         for leaf in leaves:
             if leaf.kind == "constant" and leaf.value is None:
+                name = scoped(self.scope, leaf.name)
                 raise EquationError(
-                    f"the constant '{leaf.name}' has no value", fix=f'pass constants={{"{leaf.name}": array}}'
+                    f"the constant '{name}' has no value", fix=f'pass constants={{"{name}": array}}'
                 )
 
     def _axes_told(self, wrong: str) -> str:
@@ -534,6 +534,31 @@ class _Block:
         for size in self.given.values():
             found.update(size_names(size))
         return found
+
+
+def _leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
+    """The names in a text that may be leaves: declared, or read without being defined; those of blocks scoped."""
+    statements = tuple(statements)
+    made = {name for s in statements for name in _defined_by(s)}
+    blocks = {s.name: s for s in statements if isinstance(s, Definition)}
+    for statement in statements:
+        match statement:
+            case Declaration(name):
+                yield name
+            case Equation():
+                yield from (ref.name for ref in statement.references if ref.name not in made)
+            case Calling(block=block, scope=scope) if block in blocks:
+                yield from (scoped(scope, name) for name in _leaves_of(blocks[block].statements))
+
+
+def _defined_by(statement: Statement) -> tuple[str, ...]:
+    """The tensors that a line defines."""
+    match statement:
+        case Equation(name):
+            return (name,)
+        case Calling(results):
+            return results
+    return ()
 
 
 def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
