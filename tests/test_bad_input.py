@@ -102,6 +102,39 @@ def test_what_can_be_read_in_one_way_only_is_read(text: str) -> None:
     assert tn.layer(str(graph)) == graph
 
 
+# ---------------------------------------------------------------------------- what is no graph
+
+OF_GRAPHS: list[Any] = [
+    tn.plan, tn.compile, tn.module, tn.gradient, tn.jvp, tn.value_and_grad, tn.init, tn.flop_count, tn.flop_formula,
+    tn.parameter_count, tn.parameter_formula, tn.parameter_table, lambda given: tn.freeze(given, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OF_GRAPHS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "not None\nfix: make one by tensornet.layer(…) or tensornet.model(…)"),
+        (DENSE, f"not '{DENSE}'\nfix: make one of the equations: tensornet.layer(…)"),
+        (np.ones(3), "not ndarray\nfix: make one by tensornet.layer(…) or tensornet.model(…)"),
+        (torch.nn.Linear(2, 3), "not Linear\nfix: make one by tensornet.layer(…) or tensornet.model(…)"),
+        (tn.compile(dense()), "not Executable\nfix: give its graph: it is the attribute of that name"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_is_no_graph_is_refused(function: Any, given: Any, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=re.escape(f"a graph is expected here, {message}")):
+        function(given)
+
+
+def test_a_graph_may_be_given_by_its_name_or_be_called_as_an_axis() -> None:
+    with pytest.raises(tn.EquationError, match="a graph is expected here, not 3"):
+        tn.init(graph=3)  # type: ignore[arg-type]
+    graph = tn.layer("y[graph] = x[graph] * W[graph]", inputs="x")
+    assert tn.init(graph=graph.bind(graph=3))["W"].shape == (3,)
+    assert tn.flop_count(graph, graph=3) == 2 * 3
+
+
 # ---------------------------------------------------------------------------- lines that nobody reads
 
 

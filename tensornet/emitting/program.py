@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..dtypes import element_type, itemsize
 from ..graph.derivative import Directions
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..language.equation import Equation
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
@@ -23,6 +23,7 @@ from .tuning import check_tuning, tuned
 __all__ = ["plan", "planned", "written"]
 
 
+@of_graph
 def plan(
     graph: Graph,
     /,

@@ -7,12 +7,13 @@ from typing import Any
 from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
 from ..sizes import evaluate, product
-from .graph import Graph
+from .graph import Graph, of_graph
 from .shape import scope_of
 
 __all__ = ["naive_flop_formula", "parameter_count", "parameter_formula", "parameter_table"]
 
 
+@of_graph
 def parameter_formula(graph: Graph) -> Any:
     """The number of trainable elements: Σ over the parameters of the product of their sizes.
 
@@ -32,6 +33,7 @@ def parameter_formula(graph: Graph) -> Any:
     return sympy.Integer(0) + sum((product(leaf.shape) for leaf in graph.parameters), sympy.Integer(0))
 
 
+@of_graph
 def parameter_count(graph: Graph, **sizes: int) -> Any:
     """The number of trainable elements: an `int`, or a formula in the sizes still open.
 
@@ -50,6 +52,7 @@ def parameter_count(graph: Graph, **sizes: int) -> Any:
     return evaluate(parameter_formula(graph), (graph.bind(**sizes) if sizes else graph).bound)
 
 
+@of_graph
 def parameter_table(graph: Graph, depth: int = 1) -> tuple[tuple[str, Any, Any], ...]:
     """The parameters by part: (scope, formula, number), scopes cut to `depth` dotted names.
 

@@ -10,13 +10,14 @@ from ..errors import ShapeError
 from ..language.equation import Equation
 from .apply import Apply
 from .fitting import sizes_from_shapes
-from .graph import Graph
+from .graph import Graph, of_graph
 from .leaves import Constant
 from .naming import told_by
 
 __all__ = ["freeze"]
 
 
+@of_graph
 def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] = "*") -> Graph:
     """Makes parameters constants with the values they have; the others stay parameters.
 

@@ -14,9 +14,9 @@ import fnmatch
 import functools
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..errors import EquationError, Place, ShapeError, TensornetError, near
 from ..language.equation import Equation
@@ -36,7 +36,10 @@ from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
-__all__ = ["Graph", "reads"]
+__all__ = ["Graph", "of_graph", "reads"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -507,3 +510,32 @@ def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
         yield from ((name, None) for name in item.names().values())
     else:
         yield from ((ref.name, ref.place) for ref in item.references)
+
+
+def of_graph(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses anything but a graph as its first argument.
+
+    Raises:
+        EquationError: it is none.
+    """
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
+        given = arguments[0] if arguments else options.get("graph")
+        if (arguments or "graph" in options) and not isinstance(given, Graph):
+            raise _no_graph(given)
+        return function(*arguments, **options)
+
+    return checked
+
+
+def _no_graph(given: Any) -> EquationError:
+    """The error for what is no graph, and how it becomes one."""
+    shown = repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
+    if isinstance(getattr(given, "graph", None), Graph):
+        fix = "give its graph: it is the attribute of that name"
+    elif isinstance(given, str):
+        fix = "make one of the equations: tensornet.layer(…)"
+    else:
+        fix = "make one by tensornet.layer(…) or tensornet.model(…)"
+    return EquationError(f"a graph is expected here, not {shown}", fix=fix)

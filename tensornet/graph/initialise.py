@@ -46,7 +46,7 @@ from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, Moments
 from ..protocol import Backend, load_backend
 from ..sizes import evaluate
-from .graph import Graph
+from .graph import Graph, of_graph
 from .leaves import Constant
 from .moments import Estimator, function_of_one
 from .shape import Scope
@@ -60,6 +60,7 @@ UNPREDICTABLE = math.log(10.0)
 """So is a product of which the logarithm of the deviation is only known this well."""
 
 
+@of_graph
 def init(
     graph: Graph,
     *,

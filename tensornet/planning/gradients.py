@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import EquationError
 from ..graph.derivative import Directions, Pairs, differentiated, made_again
 from ..graph.elements import of_leaves
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.instances import of_tensors_named
 from ..graph.naming import told_by
 from ..language.expression import fresh
@@ -29,6 +29,7 @@ _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
 
 
+@of_graph
 def gradient(
     graph: Graph, /, *, of: str | Sequence[str] | None = None, wrt: str | Sequence[str] | None = None
 ) -> Graph:
@@ -68,6 +69,7 @@ def gradient(
     return both_ways(graph, leaves_of(graph, wrt)).joined()
 
 
+@of_graph
 def jvp(
     graph: Graph, /, *, of: str | Sequence[str] | None = None, wrt: str | Sequence[str] | None = None
 ) -> Graph:

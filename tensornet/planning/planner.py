@@ -15,7 +15,7 @@ from ..graph.apply import Apply
 from ..graph.derivative import Directions
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.rewriting.averaging import average_first
 from ..graph.rewriting.distributing import distribute
@@ -401,6 +401,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
 # ---------------------------------------------------------------------------- FLOPs
 
 
+@of_graph
 def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
     """The FLOPs of the contractions, as a formula in the names of the axes.
 
@@ -427,6 +428,7 @@ def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
     return sympy.expand(found.flop_formula)
 
 
+@of_graph
 def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
     """The FLOPs of the contractions: an `int`, or a formula in the sizes still open.
 

@@ -10,7 +10,7 @@ from ..emitting.program import planned
 from ..errors import DtypeError
 from ..graph.derivative import Directions
 from ..graph.fitting import sizes_from_shapes
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.losses import with_loss
 from ..planning.calibration import profile_of
 from ..planning.gradients import Quickest, both_ways, leaves_of, within
@@ -148,6 +148,7 @@ def _apart(array: Any) -> Any:
     return array.detach() if getattr(array, "requires_grad", False) else array
 
 
+@of_graph
 def value_and_grad(
     graph: Graph,
     /,

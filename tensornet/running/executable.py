@@ -17,7 +17,7 @@ from ..emitting.tuning import check_tuning
 from ..errors import BackendError, DtypeError, ShapeError
 from ..graph.elements import holding, of_dtype
 from ..graph.fitting import sizes_from_shapes
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.calibration import profile_of
@@ -423,6 +423,7 @@ def fitting(
     return arrays
 
 
+@of_graph
 def compile(
     graph: Graph,
     /,
@@ -493,6 +494,7 @@ def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping
     return graph.bind(**sizes) if sizes else graph
 
 
+@of_graph
 def module(
     graph: Graph,
     /,
