@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -356,6 +357,47 @@ def test_averages_over_several_axes_part() -> None:
     (equation,) = average_first(graph, eager()).own
     assert str(equation) == "z[b] = mean[i](x[b,i]) * mean[j](y[b,j])"
     run_as_reference(graph)
+
+
+@pytest.mark.parametrize(
+    ("text", "equation"),
+    [
+        ("z[b,c] = mean[n](x[b,n] * W[n,c])", "z[b,c] = sum[n](x[b,n] * W[n,c]) / n"),
+        (
+            "z[b,c] = tanh(mean[n,m](x[b,n] * y[n,m] * W[m,c]))",
+            "z[b,c] = tanh(sum[m,n](x[b,n] * y[n,m] * W[m,c]) / n / m)",
+        ),
+        ("z[b] = mean[n](x[b,n] * sum[k](x[b,k] * y[k,n]))", "z[b] = sum[n](x[b,n] * sum[k](x[b,k] * y[k,n])) / n"),
+        ("h[b,n,c] = x[b,n] * W[n,c]\nz[b,c] = mean[n](h)", "z[b,c] = sum[n](x[b,n] * W[n,c]) / n"),
+        ("h[b,i,c] = x[b,i] * W[i,c]\nz[n,c] = mean[i](h[n,i,c])", "z[n,c] = sum[i](x[n,i] * W[i,c]) / i"),
+    ],
+)  # fmt: skip
+def test_an_average_of_a_product_whose_factors_share_an_axis_is_a_contraction(
+    text: str, equation: str
+) -> None:
+    graph = tn.layer(text, inputs="x[b,n] y[n,m]" if "y[" in text else "x")
+    (found,) = average_first(graph, eager()).own
+    assert str(found) == equation
+    assert average_first(graph, eager(), sums=False) == graph
+    run_as_reference(graph)
+
+
+def test_such_an_average_takes_as_much_memory_as_the_sum() -> None:
+    sizes = {"b": 64, "n": 512, "c": 128}
+    averaged, summed = (
+        tn.plan(tn.layer(f"y[b,c] = {name}[n](x[b,n] * W[n,c] * v[n])", inputs="x"), **sizes)
+        for name in ("mean", "sum")
+    )
+    assert averaged.flops == summed.flops
+    assert averaged.peak_memory == summed.peak_memory
+
+
+def test_an_average_of_nothing_and_one_in_half_precision_are_what_they_were() -> None:
+    graph = tn.layer("y[b,c] = mean[n](x[b,n] * W[n,c])", inputs="x")
+    x, w = torch.zeros(2, 0), torch.zeros(0, 3)
+    assert torch.isnan(tn.compile(graph, backend="torch")({"W": w}, x)).all()
+    long = np.full((1, 70_000), 1.5, "float16"), np.ones((70_000, 2), "float16")
+    np.testing.assert_array_equal(tn.compile(graph)({"W": long[1]}, long[0]), np.full((1, 2), 1.5))
 
 
 # ---------------------------------------------------------------------------- ones at told positions

@@ -130,7 +130,7 @@ class Function:
             operands. Nothing where there is none to be written. Of real numbers; where a function has a
             kink, what lies between its slopes there.
         sums_to_one: whether its value sums to 1 along its axes.
-        averages: whether it is linear in its operand, and leaves a number along its axes that is there all along.
+        averages: whether it is the sum along its axes, divided by how many positions these have.
         at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
         selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
             tells none of the `n` positions any of them.

@@ -369,7 +369,8 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     def priced(region: Graph) -> float:
         return cost(settled(region))
 
-    graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost)
+    long = target.dtype != "float16"  # which holds no long sums
+    graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost, sums=long)
     graph = select(graph, cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))
