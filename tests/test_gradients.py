@@ -16,7 +16,7 @@ from tensornet import models
 from tensornet.graph.losses import ending_in
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.operations.record import Function
-from tensornet.protocol import Backend, backend_of
+from tensornet.protocol import Backend, backend_of, load_backend
 
 from . import reference
 from .strategies import Block, blocks
@@ -654,6 +654,44 @@ def test_a_loss_by_its_name() -> None:
     again = tn.value_and_grad(tn.layer("l = sum[b](x[b] ** 2)", inputs="x"), wrt="x")
     np.testing.assert_array_equal(again({}, np.array([1.0, 3.0]))[1]["x"], [2.0, 6.0])
     assert repr(again).startswith("<ValueAndGrad of l by x, on numpy>")
+
+
+# ---------------------------------------------------------------------------- complex numbers
+
+
+@pytest.mark.parametrize(
+    "backend", ["numpy", "torch", "jax", STRICT], ids=["numpy", "torch", "jax", "strict"]
+)
+@pytest.mark.parametrize(
+    "derivative", [tn.gradient, tn.jvp, lambda graph, wrt: tn.gradient(tn.gradient(graph, wrt=wrt), wrt=wrt)]
+)
+def test_derivatives_are_of_real_numbers(derivative: Any, backend: str | Backend) -> None:
+    """|x w|² has the gradient 2 x̄ x w: the rule for real numbers, 2 x² w, is none."""
+    graph = tn.layer("h[b] = x[b] * w[b]\nloss = sum[b](h[b] * h[b])", inputs="x")
+    found = derivative(graph, wrt="w")
+    library = load_backend(backend)
+    given = [np.ones(tuple(2 for _ in leaf.dims), "complex64") for leaf in found.inputs]
+    f = tn.compile(found, backend=library)
+    message = r"'.*\.(grad|tangent)' is of real numbers, and complex ones are given\nfix: give the real and the imag"
+    with pytest.raises(tn.DtypeError, match=message):
+        f({"w": library.asarray(np.ones(2, "complex64"))}, *map(library.asarray, given))
+    f({"w": library.asarray(np.ones(2, "float32"))}, *(library.asarray(each.real) for each in given))
+    with pytest.raises(tn.DtypeError, match=message):
+        tn.plan(found, dtype="complex64")
+    whole = tn.compile(graph, backend=library)
+    assert library.numpy(whole({"w": library.asarray(1j * given[0])}, library.asarray(given[0]))) == -2
+
+
+@pytest.mark.parametrize("derivative", [tn.gradient, tn.jvp, tn.value_and_grad])
+def test_complex_numbers_in_a_graph_have_no_derivatives(derivative: Any) -> None:
+    graph = tn.layer("y[b] = x[b] * (1+2j)\nloss = var[b](y)", inputs="x")
+    with pytest.raises(
+        tn.DtypeError, match=r"real numbers, and 2j is none\n  line 1(?s:.*)fix: give the real"
+    ):
+        derivative(graph, wrt="x")
+    graph = tn.layer("loss = abs(x * c)", inputs="x[()]", constants={"c": np.array(1j)})
+    with pytest.raises(tn.DtypeError, match="real numbers, and the constant 'c' holds complex ones"):
+        derivative(graph, wrt="x")
 
 
 # ---------------------------------------------------------------------------- dropout

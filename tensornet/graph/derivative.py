@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..errors import EquationError
+from ..errors import DtypeError, EquationError
 from ..language.equation import Equation
 from ..language.expression import (
     ELLIPSIS,
@@ -62,7 +63,7 @@ from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of, size_expression
 
-__all__ = ["Directions", "Pairs", "differentiated"]
+__all__ = ["Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
 
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
@@ -76,6 +77,9 @@ _MARK = "@"  # which no name holds
 
 GRADIENT = "{}.grad"
 """What the gradient of a tensor is called."""
+
+_DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
+"""What the name of a gradient or of a tangent ends in."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,39 @@ def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
         if changing.intersection(call.results)
         and not any(is_random(equation.right) for part in call.graph.parts() for equation in part.own)
     )
+
+
+# ---------------------------------------------------------------------------- of real numbers
+
+REAL = "give the real and the imaginary part as tensors of their own"
+"""What to do where numbers are complex, of which the records of functions tell no derivatives."""
+
+
+def check_real(graph: Graph) -> None:
+    """Refuses to differentiate a graph in which there are complex numbers.
+
+    Raises:
+        DtypeError: there are some in an equation, or in a constant.
+    """
+    for leaf in (leaf for part in graph.parts() for leaf in part.constants):
+        if leaf.value is not None and "c" in leaf.value.dtype:
+            raise DtypeError(
+                f"gradients are of real numbers, and the constant '{leaf.name}' holds complex ones", fix=REAL
+            )
+    for part in graph.expressions():
+        if isinstance(part, Literal) and isinstance(part.value, complex):
+            raise DtypeError(f"gradients are of real numbers, and {part.value} is none", part.place, REAL)
+
+
+def check_derivatives(graph: Graph) -> None:
+    """Refuses complex numbers in a graph that computes derivatives.
+
+    Raises:
+        DtypeError: it does; so its tensors say by their names.
+    """
+    for name in sorted(graph.flat.needed()):
+        if _DERIVATIVE.search(name):
+            raise DtypeError(f"'{name}' is of real numbers, and complex ones are given", fix=REAL)
 
 
 # ---------------------------------------------------------------------------- what gradients go through

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError
-from ..graph.derivative import Directions, Pairs, differentiated, made_again
+from ..graph.derivative import Directions, Pairs, check_real, differentiated, made_again
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.instances import of_tensors_named
@@ -43,8 +43,8 @@ def gradient(
 
     The derivative of a product is a product, those of functions are equations of the language, and what the
     gradients of several factors share is computed once: a chain of N factors costs O(N). Functions are taken as
-    functions of real numbers; where one has a kink, the gradient lies between its slopes. Dropout draws its mask
-    once for both ways.
+    functions of real numbers, and complex ones are refused; where a function has a kink, the gradient lies between
+    its slopes. Dropout draws its mask once for both ways.
 
     Args:
         graph: a layer or a model.
@@ -56,6 +56,7 @@ def gradient(
     Raises:
         EquationError: a name fits nothing, there is nothing to differentiate by, a leaf holds no real numbers, or
             a function has no derivative.
+        DtypeError: the graph holds complex numbers.
 
     Example:
         >>> import tensornet as tn
@@ -85,7 +86,7 @@ def jvp(
         wrt: the leaves, as in `gradient`.
 
     Raises:
-        EquationError: as `gradient` does.
+        EquationError, DtypeError: as `gradient` does.
 
     Example:
         >>> import tensornet as tn
@@ -140,7 +141,12 @@ def both_ways(
     pairs: Pairs | None = None,
     again: frozenset[str] = frozenset(),
 ) -> Directions:
-    """A graph's way forward, and its way back to some leaves; products in the pairs of fewest FLOPs, or in others."""
+    """A graph's way forward, and its way back to some leaves; products in the pairs of fewest FLOPs, or in others.
+
+    Raises:
+        DtypeError: it holds complex numbers.
+    """
+    check_real(graph)
     return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, again)
 
 

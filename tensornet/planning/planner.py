@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import BackendError, ShapeError
 from ..graph.apply import Apply
-from ..graph.derivative import Directions
+from ..graph.derivative import Directions, check_derivatives
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph, of_graph
@@ -78,6 +78,8 @@ def schedule(
         closed: whether what depends on open sizes is made anew at each call.
         changing: the leaves that get gradients, where what computes them is planned as well.
     """
+    if "complex" in dtype:
+        check_derivatives(graph)
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
