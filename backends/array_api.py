@@ -18,6 +18,7 @@ from tensornet.errors import no_positions, outside
 from tensornet.protocol import Argument, kind_of
 
 from .pieces import in_pieces as put_together
+from .recurrences import recurrence
 
 __all__ = ["ArrayBackend", "of", "templates"]
 
@@ -76,6 +77,7 @@ templates: Mapping[str, str] = {
     "softmax": "softmax({0}, {axis})",
     "log_softmax": "log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
+    "recur": "recur({0}, {1}, {start}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
@@ -195,6 +197,22 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
             y *= xp.reshape(gain, shape)
             y += xp.reshape(bias, shape)
         return y
+
+    def recur(a: Any, b: Any, start: float, back: float) -> Any:
+        if not isinstance(a, int | float) and not isinstance(b, int | float):
+            a, b = xp.broadcast_arrays(a, b)
+
+        def multiplied(x: Any, axis: int) -> Any:
+            return xp.cumulative_prod(x, axis=axis)
+
+        def joined(parts: list[Any], axis: int) -> Any:
+            return xp.concat(parts, axis=axis)
+
+        def flipped(x: Any, axes: tuple[int, ...]) -> Any:
+            return xp.flip(x, axis=axes)
+
+        has = hasattr(xp, "cumulative_prod")
+        return recurrence(a, b, start, back, joined, flipped, xp.full_like, multiplied if has else None)
 
     def finite(value: float, like: Any) -> float:
         if not xp.isdtype(like.dtype, "real floating"):

@@ -26,6 +26,7 @@ from tensornet.protocol import Argument, backend_of
 
 from .pieces import in_pieces
 from .positions import rows_told
+from .recurrences import recurrence
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -78,6 +79,7 @@ templates: Mapping[str, str] = {
     "softmax": "jax.nn.softmax({0}, axis={axis})",
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
+    "recur": "recur({0}, {1}, {start}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},
     "prod": "jnp.prod({0}, axis={axis})",
@@ -123,6 +125,14 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
         shape = (-1,) + (1,) * (x.ndim - axis - 1)
         normed = normed * gain.reshape(shape) + bias.reshape(shape)
     return normed.astype(x.dtype)
+
+
+def _recur(a: Any, b: Any, start: float, back: float) -> Any:
+    """y[0] = start, y[j] = a[j-1]·y[j-1] + b[j-1] along the last axis, or from its end."""
+    jnp = _library().numpy
+    if not isinstance(a, int | float) and not isinstance(b, int | float):
+        a, b = jnp.broadcast_arrays(a, b)
+    return recurrence(a, b, start, back, jnp.concatenate, jnp.flip, jnp.full_like, jnp.cumprod)
 
 
 def _finite(value: float, like: Any) -> float:
@@ -254,6 +264,7 @@ class JaxBackend:
             "math": math,
             "linear": _linear,
             "normalize": _normalize,
+            "recur": _recur,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

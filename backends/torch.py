@@ -14,6 +14,7 @@ from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .pieces import in_pieces
 from .positions import rows_told
+from .recurrences import recurrence
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
@@ -83,6 +84,7 @@ templates: Mapping[str, str] = {
     "softmax": "torch.softmax({0}, {axis})",
     "log_softmax": "torch.log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
+    "recur": "recur({0}, {1}, {start}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "torch.sum({0}, {axes})",
     "mean": "torch.mean({0}, {axes})",
@@ -122,6 +124,14 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
     normed = (x - mean) * torch.rsqrt(variance + eps)
     shape = (-1,) + (1,) * (x.ndim - axis - 1)
     return normed if gain is None else normed * gain.reshape(shape) + bias.reshape(shape)
+
+
+def _recur(a: Any, b: Any, start: float, back: float) -> Any:
+    """y[0] = start, y[j] = a[j-1]·y[j-1] + b[j-1] along the last axis, or from its end."""
+    torch = _library()
+    if not isinstance(a, int | float) and not isinstance(b, int | float):
+        a, b = torch.broadcast_tensors(a, b)
+    return recurrence(a, b, start, back, torch.cat, torch.flip, torch.full_like, torch.cumprod)
 
 
 def _finite(value: float, like: Any) -> float:
@@ -253,6 +263,7 @@ class TorchBackend:
             "F": _library().nn.functional,
             "math": math,
             "normalize": _normalize,
+            "recur": _recur,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

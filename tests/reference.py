@@ -50,6 +50,17 @@ def _normalize(array: np.ndarray, axis: tuple[int, ...], eps: float = 1e-5) -> n
     return (array - array.mean(axis, keepdims=True)) / np.sqrt(array.var(axis, keepdims=True) + eps)
 
 
+def recur(a: np.ndarray, b: np.ndarray, start: float = 0.0, back: float = 0.0) -> np.ndarray:
+    """y[..., 0] = start, y[..., j] = a[..., j-1] * y[..., j-1] + b[..., j-1]; from the end if `back`."""
+    a, b = np.broadcast_arrays(a, b)
+    if back:
+        return recur(a[..., ::-1], b[..., ::-1], start)[..., ::-1]
+    y = np.full(a.shape, start)
+    for j in range(1, a.shape[-1]):
+        y[..., j] = a[..., j - 1] * y[..., j - 1] + b[..., j - 1]
+    return y
+
+
 ALONG = {
     "softmax": scipy.special.softmax, "log_softmax": scipy.special.log_softmax, "hardmax": _hardmax,
     "normalize": _normalize,
@@ -250,6 +261,10 @@ class _Evaluator:
         if name in ALONG:
             return self.along(node, (values[0][0], _counted(values[0][1])))
         union = list(dict.fromkeys(a for names, _ in values for a in names))
+        if name == "recur":
+            union = [*(a for a in union if a not in axes), *axes]
+            options = {option: float(found[0].value) for option, found in node.options}  # type: ignore[union-attr]
+            return tuple(union), recur(*(_counted(_spread(value, union)) for value in values), **options)
         arrays = [_spread(value, union) for value in values]
         if name == "where":
             return tuple(union), np.where(*arrays)

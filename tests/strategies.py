@@ -293,6 +293,8 @@ class _Writer:
         if not axes:
             return f"tanh({text})", axes
         axis = self.one_of(axes)
+        if self.chance(20):
+            return f"recur[{axis}](tanh({text}), 0.5, start=1, back={self.one_of([0, 1])})", axes
         return f"{self.one_of(['softmax', 'normalize', 'log_softmax'])}[{axis}]({text})", axes
 
     def reduction(self, within: Sequence[str], depth: int) -> Text:

@@ -249,6 +249,8 @@ TEXTS = {
     "repeat[i](x[b,0]) + x[b,i]": lambda a: a[:, :1] + a,
     "x[b,i] * (x[b,i] > 0)": lambda a: a * (a > 0),
     "dropout(x[b,i], 0.5)": lambda a: a,
+    "recur[i](x[b,i], x[b,i], start=0.5)": lambda a: reference.recur(a, a, 0.5),
+    "recur[i](1, x[b,i], back=1)": lambda a: a[:, ::-1].cumsum(1)[:, ::-1] - a,
     "x[b,j] * x[b,i]": lambda a: a * a.sum(1, keepdims=True),
 }
 
@@ -310,7 +312,11 @@ def test_every_function_of_the_language_is_tried() -> None:
     elsewhere = {"concat", "onehot", "repeat", "int64", "reciprocal", "power"}  # below, and as signs
     signs = {row.name for row in FUNCTIONS.values() if row.infix and (row.infix in texts or row.infix == "~")}
     own = {row.name for row in FUNCTIONS.values() if row.implementations or row.is_kernel}
-    tried = {name for name in FUNCTIONS if f"{name}(" in texts} | set(POINTWISE) | set(ALONG)
+    tried = (
+        {name for name in FUNCTIONS if f"{name}(" in texts or f"{name}[" in texts}
+        | set(POINTWISE)
+        | set(ALONG)
+    )
     signs |= {"not_equal", "less_equal", "greater_equal"}
     assert set(FUNCTIONS) - own == (tried | signs | elsewhere) - {"sum"}
 

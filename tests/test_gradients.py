@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -166,6 +168,8 @@ def text_of(row: Function) -> str:
             return f"y[b,i] = x[b,i] * ({text})"
         case "none":
             return f"y[b,i] = {row.name}({', '.join(operands)})"
+        case "kept" if row.arity == (2, 2):
+            return f"y[b,i] = {row.name}[i](x[b,i], z[i], start=0.5) + {row.name}[i](z[i], x[b,i], back=1)"
         case "kept":
             return f"y[b,i] = {row.name}[i](x[b,i] * z[i])"
         case "removed":
@@ -256,12 +260,62 @@ def test_tensors_of_other_shapes(text: str, shapes: dict[str, tuple[int, ...]]) 
         ("y[b,j] = E[t[b],j]", {"E": (4, 5), "t": (0,)}),
         ("y = sum[b,i](x[b,i])", {"x": (0, 4)}),
         ("y[b] = prod[i](x[b,i])", {"x": (3, 0)}),
+        ("y[b,i] = recur[i](x[b,i], z[b,i], start=2)", {"x": (3, 0), "z": (3, 0)}),
     ],
 )
 def test_axes_of_no_positions(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
     graph = tn.layer(text, inputs=[name for name in shapes if name in "xzt"])
     arrays = {name: np.zeros(shape, "int64" if name == "t" else "float64") for name, shape in shapes.items()}
     check(graph, arrays, [name for name in arrays if name != "t"])
+
+
+def product_of_others(x: Array, *left_out: int) -> float:
+    """The product of all but some elements, which is a derivative of the product by these."""
+    return float(np.prod([each for at, each in enumerate(x) if at not in left_out]))
+
+
+@pytest.mark.parametrize(
+    "backend", ["numpy", "torch", "jax", STRICT], ids=["numpy", "torch", "jax", "strict"]
+)
+@pytest.mark.parametrize("zeros", [[], [1], [0, 3], [0, 1, 3], [0, 1, 2, 3]], ids=str)
+def test_derivatives_of_a_product_of_elements_of_any_order(zeros: list[int], backend: str | Backend) -> None:
+    """∂³/∂x_i∂x_j∂x_k Π x is the product of the others where i, j and k differ, and else 0; zeros are nothing special."""
+    graph, library = tn.layer("y = prod[i](x[i])", inputs="x"), load_backend(backend)
+    x = example(5) + 0.25
+    x[zeros] = 0.0
+    for order in (1, 2, 3):
+        graph = tn.gradient(graph, wrt="x")
+        assert tn.layer(str(graph)) == graph
+        vectors = [example(5) * 0.5**n for n in range(1, order)]
+        found = library.numpy(tn.compile(graph, backend=library)({}, *map(library.asarray, (x, *vectors))))
+        expected = np.zeros(5)
+        for at in itertools.permutations(range(5), order):
+            weight = math.prod(vector[k] for vector, k in zip(vectors, at[1:], strict=True))
+            expected[at[0]] += weight * product_of_others(x, *at)
+        single = backend == "jax"  # which has no float64 here
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if single else 1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y = prod[b,i](x[b,i])",
+        "y[b] = prod[i,k](x[b,i] * z[k])",
+        "y[b] = prod[i](x[b,i] - z[i]) * x[b,0]",
+        "y[b,i] = recur[i](x[b,i], prod[i2](x[b,i2]), start=1)",
+        "y[i,b] = recur[b](z[i], x[b,i], start=-1, back=1)",
+    ],
+)
+def test_second_derivatives_where_elements_are_0(text: str) -> None:
+    graph = tn.layer(text, inputs="x z" if "z[" in text else "x")
+    arrays = {"x": example(3, 4), "z": example(4)}
+    arrays["x"][1, 2] = arrays["x"][2, 0] = arrays["x"][2, 1] = arrays["z"][0] = 0.0
+    arrays = {leaf.name: arrays[leaf.name] for leaf in graph.inputs}
+    wrt = list(arrays)
+    once = tn.gradient(graph, wrt=wrt)
+    arrays |= {f"{name}.grad": each for name, each in seeds_of(graph, arrays).items() if each.ndim}
+    check(once, arrays, wrt)
+    agrees_with_differences(once, arrays, wrt)
 
 
 @pytest.mark.parametrize("wrt", [["x"], ["z"], ["x", "z"]])

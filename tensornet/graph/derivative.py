@@ -429,6 +429,9 @@ class _Differentiation(_Written):
         match expression:
             case Call(function, (operand, *_)) if FUNCTIONS[function].random:
                 return self._masked(expression, self._operand(operand, scope, stem), scope, stem)
+            case Call(function, _, (first, *rest)) if rest and FUNCTIONS[function].one_by_one:
+                before = replace(expression, axes=(first,))
+                return self._one(replace(expression, arguments=(before,), axes=tuple(rest)), scope, stem)
             case Call(_, arguments):
                 operands = tuple(self._operand(each, scope, stem) for each in arguments)
                 return replace(expression, arguments=operands)
@@ -620,7 +623,7 @@ class _Differentiation(_Written):
         numbers = dict(function.options)
         meaning.update({name: Literal(value) for name, value in numbers.items()})
         meaning.update({name: values[0] for name, values in call.options if name in numbers})
-        scope = self.scope(argument)
+        scope = self.scope(call if function.axes == "kept" else argument)
         count = product_of([ONE, *(self.extent(scope[axis]) for axis in call.axes)])
         text = function.gradient(operand)
         match function.axes:

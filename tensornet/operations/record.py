@@ -108,6 +108,7 @@ class Function:
         in_sizes: what sympy calls it, where the sizes of axes may be made with it.
         needs_position: whether it takes one of the elements along its axes, so that there must be one.
         one_by_one: whether it runs over several axes one after another.
+        ordered: whether what it does hangs on the order of positions, so that it runs along one axis.
 
         yields: what comes out of exact operands: truth values (`less`), the same as went in (`maximum`:
             integers stay integers), reals (`exp`, which takes nothing else), numbers of the working type
@@ -169,6 +170,7 @@ class Function:
     in_sizes: str = ""
     needs_position: bool = False
     one_by_one: bool = False
+    ordered: bool = False
 
     yields: Yield = "own"
     takes: Literal["numbers", "truths", "any"] = "numbers"
@@ -227,7 +229,7 @@ class Function:
     @property
     def takes_one_axis(self) -> bool:
         """Whether it is written with one axis and no more."""
-        return self.axes in ("made", "joined")
+        return self.axes in ("made", "joined") or self.ordered
 
     @property
     def of_axis_alone(self) -> bool:

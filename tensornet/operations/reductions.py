@@ -26,11 +26,9 @@ def _of_product(known: Known) -> Moments:
 OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
 """Of the largest or the smallest: where several are equal, each has its share."""
 
-OF_OTHERS = (
-    "g * prod[j](where(a == 0, 1, a)) / where(a == 0, 1, a)"
-    " * where(a == 0, sum[j](a == 0) == 1, sum[j](a == 0) == 0)"
-)
-"""Of a product: the product of all others, which is 0 where one of them is."""
+OF_OTHERS = "g * recur[j](a, 0, start=1) * recur[j](a, 0, start=1, back=1)"
+"""Of a product: that of all others, of those before and of those after; by division it could not be
+differentiated on where one is 0."""
 
 SUM = Function("sum", "Σ a", "removed")
 """Read as a contraction, so no row of the table; a user meets it as one function among others."""

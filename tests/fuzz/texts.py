@@ -62,6 +62,7 @@ _WORDS = (
         "roll",
         "gelu",
         "normalize",
+        "recur",
         "logsumexp",
         "dropout",
         "floor",
@@ -133,6 +134,7 @@ _WRAPPERS = (
         "exp({}) / sum[j](exp({}))",
         "dropout({}, 0.5)",
         "normalize[i]({}, eps=0)",
+        "recur[i]({}, x[b,i], start=1)",
     ),
 )
 
