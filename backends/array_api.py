@@ -73,6 +73,7 @@ templates: Mapping[str, str] = {
     "minimum": "binary(xp.minimum, {0}, {1})",
     "where": "where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
+    "dropped": "dropped({0}, {1}, {2}, training)",
     "hardmax": "xp.astype(xp.argmax({0}, axis={axis}, keepdims=True) == {positions}, {dtype}, copy=False)",
     "softmax": "softmax({0}, {axis})",
     "log_softmax": "log_softmax({0}, {axis})",
@@ -268,6 +269,11 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
 
         kept = numpy.random.default_rng().random(x.shape) >= rate
         return xp.where(xp.asarray(kept, device=device(x)), x / (1.0 - rate), xp.zeros_like(x))
+
+    def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
+        if training:
+            return xp.where(kept, x / (1.0 - rate), xp.zeros((), dtype=x.dtype, device=device(x)))
+        return x if x.shape == kept.shape else xp.where(kept, x, x)
 
     found = dict(locals())
     del found["array_api_compat"], found["as_arrays"], found["in_float32"], found["half"]

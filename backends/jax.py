@@ -75,6 +75,7 @@ templates: Mapping[str, str] = {
     "minimum": "jnp.minimum({0}, {1})",
     "where": "jnp.where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
+    "dropped": "dropped({0}, {1}, {2}, training)",
     "hardmax": "(jnp.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype})",
     "softmax": "jax.nn.softmax({0}, axis={axis})",
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
@@ -125,6 +126,14 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
         shape = (-1,) + (1,) * (x.ndim - axis - 1)
         normed = normed * gain.reshape(shape) + bias.reshape(shape)
     return normed.astype(x.dtype)
+
+
+def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
+    """What is left of an array where some is dropped, on the scale of the whole."""
+    jnp = _library().numpy
+    if training:
+        return jnp.where(kept, x / (1.0 - rate), 0.0)
+    return x if x.shape == kept.shape else jnp.where(kept, x, x)
 
 
 def _recur(a: Any, b: Any, start: float, back: float) -> Any:
@@ -265,6 +274,7 @@ class JaxBackend:
             "linear": _linear,
             "normalize": _normalize,
             "recur": _recur,
+            "dropped": _dropped,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

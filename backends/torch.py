@@ -80,6 +80,7 @@ templates: Mapping[str, str] = {
     "minimum": "binary(torch.minimum, {0}, {1})",
     "where": "torch.where({0}, {1}, {2})",
     "dropout": "F.dropout({0}, {1}, training)",
+    "dropped": "dropped({0}, {1}, {2}, training)",
     "hardmax": "(torch.argmax({0}, dim={axis}, keepdim=True) == {positions}).to({dtype})",
     "softmax": "torch.softmax({0}, {axis})",
     "log_softmax": "torch.log_softmax({0}, {axis})",
@@ -132,6 +133,13 @@ def _recur(a: Any, b: Any, start: float, back: float) -> Any:
     if not isinstance(a, int | float) and not isinstance(b, int | float):
         a, b = torch.broadcast_tensors(a, b)
     return recurrence(a, b, start, back, torch.cat, torch.flip, torch.full_like, torch.cumprod)
+
+
+def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
+    """What is left of a tensor where some is dropped, on the scale of the whole."""
+    if training:
+        return _library().where(kept, x / (1.0 - rate), 0.0)
+    return x if x.shape == kept.shape else _library().where(kept, x, x)
 
 
 def _finite(value: float, like: Any) -> float:
@@ -264,6 +272,7 @@ class TorchBackend:
             "math": math,
             "normalize": _normalize,
             "recur": _recur,
+            "dropped": _dropped,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

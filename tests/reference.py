@@ -268,6 +268,8 @@ class _Evaluator:
         arrays = [_spread(value, union) for value in values]
         if name == "where":
             return tuple(union), np.where(*arrays)
+        if name == "dropped":
+            return tuple(union), _counted(arrays[1]) + 0 * _counted(arrays[0])
         arrays = [_counted(array) for array in arrays]
         if name == "add":
             return tuple(union), sum(arrays[1:], arrays[0])

@@ -18,6 +18,7 @@ from tensornet import models
 from tensornet.graph.losses import ending_in
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.operations.record import Function
+from tensornet.planning.gradients import both_ways
 from tensornet.protocol import Backend, backend_of, load_backend
 
 from . import reference
@@ -154,6 +155,7 @@ SPELLED = {
     "where": "y[b,i] = where(x[b,i] > z[i], x[b,i] * z[i], exp(x[b,i]))",
     "reciprocal": "y[b,i] = x[b,i] / z[i]",
     "int64": "y[b,i] = x[b,i] * int64(z[i])",
+    "dropped": "y[b,i] = dropped(x[b,i] > z[i], x[b,i] * z[i], 0.5)",
 }
 
 
@@ -782,6 +784,33 @@ def test_what_is_dropped_has_no_gradient() -> None:
     value, gradients = tn.value_and_grad(graph)({"w": np.ones(400)}, np.ones(400))
     assert set(np.unique(gradients["w"])) == {0.0, 1 / 0.75}
     assert float(value) == pytest.approx(gradients["w"].sum())
+
+
+@pytest.mark.parametrize("backend", ["numpy", "jax", STRICT], ids=["numpy", "jax", "strict"])
+def test_what_is_dropped_is_kept_for_the_way_back_as_truth_values(backend: str | Backend) -> None:
+    graph = tn.layer("h[b,j] = dropout(x[b,i] * W[j,i], 0.25)\nloss = sum[b,j](h[b,j])", inputs="x")
+    plan = tn.plan(graph, backend=backend, training=True, b=64, i=8, j=32)
+    assert plan.kept == (("h_mask", 64 * 32),)
+    assert plan.backward is not None
+    assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT], ids=["numpy", "torch", "strict"])
+def test_what_is_left_is_on_the_scale_of_the_whole(backend: str | Backend) -> None:
+    """y = x · m / (1 − rate), the gradient ȳ · m / (1 − rate), with one m of both ways; neither outside training."""
+    graph, library = (
+        tn.layer("y[i] = dropout(x[i] ** 2, 0.25)\nz[i] = 1 * y[i]", inputs="x", outputs="z"),
+        load_backend(backend),
+    )
+    ways = both_ways(graph, ("x",), alone=False)
+    joined = tn.compile(ways.joined(("z",)), backend=library)
+    x, seed = np.linspace(1.0, 2.0, 400), np.linspace(-1.0, 1.0, 400) + 2.0
+    for training in (True, False):
+        y, gradient = map(library.numpy, joined({}, *map(library.asarray, (x, seed)), training=training))
+        kept = (y != 0) / 0.75 if training else np.ones(400)
+        assert 0.1 < np.mean(y == 0) < 0.4 or not training
+        np.testing.assert_allclose(y, x**2 * kept, rtol=1e-12)
+        np.testing.assert_allclose(gradient, 2 * x * seed * kept, rtol=1e-12)
 
 
 def test_blocks_under_one_scope_drop_each_on_its_own() -> None:

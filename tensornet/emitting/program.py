@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from ..dtypes import element_type, itemsize
 from ..graph.derivative import Directions
+from ..graph.elements import holding, of_tensors
 from ..graph.graph import Graph, of_graph
 from ..language.equation import Equation
+from ..operations.functions import Element
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
 from ..planning.gradients import Quickest, leaves_of, within
@@ -98,7 +100,10 @@ def plan(
     def forth_and_back(ways: Directions, limit: int | None) -> tuple[Plan, Plan]:
         forth = planned(ways.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
         at = {name: size for name, size in forth.sizes if name in ways.backward.open_sizes}
-        return forth, planned(ways.backward, at, chosen, device, dtype, profile, limit, tune=tune)
+        held = of_tensors(ways.forward)
+        seen = {name: held[name] for name in ways.kept if held[name] < Element.WIDE}
+        backward = holding(ways.backward, seen)
+        return forth, planned(backward, at, chosen, device, dtype, profile, limit, tune=tune)
 
     def peak(ways: Directions) -> int:
         return max(each.peak_memory for each in forth_and_back(ways, None))

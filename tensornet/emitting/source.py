@@ -116,7 +116,7 @@ def _arguments(graph: Graph) -> tuple[Leaf, ...]:
 
 def has_dropout(graph: Graph) -> bool:
     """Whether the function takes `training=`."""
-    return any(isinstance(part, Call) and FUNCTIONS[part.function].random for part in graph.expressions())
+    return any(isinstance(part, Call) and FUNCTIONS[part.function].trains for part in graph.expressions())
 
 
 class _Writer(Stepping):

@@ -483,10 +483,12 @@ class _Differentiation(_Written):
         return list(waiting.values())
 
     def _masked(self, call: Call, operand: Expression, scope: Scope, stem: str) -> Expression:
-        """What is drawn, a tensor of its own: the same mask on both ways."""
+        """What is drawn, a tensor of its own of truth values: the same mask on both ways."""
         ones = _spread(_as_numbers(ONE), free_axes(operand))
-        mask = replace(call, arguments=(ones, *call.arguments[1:]))
-        return Contraction((operand, self._tensor(mask, scope, self.fresh(f"{stem}_mask"))))
+        numbers = replace(call, arguments=(ones, *call.arguments[1:]))
+        drawn = Call(CONVERSIONS[Element.TRUTH], (numbers, ZERO))
+        mask = self._tensor(drawn, scope, self.fresh(f"{stem}_mask"))
+        return Call(FUNCTIONS[call.function].drawn, (mask, operand, *call.arguments[1:]))
 
     def _forward_call(self, call: Apply) -> None:
         """A call of the block's way forward; of the block itself, if nothing is to be kept of it."""

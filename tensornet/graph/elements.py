@@ -29,6 +29,7 @@ from .graph import Graph
 from .leaves import Leaf
 
 __all__ = [
+    "bytes_of",
     "check_complex",
     "holding",
     "of_body",
@@ -75,6 +76,18 @@ def of_dtype(dtype: str, working: str) -> Element:
         return Element.WHOLE if dtype == "int64" else Element.SHORT
     real_beside_complex = "complex" in working and "complex" not in dtype
     return Element.WIDE if real_beside_complex else Element.NUMBER
+
+
+def bytes_of(element: Element, itemsize: int) -> int:
+    """Bytes of one element, of a kind, beside numbers of the working type of so many."""
+    match element:
+        case Element.TRUTH:
+            return 1
+        case Element.SHORT | Element.WHOLE:
+            return 8
+        case Element.WIDE:
+            return max(4, itemsize)
+    return itemsize
 
 
 def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:

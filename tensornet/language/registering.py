@@ -103,7 +103,7 @@ def _kernel(
     except EquationError as error:
         raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
     calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
-    if any(FUNCTIONS[call.function].random for call in calls):
+    if any(FUNCTIONS[call.function].trains for call in calls):
         fix = "leave it to the program: a kernel is not told of training"
         raise EquationError(f"{what}, which is something else each time", fix=fix)
     return Function(

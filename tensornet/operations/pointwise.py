@@ -92,6 +92,13 @@ def _spell_where(writer: Writer, call: Call, left: Left) -> str:
     return writer.op(call.function, writer.render(condition, left), first, second)
 
 
+def _spell_dropped(writer: Writer, call: Call, left: Left) -> str:
+    """What is dropped may be a number: the tensor is of the positions told."""
+    kept, a, rate = call.arguments
+    value = writer.number(a) if writer.is_number(a) else writer.render(a, left)
+    return writer.op(call.function, writer.render(kept, left), value, writer.render(rate, left))
+
+
 def _is_large(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and abs(value) > LARGEST_HALF
 
@@ -268,6 +275,21 @@ _RANDOM = (
         yields="real",
         carries=True,
         random=True,
+        trains=True,
+        drawn="dropped",
+    ),
+    Function(
+        "dropped",
+        "a / (1 − rate) where kept, else 0; a when evaluating",
+        arity=(3, 3),
+        written="dropped(kept, a, rate)",
+        yields="real",
+        conditions=1,
+        carries=True,
+        trains=True,
+        moments=_of_choices,
+        derivative=("0", "dropped(a, g, c)", "0"),
+        spelled=_spell_dropped,
     ),
 )
 

@@ -139,7 +139,10 @@ class Function:
         moments: its rule for the mean and the mean square.
         positive: whether it is asked of positive numbers.
         carries: whether elements that go in come out on their scale, though nothing is moved.
-        random: whether it gives something else each time, and knows of training.
+        random: whether it gives something else each time.
+        trains: whether it does something else in training.
+        drawn: for what is random, the function that does the same of where what it makes of ones is not 0, and of
+            its operands.
 
         passes: how often the operand is read and the result written, as time goes, where its axes are the
             innermost in memory, and where others are.
@@ -192,6 +195,8 @@ class Function:
     positive: bool = False
     carries: bool = False
     random: bool = False
+    trains: bool = False
+    drawn: str = ""
 
     passes: tuple[float, float] = (1.0, 1.0)
     workspace: tuple[float, float] = (0.0, 0.0)

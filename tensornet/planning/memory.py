@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.elements import of_leaf
+from ..graph.elements import bytes_of, of_leaf
 from ..graph.leaves import Leaf
 from ..language.expression import (
     Call,
@@ -28,25 +28,12 @@ from .plans import CallStep, Plan, Step
 
 __all__ = [
     "at_sizes",
-    "bytes_of",
     "is_view",
     "memory_in_use",
     "temporary_bytes",
     "with_fewer_frees",
     "with_frees",
 ]
-
-
-def bytes_of(element: Element, itemsize: int) -> int:
-    """Bytes of one element, of a kind, beside numbers of the working type of so many."""
-    match element:
-        case Element.TRUTH:
-            return 1
-        case Element.SHORT | Element.WHOLE:
-            return 8
-        case Element.WIDE:
-            return max(4, itemsize)
-    return itemsize
 
 
 def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tuple[Step | CallStep, ...]:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.apply import scoped
-from ..graph.elements import of_leaves
+from ..graph.elements import bytes_of, of_leaves
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.expression import Call, Ref, fresh, rename_tensors
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, size_names
-from .memory import bytes_of, with_frees
+from .memory import with_frees
 from .plans import CallStep, Result, Step, Table
 from .target import Target
 
@@ -58,7 +58,7 @@ def _is_repeatable(part: Any) -> bool:
     if not isinstance(part, Call):
         return True
     function = FUNCTIONS[part.function]
-    return not function.random and not function.implementations
+    return not function.trains and not function.implementations
 
 
 def seconds_at_a_call(

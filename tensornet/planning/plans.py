@@ -13,6 +13,7 @@ from ..documents import Part
 from ..dtypes import itemsize
 from ..errors import EquationError, TensornetError
 from ..graph.apply import names_of_blocks, scoped, shown_call
+from ..graph.elements import bytes_of, of_leaf
 from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -391,7 +392,7 @@ class Plan:
         return tuple(
             (
                 leaf.name,
-                itemsize(self.dtype)
+                bytes_of(of_leaf(leaf), itemsize(self.dtype))
                 * int(product(evaluate(evaluate(size, self.graph.bound), sizes) for size in leaf.shape)),
             )
             for leaf in self.backward.graph.inputs

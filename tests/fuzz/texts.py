@@ -133,6 +133,7 @@ _WRAPPERS = (
         "floor({} / 7)",
         "exp({}) / sum[j](exp({}))",
         "dropout({}, 0.5)",
+        "dropped({} > 0, x[b,i], 0.5)",
         "normalize[i]({}, eps=0)",
         "recur[i]({}, x[b,i], start=1)",
     ),
@@ -259,7 +260,7 @@ def compare(found: Any, expected: Any, name: str, text: str) -> None:
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         raise SilentChangeError(f"'{name}' has shape {found.shape}, not {expected.shape}")
-    jumps = re.search(r"floor|sign|hardmax|[<>]|==|!=|onehot|1e-?30|\*\*|eps|dropout|exp|rsqrt|log", text)
+    jumps = re.search(r"floor|sign|hardmax|[<>]|==|!=|onehot|1e-?30|\*\*|eps|drop|exp|rsqrt|log", text)
     usual = np.isfinite(expected).all() and (np.abs(expected) < 1e6).all()
     if usual and not jumps and not np.allclose(found, expected, rtol=1e-6, atol=1e-6):
         raise SilentChangeError(f"'{name}' is {found.ravel()[:4]}, not {expected.ravel()[:4]}")
