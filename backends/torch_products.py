@@ -72,8 +72,9 @@ def both_ways(
             found: list[torch.Tensor | None] = [None] * count
             if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
                 asked = [n for n in range(count) if ctx.needs_input_grad[n]]
-                given = [tensors[n] for n in asked]
-                result = (plain or first)(*tensors[:count])
+                apart = [each.view_as(each) for each in tensors[:count]]  # one may be made of another
+                given = [apart[n] for n in asked]
+                result = (plain or first)(*apart)
                 made = torch.autograd.grad(result, given, gradient, create_graph=True)
                 for n, each in zip(asked, made, strict=True):
                     found[n] = each

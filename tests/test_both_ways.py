@@ -305,3 +305,26 @@ def speller_of(graph: tn.Graph) -> Speller:
     found = Speller(plan, backend, plan.leaves, ())
     found.sizes = {"a": 4, "b": 50, "c": 5}
     return found
+
+
+def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> None:
+    graph = tn.layer("h[b,i] = tanh(x[b,i] + w[i])\ny[b] = x[b,i] * h[b,i] * w[i]", inputs="x")
+    generator = torch.Generator().manual_seed(0)
+    x, w = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((3, 4), (4,))
+    )
+    f = tn.compile(graph, backend="torch")
+    y, h = f({"w": w}, x), torch.tanh(x + w)
+    assert f.plan.goes_back
+    expected = torch.einsum("bi,bi,i->b", x, h, w)
+    seed, along = torch.randn(3, generator=generator), torch.randn(3, 4, generator=generator)
+    found, others = (
+        torch.autograd.grad(each, (x, w), seed.double(), create_graph=True, retain_graph=True)
+        for each in (y, expected)
+    )
+    for one, other in zip(found, others, strict=True):
+        torch.testing.assert_close(one, other)
+    found, others = (torch.autograd.grad(each[0], (x, w), along.double()) for each in (found, others))
+    for one, other in zip(found, others, strict=True):
+        torch.testing.assert_close(one, other)
