@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensornet.errors import EquationError, near
+from tensornet.factorizations import tensorize
 from tensornet.graph.graph import Graph
 from tensornet.token_orders import FactorizationOrder, factorize, see_before
 
@@ -62,6 +63,7 @@ __all__ = [
     "tcl",
     "tensor_swin",
     "tensor_window_attention",
+    "tensorize",
     "transformer",
     "transformer_classifier",
     "trl",

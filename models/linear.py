@@ -5,27 +5,17 @@ y[…, (o₁…o_N)] = Σ x[…, (i₁…i_N)] · W[(o₁…o_N), (i₁…i_N)] 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
+from tensornet.factorizations import factored, form_named
+from tensornet.ranks import Rank, check_sizes
 
 from .checked import checked
-from .ranks import Rank, check_sizes, choose_ranks
 
-__all__ = ["FACTORIZATIONS", "linear"]
-
-
-@dataclass(frozen=True)
-class Factorization:
-    """A form of the weight: its factors for N modes, the names and full values of its ranks."""
-
-    factors: Callable[[int], list[str]]
-    ranks: Callable[[int], list[str]]
-    full: Callable[[tuple[int, ...], tuple[int, ...]], tuple[int, ...]]
+__all__ = ["linear"]
 
 
 @checked
@@ -49,6 +39,10 @@ def linear(
     | tt | a train of 2N cores, outputs first | Σ Rₖ₋₁·sizeₖ·Rₖ |
     | blocktt | Σ ∏ Gₖ[rₖ₋₁,oₖ,iₖ,rₖ], r₀ and r_N absent | Σ Rₖ₋₁OₖIₖRₖ |
     | kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | R·Σ OₖIₖ |
+    | low_rank | Σ_r U[o₁…o_N,r]·V[r,i₁…i_N] | R·(∏ Oₖ + ∏ Iₖ) |
+    | tr | a ring of 2N cores, outputs first: Gₖ[rₖ,modeₖ,rₖ₊₁], r_{2N+1} = r₁ | Σ Rₖ·sizeₖ·Rₖ₊₁ |
+    | btt (N = 2) | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | R·O₂I₁·(O₁ + I₂) |
+    | monarch (N = 2) | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | O₂I₁·(O₁ + I₂) |
 
     Args:
         in_sizes: I₁ … I_N, whose product is the number of input features; up to 12 modes.
@@ -56,7 +50,8 @@ def linear(
         factorization: one of the above, in any case.
         rank: 'same' for full rank, a float for a fraction of the ∏ Oₖ·∏ Iₖ dense parameters (the
             nearest number that ranks can give, the bias not counted), an int, or one for each rank:
-            2N for tucker (outputs, then inputs), 1 for cp and kronecker, 2N−1 for tt, N−1 for blocktt.
+            2N for tucker (outputs, then inputs) and tr, 1 for cp, kronecker, low_rank and btt, 2N−1 for tt,
+            N−1 for blocktt; monarch has none.
         bias: whether b is added (∏ Oₖ more parameters).
 
     Raises:
@@ -65,7 +60,8 @@ def linear(
     Warns:
         TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
 
-    Source: Novikov et al. (2015), "Tensorizing neural networks", for block-TT.
+    Source: Novikov et al. (2015), "Tensorizing neural networks", for block-TT; Zhao et al. (2016), "Tensor ring
+    decomposition"; Dao et al. (2022), "Monarch"; Qiu et al. (2024), "Compute better spent", for btt.
 
     Example:
         >>> layer = linear((4, 8), (8, 4), factorization="blocktt", rank=2, bias=False)
@@ -75,112 +71,34 @@ def linear(
         128
     """
     ins, outs = check_sizes(in_sizes, "in_sizes"), check_sizes(out_sizes, "out_sizes")
-    kind = factorization.lower()
-    if kind not in FACTORIZATIONS:
-        raise ShapeError(
-            f"there is no factorization '{factorization}'", fix=f"choose of {', '.join(FACTORIZATIONS)}"
-        )
-    if kind == "dense":
-        return _dense(ins, outs, bias)
-    if len(ins) != len(outs):
+    kind = form_named(factorization)
+    if kind != "dense" and len(ins) != len(outs):
         raise ShapeError(
             f"in_sizes {ins} has {len(ins)} mode(s), and out_sizes {outs} has {len(outs)}",
             fix="give as many of each",
         )
-    form, order = FACTORIZATIONS[kind], len(ins)
-    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {
-        f"o{n}": size for n, size in enumerate(outs, 1)
-    }
-    names, full = form.ranks(order), form.full(ins, outs)
-    factors = form.factors(order)
-
-    def parameters(ranks: tuple[int, ...]) -> int:
-        known = sizes | dict(zip(names, ranks, strict=True))
-        return sum(prod(known[axis] for axis in _axes(factor)) for factor in factors)
-
-    chosen = choose_ranks(rank, full, parameters, dense=prod(ins) * prod(outs))
-    return _layer(order, order, factors, sizes | dict(zip(names, chosen, strict=True)), bias)
-
-
-def _layer(inputs: int, outputs: int, factors: list[str], sizes: dict[str, Any], bias: bool) -> tn.Graph:
-    x, y = _composite("i", inputs), _composite("o", outputs)
-    line = f"y[...,{y}] = x[...,{x}] * {' * '.join(factors)}" + (f" + bias[{y}]" if bias else "")
+    inputs = [f"i{n}" for n in range(1, len(ins) + 1)]
+    outputs = [f"o{n}" for n in range(1, len(outs) + 1)]
+    weight = factored(kind, (outputs, inputs), (outs, ins), rank, _names(kind, len(ins), len(outs)))
+    x, y = _composite(inputs), _composite(outputs)
+    line = f"y[...,{y}] = x[...,{x}] * {weight}" + (f" + bias[{y}]" if bias else "")
+    sizes: dict[str, Any] = dict(zip([*inputs, *outputs], [*ins, *outs], strict=True)) | dict(weight.ranks)
     return tn.layer(line, inputs="x", **sizes)
 
 
-def _dense(ins: tuple[int, ...], outs: tuple[int, ...], bias: bool) -> tn.Graph:
-    sizes = {f"i{n}": size for n, size in enumerate(ins, 1)} | {
-        f"o{n}": size for n, size in enumerate(outs, 1)
-    }
-    weight = f"W[{_composite('o', len(outs))},{_composite('i', len(ins))}]"
-    return _layer(len(ins), len(outs), [weight], sizes, bias)
+def _composite(names: Sequence[str]) -> str:
+    return f"({','.join(names)})" if len(names) > 1 else names[0]
 
 
-def _composite(letter: str, order: int) -> str:
-    names = [f"{letter}{n}" for n in range(1, order + 1)]
-    return f"({','.join(names)})" if order > 1 else names[0]
-
-
-def _axes(factor: str) -> list[str]:
-    return factor[factor.index("[") + 1 : -1].split(",")
-
-
-def _tucker(order: int) -> list[str]:
-    numbers = range(1, order + 1)
-    core = ",".join([f"q{n}" for n in numbers] + [f"r{n}" for n in numbers])
-    return [f"G[{core}]", *(f"A{n}[o{n},q{n}]" for n in numbers), *(f"B{n}[i{n},r{n}]" for n in numbers)]
-
-
-def _cp(order: int) -> list[str]:
-    numbers = range(1, order + 1)
-    return [*(f"A{n}[o{n},r]" for n in numbers), *(f"B{n}[i{n},r]" for n in numbers)]
-
-
-def _tt(order: int) -> list[str]:
-    modes = [f"o{n}" for n in range(1, order + 1)] + [f"i{n}" for n in range(1, order + 1)]
-    return [f"G{n}[{_linked(n, mode, len(modes))}]" for n, mode in enumerate(modes, 1)]
-
-
-def _blocktt(order: int) -> list[str]:
-    return [f"G{n}[{_linked(n, f'o{n},i{n}', order)}]" for n in range(1, order + 1)]
-
-
-def _linked(number: int, modes: str, count: int) -> str:
-    """The axes of one core of a train: the rank before, its modes, the rank after."""
-    before = f"r{number - 1}," if number > 1 else ""
-    after = f",r{number}" if number < count else ""
-    return f"{before}{modes}{after}"
-
-
-def _kronecker(order: int) -> list[str]:
-    return [f"A{n}[r,o{n},i{n}]" for n in range(1, order + 1)]
-
-
-def _train_ranks(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(min(prod(sizes[:n]), prod(sizes[n:])) for n in range(1, len(sizes)))
-
-
-FACTORIZATIONS: dict[str, Factorization] = {
-    "dense": Factorization(lambda n: ["W"], lambda n: [], lambda i, o: ()),
-    "tucker": Factorization(
-        _tucker,
-        lambda n: [f"q{k}" for k in range(1, n + 1)] + [f"r{k}" for k in range(1, n + 1)],
-        lambda i, o: (*o, *i),
-    ),
-    "cp": Factorization(_cp, lambda n: ["r"], lambda i, o: (prod((*o, *i)) // max(*o, *i),)),
-    "tt": Factorization(
-        _tt, lambda n: [f"r{k}" for k in range(1, 2 * n)], lambda i, o: _train_ranks((*o, *i))
-    ),
-    "blocktt": Factorization(
-        _blocktt,
-        lambda n: [f"r{k}" for k in range(1, n)],
-        lambda i, o: _train_ranks([a * b for a, b in zip(o, i, strict=True)]),
-    ),
-    "kronecker": Factorization(
-        _kronecker,
-        lambda n: ["r"],
-        lambda i, o: (
-            prod(a * b for a, b in zip(o, i, strict=True)) // max(a * b for a, b in zip(o, i, strict=True)),
-        ),
-    ),
-}
+def _names(kind: str, inputs: int, outputs: int) -> dict[str, str]:
+    """The factors of the outputs are called A, their ranks q, and those of the inputs B and r."""
+    if kind not in ("tucker", "cp"):
+        return {}
+    numbers = [
+        *((n, "A", "q") for n in range(1, outputs + 1)),
+        *((n, "B", "r") for n in range(1, inputs + 1)),
+    ]
+    found: dict[str, str] = {}
+    for mode, (number, factor, rank) in enumerate(numbers, 1):
+        found |= {f"U{mode}": f"{factor}{number}", f"r{mode}": f"{rank}{number}"}
+    return found

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
+from tensornet.ranks import Rank, check_sizes, choose_ranks
 
 from .checked import checked
-from .ranks import Rank, check_sizes, choose_ranks
 
 __all__ = ["tcl"]
 

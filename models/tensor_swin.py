@@ -20,11 +20,11 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
+from tensornet.ranks import Rank
 
 from .blocks import ACTIVATIONS, feed_forward, norm, projection
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
-from .ranks import Rank
 from .swin import (
     IMAGE,
     MEAN,

@@ -19,7 +19,10 @@ import tensornet as tn
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
-    ("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
+    (
+        *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
+        *("ranks", "factorizations"),
+    ),
     ("operations",),
     ("language",),
     ("graph",),

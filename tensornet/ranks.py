@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 
-from tensornet.errors import ShapeError, TensornetWarning
+from .errors import ShapeError, TensornetWarning
 
 __all__ = ["Rank", "check_sizes", "choose_ranks"]
 
