@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .emitting.program import plan
     from .graph.freezing import freeze
     from .graph.initialise import init
+    from .graph.substitution import substitute
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
@@ -64,6 +65,7 @@ __all__ = [
     "parameter_table",
     "plan",
     "register",
+    "substitute",
     "to_backend",
     "value_and_grad",
 ]
@@ -81,6 +83,7 @@ _WHEN_USED = {
     "gradient": "planning.gradients",
     "jvp": "planning.gradients",
     "init": "graph.initialise",
+    "substitute": "graph.substitution",
     "flop_count": "planning.planner",
     "flop_formula": "planning.planner",
     "plan": "emitting.program",

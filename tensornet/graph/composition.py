@@ -12,18 +12,16 @@ from ..errors import EquationError, ShapeError
 from ..language.equation import Declaration
 from ..language.expression import (
     ELLIPSIS,
-    Call,
-    Ref,
-    axes_of_index,
     fresh,
 )
 from ..language.reading import parse_names, read_sizes
-from ..sizes import evaluate, is_name, product, put_in, size_names, symbol
+from ..sizes import evaluate, is_name, product, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .graph import Graph
 from .inlining import inlined
-from .instances import Sizes, instance, names_of_sizes, written_out
+from .instances import Sizes, instance, written_out
 from .leaves import Leaf
+from .private import Private, open_symbols
 from .rewriting.pruning import prune
 from .shape import Axis, Dim, dim_size
 from .unify import Unifier
@@ -140,14 +138,14 @@ class _Trace:
             tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
             for dim in declared.dims
         )
-        self.spoken.update(name.name for dim in dims for axis in dim for name in _open(axis.size))
+        self.spoken.update(name.name for dim in dims for axis in dim for name in open_symbols(axis.size))
         self.spoken.update(axis.name for dim in dims for axis in dim)
         return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
 
     def check_given(self) -> None:
         """Refuses a size that nothing in the model goes by."""
         for size in self.unifier.solution.values():
-            self.spoken.update(name.name for name in _open(size))
+            self.spoken.update(name.name for name in open_symbols(size))
         for name in self.given:
             if name not in self.spoken:
                 raise ShapeError(
@@ -212,7 +210,7 @@ class _Trace:
 
     def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
         """Notes a call of `graph`, and what its sizes are in the model."""
-        private = _Private(graph)
+        private = Private(graph)
         lead, waiting = self._match_inputs(graph, tensors, private)
         private.adopt(self.unifier, self.open_names())
         for match in waiting:
@@ -229,7 +227,7 @@ class _Trace:
         return tuple(Tensor(name, self.dims[name], self) for name in call.results)
 
     def _match_inputs(
-        self, graph: Graph, tensors: tuple[Tensor, ...], private: _Private
+        self, graph: Graph, tensors: tuple[Tensor, ...], private: Private
     ) -> tuple[tuple[Axis, ...] | None, list[Callable[[], bool]]]:
         """Makes the sizes of inputs and tensors agree.
 
@@ -270,7 +268,7 @@ class _Trace:
             ) from None
         return lead
 
-    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: _Private) -> bool:
+    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: Private) -> bool:
         """Makes one dimension of a layer's input and of a tensor agree; solves for what is open.
 
         Nothing is done yet where several sizes of the layer's own are.
@@ -295,105 +293,12 @@ class _Trace:
         return True
 
 
-def _solutions(own: Any, size: Any, name: Any) -> list[Any]:
-    """All that `name` can be where `own = size`; a factor is simply divided away."""
-    import sympy
-
-    factor, rest = own.as_independent(name, as_Add=False)
-    if rest == name:
-        return [_sympified(size) / factor]
-    return list(sympy.solve(own - size, name))
-
-
-class _Private:
-    """A graph's own sizes under names nobody else has, until they are solved or adopted."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.axes = _axis_names(graph)
-        names = names_of_sizes(graph)
-        self.private = {name: f"{name}@" for name in names}
-        self.private_symbols = {name: symbol(private) for name, private in self.private.items()}
-        self.bound = {
-            self.private[name]: value for name, value in graph.bound.items() if isinstance(value, int)
-        }
-        self.solution: dict[str, Any] = {
-            self.private[name]: symbol(name) for name in names - set(graph.bound) - self.axes
-        }
-        for name, value in graph.bound.items():
-            if not isinstance(value, int):
-                self.solution[self.private[name]] = self.moved(value)
-
-    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """The dimensions in the sizes of the model."""
-        return tuple(tuple(Axis(axis.name, self.moved(axis.size)) for axis in dim) for dim in dims)
-
-    def moved(self, size: Any) -> Any:
-        """A size of the graph in private names, and what is solved in those of the model."""
-        return self._solved(put_in(size, self.private_symbols))
-
-    def _solved(self, size: Any) -> Any:
-        """The size with what is solved put in, until nothing of that is left."""
-        found = put_in(size, self.solution)
-        again = any(name in self.solution and name.endswith("@") for name in size_names(found))
-        return self._solved(found) if again else found
-
-    def value(self, size: Any) -> Any:
-        """A size in private names, as an integer where everything in it is known."""
-        return evaluate(self._solved(size), self.bound)
-
-    def leading(self, size: Any) -> None:
-        """What all leading axes together come to."""
-        self.solution[self.private.get("lead", "lead@")] = _sympified(size)
-
-    def waits(self, own: Any) -> bool:
-        """Whether a size holds names that are neither solved nor adopted."""
-        return any(name.endswith("@") for name in size_names(own))
-
-    def solve(self, own: Any, size: Any) -> bool:
-        """Solves `own = size` for the one private name in it, if there is just one."""
-        names = [name for name in _open(own) if name.name.endswith("@")]
-        if len(names) != 1:
-            return False
-        found = _solutions(own, size, names[0])
-        if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
-            raise ShapeError("no size fits")
-        self.solution[names[0].name] = found[0]
-        return True
-
-    def follow(self, own: Any, size: Any) -> None:
-        """Lets a bare name that has a value go by the model's name for it, so that formulas chain."""
-        if getattr(own, "is_Symbol", False) and own.name in self.bound and own.name not in self.solution:
-            self.solution[own.name] = _sympified(size)
-
-    def adopt(self, outer: Unifier, opened: set[str]) -> None:
-        """Gives what is still private its own name in the model, or a fresh one where that is taken."""
-        for name, private in sorted(self.private.items()):
-            if private not in self.solution:
-                value = self.bound.get(private)
-                chosen = name if value is None else self._free_name(name, value, outer, opened)
-                if value is not None:
-                    outer.bound[chosen] = value
-                self.solution[private] = symbol(chosen)
-
-    def _free_name(self, name: str, value: Any, outer: Unifier, opened: set[str]) -> str:
-        """The name, or the first numbered one that the model does not use for another size."""
-        chosen, number = name, 1
-        while not self._fits(chosen, value, outer, opened) or (chosen != name and chosen in self.axes):
-            chosen, number = f"{name}_{number}", number + 1
-        return chosen
-
-    def _fits(self, chosen: str, value: Any, outer: Unifier, opened: set[str]) -> bool:
-        if chosen in outer.bound or chosen in outer.solution:
-            return bool(evaluate(outer.resolve(symbol(chosen)), outer.bound) == value)
-        return chosen not in opened
-
-
 @dataclass
 class _Pending:
     """A call whose sizes may still be solved by later ones."""
 
     graph: Graph
-    private: _Private
+    private: Private
     lead: tuple[Axis, ...] | None
     operands: tuple[str, ...]
     scope: str
@@ -407,30 +312,8 @@ class _Pending:
         return Apply(block, self.operands, self.results, self.scope)
 
 
-def _axis_names(graph: Graph) -> set[str]:
-    """The names of axes in a graph. An open size of another name was given as a formula, and is
-    the model's."""
-    names = {axis.name for dims in graph.named.values() for dim in dims for axis in dim} | {"lead"}
-    for equation in graph.own:
-        for part in equation.parts:
-            names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
-            names.update(part.axes if isinstance(part, Call) else ())
-    return names
-
-
-def _sympified(size: Any) -> Any:
-    """The size as a sympy expression, integers too."""
-    import sympy
-
-    return sympy.sympify(size)
-
-
 def _public(size: Any) -> str:
     return str(size).replace("@", "")
-
-
-def _open(size: Any) -> set[Any]:
-    return getattr(size, "free_symbols", set())
 
 
 def _named(axes: tuple[Axis, ...]) -> str:

@@ -35,7 +35,7 @@ from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
-from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of
+from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
 __all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild"]
@@ -167,7 +167,7 @@ class _Block:
                 tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
                 for dim in each.dims
             )
-            entry.index = _index_of(entry.dims)
+            entry.index = index_of(entry.dims)
         if each.options:
             entry.start = each.options[0]
         self.known[each.name] = entry
@@ -218,13 +218,13 @@ class _Block:
             if leaf.name not in self.known:
                 self.told.add(leaf.name)
                 self.known[leaf.name] = _Known(
-                    leaf.kind, _index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
+                    leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
                 )
                 self.init.pop(leaf.name, None)
         for name, dims in call.returned(self.given):
             if name in self.known:
                 raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
-            self.known[name] = _Known("result", _index_of(dims), dims)
+            self.known[name] = _Known("result", index_of(dims), dims)
         return call
 
     def _defined(self, line: Calling) -> Any:
@@ -371,7 +371,7 @@ class _Block:
                     ref.place,
                     "name its axes",
                 )
-            entry.index = _index_of(entry.dims)
+            entry.index = index_of(entry.dims)
 
     def _placed(self, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
         """Every tensor read, with the sizes around it: inside a function that gives an axis another
@@ -468,7 +468,7 @@ class _Block:
                 f"the {kind} '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
             )
         for dim, size in zip(dims, value.shape, strict=True):
-            self.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, _index_of(dims)))
+            self.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, index_of(dims)))
 
     def _sizes_in(self, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
         names: set[str] = set()
@@ -513,7 +513,7 @@ class _Block:
             f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
         )
         for tensor, entry in self.known.items():
-            index = _index_of(entry.dims or ())
+            index = index_of(entry.dims or ())
             made = [each for each in index if isinstance(each, str) and each not in self.axes]
             if entry.kind == "parameter" and made:
                 named = show_index(tuple(wrong if each == made[0] else each for each in index))
@@ -559,10 +559,6 @@ def _defined_by(statement: Statement) -> tuple[str, ...]:
         case Calling(results):
             return results
     return ()
-
-
-def _index_of(dims: tuple[Dim, ...]) -> tuple[Index, ...]:
-    return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
 def _remade(expression: Expression) -> Iterator[str]:

@@ -49,9 +49,9 @@ from ..sizes import evaluate
 from .graph import Graph, of_graph
 from .leaves import Constant
 from .moments import Estimator, function_of_one
-from .shape import Scope
+from .shape import Scope, index_of
 
-__all__ = ["init", "starts"]
+__all__ = ["init", "starts", "starts_of_weight"]
 
 FAR = 4.0
 """A mean square this many times too large or too small, a deviation twice, is worth a word."""
@@ -141,6 +141,29 @@ def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     for doubt in doubts:
         warnings.warn(doubt, stacklevel=3)
     return {leaf.name: found.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
+
+
+def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, float]]:
+    """How the parameters of a weight start, whose mean square is to be this.
+
+    Args:
+        program: what the weight is made of; its one output is the weight.
+        square: the mean square; if it is zero, all but one factor of a product are alive.
+    """
+    graph = program.flat
+    deriver = _Deriver(graph)
+    for equation in graph.equations:
+        deriver.read.add(equation.name)  # by the model, which is not at hand
+        deriver.equation(equation)
+    (weight,) = graph.outputs
+    index = index_of(graph.named[weight])
+    read = Ref(weight, index)
+    deriver.line = Equation(weight, index, read)
+    if square:
+        deriver.aim(read, square, deriver.known.scope(read))
+    else:
+        deriver.vanish(read, 1.0, deriver.known.scope(read))
+    return deriver.found
 
 
 @functools.lru_cache(maxsize=64)

@@ -33,6 +33,7 @@ __all__ = [
     "Scope",
     "componentwise",
     "dim_size",
+    "index_of",
     "result_dims",
     "scalar_size",
     "scope_of",
@@ -55,6 +56,11 @@ Dim: TypeAlias = "tuple[Axis, ...]"
 def dim_size(dim: Dim) -> Any:
     """The number of positions along a dimension."""
     return dim[0].size if len(dim) == 1 else product(axis.size for axis in dim)
+
+
+def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
+    """The axes that a tensor of these dimensions is read with, as it was declared."""
+    return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
 Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"

@@ -8,19 +8,205 @@ called after it, `W.P` and `W.Q`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..language.expression import sized_by_name
-from ..sizes import size_names
-from .graph import Graph
-from .inlining import spoken_sizes
+from ..errors import EquationError
+from ..language.equation import Equation
+from ..language.expression import fresh, sized_by_name
+from ..ranks import Rank
+from ..sizes import evaluate, size_names
+from .apply import Apply
+from .graph import Graph, reads
+from .inlining import inlined, spoken_sizes
 from .leaves import Leaf
+from .naming import told_by
 from .rewriting.pruning import prune
+from .shape import Axis, Dim
+from .weights import KEPT, Modes, Weight, Weights
 
-__all__ = ["Replacement", "replaced"]
+__all__ = ["Replacement", "replaced", "substitute"]
 
-KEPT = "base"
-"""What a weight that its own equation reads is called under its name: `W.base`."""
+
+def substitute(
+    graph: Graph,
+    weights: Mapping[str, str],
+    *,
+    inputs: str | Sequence[str] = (),
+    constants: Mapping[str, Any] | None = None,
+    init: Mapping[str, Any] | None = None,
+    rank: Rank = "same",
+    modes: Modes | None = None,
+    **sizes: Any,
+) -> Graph:
+    """Puts equations in the place of parameters: W[(a,b),(c,d)] = Σ_r P[a,c,r]·Q[r,b,d].
+
+    A weight is told by a pattern, and what it becomes by its equations, whose last line is the weight, or by the
+    name of a factorization. It stays, as a result of its name in its scope; the parameters that it is made of are
+    called after it, `blocks.0.mlp.W1.P`. What read it reads it as before, and the planner goes through the factors
+    or multiplies them together, whichever is faster. Calls of one block whose weights are equal in form stay calls
+    of one block.
+
+    | factorization | W = | parameters, rank R |
+    |---|---|---|
+    | low_rank | Σ_r U[o,r]·V[r,i] | R·(O + I) |
+    | tucker | Σ G[r₁…]·∏ Uₖ[mₖ,rₖ] | ∏ Rₖ + Σ MₖRₖ |
+    | cp | Σ_r ∏ Uₖ[mₖ,r] | R·Σ Mₖ |
+    | tt | Σ ∏ Gₖ[rₖ₋₁,mₖ,rₖ] | Σ Rₖ₋₁MₖRₖ |
+    | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], the last rank the first | Σ RₖMₖRₖ₊₁ |
+    | blocktt | Σ ∏ Gₖ[rₖ₋₁,oₖ,iₖ,rₖ] | Σ Rₖ₋₁OₖIₖRₖ |
+    | kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | R·Σ OₖIₖ |
+    | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | R·O₂I₁·(O₁ + I₂) |
+    | monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | O₂I₁·(O₁ + I₂) |
+
+    Here o is the first dimension, i all others, and mₖ the parts of all dimensions one after another: each dimension
+    is split into parts, `modes` or `models.tensorize` says into which.
+
+    Args:
+        graph: a layer or a model.
+        weights: name to equations, or to a factorization. The names are scoped ones of parameters, or patterns of
+            `fnmatch`, where `*` stands for anything, dots included; what a later pattern says overrides an earlier
+            one. In the equations a name that no line defines is a new parameter of this weight; the weight's own
+            name is the weight as it was, which stays as the parameter `W.base`, and what is added to it starts at
+            zero. A left side without axes, `W = …`, has those that the weight is declared with.
+        inputs: other parameters and constants of the graph that equations read, found in the scope of the weight or
+            in one around it. They are no new ones, and no factors of their own.
+        constants: arrays with a fixed value that equations read, by name.
+        init: how new parameters start, as `layer` takes it. By default a weight that was given a start keeps its
+            deviation, and what the equations of the model imply they imply of the factors.
+        rank: of factorizations: 'same' for full rank, a float for a fraction of the weight's parameters, an int, or
+            one for each rank.
+        modes: of factorizations: how many parts each dimension is split into, or for each dimension how many, or
+            their sizes, as ((8, 8, 12), (12, 16, 16)). By default two for a matrix and where parts are paired, else
+            one; a dimension that was made of as many, as (h,d), keeps those.
+        **sizes: of axes of the equations: a positive integer, or an expression in the sizes of the model. What
+            follows from the shape of the weight may be left out.
+
+    Raises:
+        EquationError: a pattern fits no parameter, or an equation is not in the language.
+        ShapeError: sizes disagree or are missing, or a weight has no such form.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+
+    Source: Novikov et al. (2015), "Tensorizing neural networks"; Hu et al. (2021), "LoRA", for W + A·B.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64)
+        >>> low = substitute(layer, {"W": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=8, c=8, r=2)
+        >>> print(low.equations[0], *low.parameters, tn.parameter_count(low), sep="\\n")
+        W[(a,b),(c,d)] = W.P[a,c,r] * W.Q[r,b,d]
+        W.P[a,c,r]: parameter
+        W.Q[r,b,d]: parameter
+        256
+        >>> tuned = substitute(layer, {"W": "W = W + A[o,r] * B[r,i]"}, r=4)
+        >>> [leaf.name for leaf in tuned.parameters]
+        ['W.base', 'W.A', 'W.B']
+        >>> tn.parameter_count(substitute(layer, {"W": "tt"}, rank=0.25))
+        1024
+    """
+    made = Weights(graph, inputs, constants or {}, init or {}, rank, modes, sizes)
+    found = {path: made.weight(leaf, text) for path, (leaf, text) in _told(graph, weights).items()}
+    made.check_given()
+    _check_reads(found)
+    return _Placing(made.bound).of(graph, found)
+
+
+def _told(graph: Graph, weights: Mapping[str, str]) -> dict[str, tuple[Leaf, str]]:
+    """The weights that patterns tell, with what is said of each last."""
+    if not isinstance(weights, Mapping):
+        fix = 'write {"*.W1": "low_rank"}'
+        raise EquationError(f"weights are told by names and equations, not {type(weights).__name__}", fix=fix)
+    known = {leaf.name: leaf for leaf in graph.parameters}
+    texts: dict[str, str] = {}
+    for pattern, text in weights.items():
+        for path in told_by(pattern, tuple(known), "parameter of this graph", "parameters"):
+            texts[path] = text
+    return {path: (leaf, texts[path]) for path, leaf in known.items() if path in texts}
+
+
+def _check_reads(found: Mapping[str, Weight]) -> None:
+    """Refuses equations that read a weight which is replaced with them."""
+    for path, weight in found.items():
+        for name in weight.operands:
+            if name in found:
+                fix = "replace one, and then the other in what comes out"
+                raise EquationError(f"'{path}' reads '{name}', which is replaced too", fix=fix)
+
+
+class _Placing:
+    """Puts weights where they are read, in the graph and in the blocks that it calls."""
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        self.bound = bound
+        self.made: dict[tuple[Graph, tuple[tuple[str, Weight], ...]], Graph] = {}
+
+    def of(self, graph: Graph, weights: Mapping[str, Weight]) -> Graph:
+        """The graph with weights, by its own names of them, in the place of its leaves."""
+        if not weights:
+            return graph
+        key = graph, tuple(sorted(weights.items(), key=lambda each: each[0]))
+        if key not in self.made:
+            self.made[key] = self._of(graph, weights)
+        return self.made[key]
+
+    def _of(self, graph: Graph, weights: Mapping[str, Weight]) -> Graph:
+        computed = {
+            name: Apply(weight.program, weight.operands, (name,), name) for name, weight in weights.items()
+        }
+        told = {leaf.name for call in graph.calls for leaf in call.leaves()}
+        waiting = dict(computed)
+        body: list[Equation | Apply] = []
+        for item in graph.body:
+            body += [waiting.pop(name) for name in _read_here(item) if name in waiting]
+            body.append(self._call(graph, item, weights) if isinstance(item, Apply) else item)
+        body += [call for name, call in waiting.items() if name in graph.outputs or name not in told]
+        leaves: list[Leaf] = []
+        for leaf in graph.leaves:
+            leaves += computed[leaf.name].leaves() if leaf.name in computed else [leaf]
+        sizes = self._sizes(graph, leaves, weights)
+        made = Graph(tuple(leaves), tuple(body), graph.outputs, tuple(sizes.items()))
+        programs = {id(weight.program) for weight in weights.values()}
+        return inlined(made, lambda call: id(call.graph) in programs)
+
+    def _sizes(self, graph: Graph, leaves: Sequence[Leaf], weights: Mapping[str, Weight]) -> dict[str, Any]:
+        """The sizes of a graph, with those that its weights bring along."""
+        names = {name for weight in weights.values() for name in weight.program.bound}
+        names.update(
+            size for leaf in leaves for dim in leaf.dims for axis in dim for size in size_names(axis.size)
+        )
+        return {name: self.bound[name] for name in names if name in self.bound} | dict(graph.bound)
+
+    def _call(self, graph: Graph, call: Apply, weights: Mapping[str, Weight]) -> Apply:
+        """A call of a block with weights; what they read and the block has not is handed to it."""
+        own = {call.scoped(leaf.name): leaf.name for leaf in call.graph.leaves if leaf.kind != "input"}
+        inside = {own[name]: weight for name, weight in weights.items() if name in own}
+        if not inside:
+            return call
+        known, taken, handed = dict(own), set(call.graph.named), list[Leaf]()
+        for name in dict.fromkeys(name for weight in inside.values() for name in weight.operands):
+            if name not in known:
+                known[name] = fresh(name.rpartition(".")[2], taken)
+                taken.add(known[name])
+                handed.append(Leaf(known[name], "input", self._dims(graph.named[name])))
+        block = replace(call.graph, leaves=(*call.graph.leaves, *handed))
+        moved = {
+            name: replace(weight, operands=tuple(known[each] for each in weight.operands))
+            for name, weight in inside.items()
+        }
+        more = tuple(name for name in known if name not in own)
+        return replace(call, graph=self.of(block, moved), operands=(*call.operands, *more))
+
+    def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Dimensions in integers, where they have a value: a block may call other sizes by their names."""
+        return tuple(tuple(Axis(axis.name, evaluate(axis.size, self.bound)) for axis in dim) for dim in dims)
+
+
+def _read_here(item: Equation | Apply) -> list[str]:
+    """The tensors that an equation reads, or that a call is given."""
+    return list(item.operands) if isinstance(item, Apply) else [name for name, _ in reads(item)]
 
 
 @dataclass(frozen=True)
