@@ -36,7 +36,7 @@ from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
-__all__ = ["Graph", "of_graph", "reads"]
+__all__ = ["Graph", "given_to", "of_graph", "reads"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -316,8 +316,16 @@ class Graph:
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
     def _declared(self) -> tuple[Leaf, ...]:
-        """The leaves that the calls do not tell, and all of them where those of the calls come otherwise."""
+        """The leaves that the calls do not tell, and all of them where those of the calls come otherwise,
+        or are read before."""
         own = told_apart(self.leaves, self.calls)
+        known = {leaf.name for leaf in own}
+        for item in self.body:
+            if not known.issuperset(given_to(item)):
+                return self.leaves
+            known.update(item.defines)
+            if isinstance(item, Apply):
+                known.update(leaf.name for leaf in item.leaves())
         return own if called_last(own, self.calls) == self.leaves else self.leaves
 
     def _names_of_blocks(self) -> dict[Graph, str]:
@@ -539,3 +547,8 @@ def _no_graph(given: Any) -> EquationError:
     else:
         fix = "make one by tensornet.layer(…) or tensornet.model(…)"
     return EquationError(f"a graph is expected here, not {shown}", fix=fix)
+
+
+def given_to(item: Equation | Apply) -> tuple[str, ...]:
+    """The tensors that an equation reads, or that a call is given."""
+    return item.operands if isinstance(item, Apply) else tuple(ref.name for ref in item.references)

@@ -18,7 +18,7 @@ from ..language.expression import fresh, sized_by_name
 from ..ranks import Rank
 from ..sizes import evaluate, size_names
 from .apply import Apply
-from .graph import Graph, reads
+from .graph import Graph, given_to
 from .inlining import inlined, spoken_sizes
 from .leaves import Leaf
 from .naming import told_by
@@ -160,7 +160,7 @@ class _Placing:
         waiting = dict(computed)
         body: list[Equation | Apply] = []
         for item in graph.body:
-            body += [waiting.pop(name) for name in _read_here(item) if name in waiting]
+            body += [waiting.pop(name) for name in given_to(item) if name in waiting]
             body.append(self._call(graph, item, weights) if isinstance(item, Apply) else item)
         body += [call for name, call in waiting.items() if name in graph.outputs or name not in told]
         leaves: list[Leaf] = []
@@ -202,11 +202,6 @@ class _Placing:
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Dimensions in integers, where they have a value: a block may call other sizes by their names."""
         return tuple(tuple(Axis(axis.name, evaluate(axis.size, self.bound)) for axis in dim) for dim in dims)
-
-
-def _read_here(item: Equation | Apply) -> list[str]:
-    """The tensors that an equation reads, or that a call is given."""
-    return list(item.operands) if isinstance(item, Apply) else [name for name, _ in reads(item)]
 
 
 @dataclass(frozen=True)

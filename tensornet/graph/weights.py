@@ -189,14 +189,17 @@ class Weights:
         declared = [each for each in statements if isinstance(each, Declaration)]
         inside = [each for each in declared if each.kind == "input"]
         names = {each.name: self._seen(each, leaf.name) for each in (*read, *inside)}
-        inputs = [_declared(each, self.leaves[names[each.name]]) for each in read]
-        if isinstance(target := statements[-1] if statements else None, Equation):
-            lines = (each for each in statements if isinstance(each, Equation))
+        lines = [each for each in statements if isinstance(each, Equation)]
+        refs = [ref for line in lines for ref in line.references]
+        shown = {ref.name for ref in refs if ref.index}
+        inputs = [_declared(each, self.leaves[names[each.name]], each.name in shown) for each in read]
+        if lines and lines[-1] is statements[-1]:
+            target = lines[-1]
             known = {*names, *(each.name for each in declared)}
-            reads = target.name in {ref.name for line in lines for ref in line.references} - known
+            reads = target.name in {ref.name for ref in refs} - known
             if reads:
                 names[target.name] = leaf.name
-                inputs.append(_index(target.name, leaf))
+                inputs.append(target.name if target.name in shown else _index(target.name, leaf))
             text = _targeted(text, target, leaf, fresh(target.name, words) if reads else target.name)
         sizes, constants, init = (
             {name: value for name, value in part.items() if name in words}
@@ -237,16 +240,17 @@ class Weights:
                 fix = "give it as many; a composite such as (a,b) is one"
                 raise ShapeError(f"'{name}' has {len(dims)} dimension(s) here, and is '{known}'", fix=fix)
         waiting = [
-            (name, ours, dim_size(theirs))
+            (name, each, size)
             for name, dims, known in pairs
             for ours, theirs in zip(dims, known.dims, strict=True)
+            for each, size in self._alike(ours, theirs)
         ]
         for _ in range(len(waiting) + 1):
             waiting = [each for each in waiting if not self._solved(private, *each)]
         given = {f"{name}@" for name, size in self.sizes.items() if size == symbol(name)}
         unknown = _unknown(program, private) - given
         if unknown:
-            raise _missing(unknown, [ours for _, ours, _ in waiting])
+            raise _missing(unknown, [ours for _, ours, _ in waiting], leaf)
         private.adopt(self.outer, self.opened)
         sizes = {name: self.outer.resolve(private.moved(symbol(name))) for name in names_of_sizes(program)}
         made = instance(program, tuple(sorted(sizes.items())), tuple(sorted(self.bound.items())), None)
@@ -255,6 +259,13 @@ class Weights:
             if not are_equal(own, size, self.bound):
                 raise _unequal(name, ours, own, size)
         return made
+
+    def _alike(self, ours: Dim, theirs: Dim) -> list[tuple[Dim, Any]]:
+        """What is as long as what: a dimension, or each of its parts where they have the names of its own."""
+        names = [axis.name for axis in ours]
+        if names == [axis.name for axis in theirs] and not self.sizes.keys() & set(names):
+            return [((own,), axis.size) for own, axis in zip(ours, theirs, strict=True)]
+        return [(ours, dim_size(theirs))]
 
     def _solved(self, private: Private, name: str, ours: Dim, size: Any) -> bool:
         """Makes one dimension of the program as long as it is in the model, if that can be seen by now."""
@@ -305,7 +316,7 @@ def _waiting(size: Any) -> set[str]:
     return {each.name for each in getattr(size, "free_symbols", ()) if each.name.endswith("@")}
 
 
-def _missing(names: set[str], waiting: Sequence[Dim]) -> ShapeError:
+def _missing(names: set[str], waiting: Sequence[Dim], leaf: Leaf) -> ShapeError:
     """The error for sizes that nothing tells: of a composite one is what the others leave."""
     unknown = {name.rstrip("@") for name in names}
     wanted = set(unknown)
@@ -313,9 +324,9 @@ def _missing(names: set[str], waiting: Sequence[Dim]) -> ShapeError:
         within = [axis.name for axis in dim if axis.name in wanted]
         wanted -= set(within[-1:])
     told = " and of ".join(f"'{name}'" for name in sorted(unknown))
-    return ShapeError(
-        f"nothing tells the size of {told}", fix=f"give {', '.join(f'{n}=' for n in sorted(wanted))}"
-    )
+    given = ", ".join(f"{name}=" for name in sorted(wanted))
+    fix = f"give {given}, or name axes as the weight has them: {leaf}"
+    return ShapeError(f"nothing tells the size of {told}", fix=fix)
 
 
 def _unequal(name: str, ours: Dim, own: Any, other: Any) -> ShapeError:
@@ -346,10 +357,10 @@ def _index(name: str, leaf: Leaf) -> str:
     return f"{name}[{show_index(index_of(leaf.dims)) or '()'}]"
 
 
-def _declared(declared: Declaration, leaf: Leaf) -> str:
-    """An input as `layer` takes it: with the axes that it is given, or else those that the leaf has."""
+def _declared(declared: Declaration, leaf: Leaf, shown: bool) -> str:
+    """An input as `layer` takes it: with the axes of the leaf, if nothing shows others."""
     if declared.dims is None:
-        return _index(declared.name, leaf)
+        return declared.name if shown else _index(declared.name, leaf)
     index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
     return f"{declared.name}[{show_index(index) or '()'}]"
 
@@ -360,9 +371,16 @@ def _targeted(text: str, target: Equation, leaf: Leaf, name: str) -> str:
     assert place is not None
     lines = re.split(r"\r\n|\r|\n", textwrap.dedent(text))
     line = lines[place.number - 1]
-    left = name if target.left else _index(name, leaf).removesuffix("[()]")
+    left = name if target.left else f"{name}{_brackets(target, leaf)}"
     lines[place.number - 1] = line[: place.column] + left + line[place.column + len(target.name) :]
     return "\n".join(lines)
+
+
+def _brackets(target: Equation, leaf: Leaf) -> str:
+    """The axes of a weight that its line does not name: as the line reads the old one, else as it is declared."""
+    read = (ref.index for ref in target.references if ref.name == target.name and ref.index)
+    index = next(read, index_of(leaf.dims))
+    return f"[{show_index(index)}]" if index else ""
 
 
 # ---------------------------------------------------------------------------- its leaves
