@@ -61,7 +61,7 @@ from .instances import of_tensors_named
 from .leaves import Leaf
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
-from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_of, size_expression
+from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_inside, size_expression
 
 __all__ = ["Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
 
@@ -248,7 +248,7 @@ class _Written:
 
     def scope(self, expression: Expression) -> Scope:
         """The sizes of the axes in an expression, as tensors tell them: they agreed in the graph."""
-        return scope_of(expression, self.dims, lambda a, b, axis, ref: a, self.bound)
+        return scope_inside(expression, self.dims, self.bound)
 
     def extent(self, size: Any) -> Expression:
         """A size as an expression."""

@@ -8,7 +8,7 @@ from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
 from ..sizes import evaluate, product
 from .graph import Graph, of_graph
-from .shape import scope_of
+from .shape import scope_inside
 
 __all__ = ["naive_flop_formula", "parameter_count", "parameter_formula", "parameter_table"]
 
@@ -84,6 +84,6 @@ def _term_flops(term: Contraction, graph: Graph) -> Any:
     tensors = [factor for factor in term.factors if not is_scalar(factor)]
     if len(tensors) < 2:
         return 0
-    scope = scope_of(Contraction(tuple(tensors)), graph.dims, graph.agree, graph.bound)
+    scope = scope_inside(Contraction(tuple(tensors)), graph.dims, graph.bound)
     axes = dict.fromkeys(axis for factor in tensors for axis in free_axes(factor))
     return 2 * product(scope[axis] for axis in axes)

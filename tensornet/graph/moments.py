@@ -42,7 +42,7 @@ from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
 from ..sizes import evaluate
 from .graph import Graph
 from .leaves import Constant, Leaf
-from .shape import Scope, scope_of
+from .shape import Scope, scope_inside
 
 __all__ = ["Estimator", "function_of_one"]
 
@@ -95,7 +95,7 @@ class Estimator:
         """The sizes of the axes in an expression, and of those around it."""
         if isinstance(expression, Contraction):
             expression = Contraction(expression.factors)
-        found = scope_of(expression, self.graph.dims, self.graph.agree, self.graph.bound)
+        found = scope_inside(expression, self.graph.dims, self.graph.bound)
         if around is None:
             return found
         return Scope({**around.sizes, **found.sizes}, {**around.assumed, **found.assumed})

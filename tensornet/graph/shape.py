@@ -36,6 +36,7 @@ __all__ = [
     "index_of",
     "result_dims",
     "scalar_size",
+    "scope_inside",
     "scope_of",
     "size_expression",
 ]
@@ -134,6 +135,19 @@ def scope_of(
     scope = _scope_of(expression, dims, agree, bound)
     scope.settle(agree)
     return scope
+
+
+def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
+    """The sizes of the axes visible in a part of an equation.
+
+    They agree, for those of the whole do; what the parts of a composite are may be told elsewhere in it.
+
+    Args:
+        part: the part.
+        dims: the dimensions of every tensor it may read.
+        bound: the open sizes that have a value.
+    """
+    return scope_of(part, dims, lambda a, b, axis, ref: a, bound)
 
 
 def _scope_of(

@@ -8,7 +8,7 @@ called after it, `W.P` and `W.Q`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,18 +166,20 @@ class _Placing:
         leaves: list[Leaf] = []
         for leaf in graph.leaves:
             leaves += computed[leaf.name].leaves() if leaf.name in computed else [leaf]
-        sizes = self._sizes(graph, leaves, weights)
+        sizes = self._sizes(graph, leaves, body)
         made = Graph(tuple(leaves), tuple(body), graph.outputs, tuple(sizes.items()))
         programs = {id(weight.program) for weight in weights.values()}
         return inlined(made, lambda call: id(call.graph) in programs)
 
-    def _sizes(self, graph: Graph, leaves: Sequence[Leaf], weights: Mapping[str, Weight]) -> dict[str, Any]:
-        """The sizes of a graph, with those that its weights bring along."""
-        names = {name for weight in weights.values() for name in weight.program.bound}
-        names.update(
-            size for leaf in leaves for dim in leaf.dims for axis in dim for size in size_names(axis.size)
-        )
-        return {name: self.bound[name] for name in names if name in self.bound} | dict(graph.bound)
+    def _sizes(
+        self, graph: Graph, leaves: Iterable[Leaf], body: Iterable[Equation | Apply]
+    ) -> dict[str, Any]:
+        """The sizes that have a value, of what speaks of any: a text holds no others."""
+        known = {**self.bound, **graph.bound}
+        names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
+        for item in body:
+            names.update(item.graph.bound if isinstance(item, Apply) else _spoken_of(item))
+        return {name: known[name] for name in _with_theirs(names, known)}
 
     def _call(self, graph: Graph, call: Apply, weights: Mapping[str, Weight]) -> Apply:
         """A call of a block with weights; what they read and the block has not is handed to it."""
@@ -252,9 +254,25 @@ def _computing(flat: Graph, name: str) -> Graph:
     pruned = prune(replace(flat, outputs=(name,)))
     needed = pruned.needed()
     leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
-    names = {size for leaf in leaves for dim in leaf.dims for axis in dim for size in size_names(axis.size)}
-    for equation in pruned.own:
-        names.update(spoken_sizes(equation), sized_by_name(equation.right))
-    while more := {each for name in names for each in size_names(flat.bound.get(name, 0))} - names:
-        names |= more
-    return replace(pruned, leaves=leaves, sizes=tuple(each for each in flat.sizes if each[0] in names))
+    names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
+    names.update(each for equation in pruned.own for each in _spoken_of(equation))
+    sizes = tuple((name, flat.bound[name]) for name in _with_theirs(names, flat.bound))
+    return replace(pruned, leaves=leaves, sizes=sizes)
+
+
+def _sizes_of_leaf(leaf: Leaf) -> Iterator[str]:
+    """The names in the sizes of a leaf."""
+    return (name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+
+
+def _spoken_of(equation: Equation) -> set[str]:
+    """The names that an equation means sizes by: those it speaks of, and those of axes that no tensor sizes."""
+    return {*spoken_sizes(equation), *sized_by_name(equation.right)}
+
+
+def _with_theirs(names: Iterable[str], known: Mapping[str, Any]) -> set[str]:
+    """Those of some names that have a value, and those in the formulas that are values."""
+    found = {name for name in names if name in known}
+    while more := {each for name in found for each in size_names(known[name]) if each in known} - found:
+        found |= more
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.elements import of_number
-from ..graph.shape import Scope, scalar_size, scope_of
+from ..graph.shape import Scope, scalar_size, scope_inside
 from ..language.expression import (
     Call,
     Contraction,
@@ -187,7 +187,7 @@ class Calling(Contracting):
         values = [self.convert(each, element) for each in values]
         left = self._order({axis, *(name for each in values for name in each.layout)}, values)
         sizes = {name: size for each in values for name, size in each.sizes.items()}
-        sizes[axis] = scope_of(call, self.graph.named, self.graph.agree, self.graph.bound)[axis]
+        sizes[axis] = scope_inside(call, self.graph.named, self.graph.bound)[axis]
         right = replace(call, arguments=tuple(each.ref for each in values))
         return self.emit(left, right, values, sizes, result)
 

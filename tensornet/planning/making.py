@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
-from ..graph.shape import Axis, Scope, componentwise, dim_size, scope_of, size_expression
+from ..graph.shape import Axis, Scope, componentwise, dim_size, scope_inside, size_expression
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -110,7 +110,7 @@ class Making(ABC):
 
     def inner(self, expression: Expression, scope: Scope) -> Scope:
         """The scope inside a binder."""
-        found = scope_of(expression, self.graph.named, self.graph.agree, self.graph.bound)
+        found = scope_inside(expression, self.graph.named, self.graph.bound)
         return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
 
     def within(self, call: Call, scope: Scope) -> Scope:

@@ -15,7 +15,7 @@ from ..apply import Apply
 from ..elements import of_expression, of_tensors
 from ..graph import Graph
 from ..leaves import Leaf
-from ..shape import Scope, result_dims, scope_of
+from ..shape import Scope, result_dims, scope_inside
 
 __all__ = ["Change", "Cost", "Draft", "between_calls", "improved", "replaced"]
 
@@ -83,7 +83,7 @@ class Draft:
 
     def scope(self, expression: Expression) -> Scope:
         """The sizes of the axes visible in an expression."""
-        return scope_of(expression, self.dims, self.graph.agree, self.graph.bound)
+        return scope_inside(expression, self.dims, self.graph.bound)
 
     def stands_alone(self, part: Expression, inside: Scope) -> bool:
         """Whether the axes of a part have the same sizes where nothing else tells them.
