@@ -1,0 +1,600 @@
+"""Weights in the place of which equations stand: values, counts, shapes, starts, blocks, ties, errors.
+
+The reference is the dense graph, given what numpy.einsum makes of the factors in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.factorizations import FACTORIZATIONS, factored, tensorize
+from tensornet.graph.substitution import replaced
+
+Arrays = dict[str, np.ndarray]
+
+LAYER = tn.layer("y[n,o] = x[n,i] * W[o,i] + b[o]", inputs="x", i=12, o=8)
+BTT = "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"
+
+
+def drawn(graph: tn.Graph, seed: int = 0) -> Arrays:
+    """Arrays of no special value: some parameters start at zero."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: array + 0.1 * generator.standard_normal(array.shape)
+        for name, array in tn.init(graph, seed=seed, dtype="float64").items()
+    }
+
+
+def product(text: str, factors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What numpy.einsum makes of an equation `W[(a,b),c] = P[a,r] * Q[r,b,c]`, whatever its axes are called."""
+    left, right = text.split(" = ")
+    letters: dict[str, str] = {}
+
+    def compact(axes: str) -> str:
+        names = [each for each in axes.replace("(", "").replace(")", "").split(",") if each]
+        return "".join(letters.setdefault(name, chr(ord("a") + len(letters))) for name in names)
+
+    tensors = [each.strip().removesuffix("]").split("[") for each in right.split("*")]
+    read = ",".join(compact(axes) for _, axes in tensors)
+    arrays = [factors[name] for name, _ in tensors]
+    inside = left[left.index("[") + 1 : -1]
+    whole = np.einsum(f"{read}->{compact(inside)}", *arrays)
+    sizes = dict(zip("".join(read.split(",")), [n for each in arrays for n in each.shape], strict=True))
+    shape: list[int] = []
+    for group in inside.replace("(", " ").replace(")", " ").split():
+        if f"({group})" in inside:
+            shape.append(math.prod(sizes[letters[name]] for name in group.split(",")))
+        else:
+            shape += [sizes[letters[name]] for name in group.split(",") if name]
+    return whole.reshape(shape)
+
+
+def dense(graph: tn.Graph, substituted: tn.Graph, params: Arrays) -> Arrays:
+    """The parameters of the graph as it was: each weight multiplied out by numpy."""
+    found = {leaf.name: params[leaf.name] for leaf in graph.parameters if leaf.name in params}
+    for each in replaced(graph, substituted):
+        (equation,) = each.program.equations
+        found[each.path] = product(str(equation), params)
+    return found
+
+
+def check(graph: tn.Graph, substituted: tn.Graph, *inputs: np.ndarray) -> None:
+    """Equal values at arbitrary factors; and the graph reads back from its text."""
+    params = drawn(substituted)
+    expected = tn.compile(graph)(dense(graph, substituted, params), *inputs)
+    np.testing.assert_allclose(tn.compile(substituted)(params, *inputs), expected, rtol=1e-9, atol=1e-9)
+    assert tn.Graph.from_json(substituted.to_json()) == substituted
+
+
+def images(size: int = 32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((2, 3, size, size))
+
+
+@pytest.fixture(scope="module")
+def vit() -> tn.Graph:
+    return tn.models.vit(32, 8, 32, 3, 4, 48, 10)
+
+
+# ---------------------------------------------------------------------------- values
+
+
+@given(
+    st.tuples(*[st.integers(1, 4)] * 4),
+    st.integers(1, 3),
+    st.sampled_from(
+        [
+            "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]",
+            "W[(a,b),(c,d)] = G[r] * U[a,r] * V[b,r] * X[c,r] * Y[d,r]",
+            "W[(b,a),(c,d)] = P[a,r] * Q[r,b,c,s] * R[s,d]",
+            "W[(a,b),(d,c)] = P[a,b,r] * Q[r,c,d]",
+        ]
+    ),
+    st.integers(1, 5),
+)
+def test_a_layer_computes_what_the_product_of_the_factors_would(
+    sizes: tuple[int, int, int, int], rank: int, text: str, batch: int
+) -> None:
+    a, b, c, d = sizes
+    graph = tn.layer("y[n,o] = tanh(x[n,i] * W[o,i] + u[o])", inputs="x", o=a * b, i=c * d)
+    given = {"a": a, "c": c, "r": rank} | ({"s": 2} if ",s]" in text else {})
+    substituted = tn.substitute(graph, {"W": text}, **given)
+    known = {"a": a, "b": b, "c": c, "d": d, "r": rank, "s": 2}
+    axes = [
+        each[each.index("[") + 1 : each.index("]")].split(",") for each in text.split(" = ")[1].split("*")
+    ]
+    count = sum(math.prod(known[axis] for axis in factor) for factor in axes)
+    assert tn.parameter_count(substituted) == count + a * b
+    check(graph, substituted, np.random.default_rng(batch).standard_normal((batch, c * d)))
+
+
+KINDS = [name for name in FACTORIZATIONS if name != "dense"]
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(KINDS), st.tuples(*[st.integers(1, 4)] * 4), st.integers(1, 3))
+def test_every_form_of_the_table(kind: str, parts: tuple[int, int, int, int], rank: int) -> None:
+    """Its values by numpy, and its parameters by the formulas of the table."""
+    a, b, c, d = parts
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", o=a * b, i=c * d)
+    substituted = tn.substitute(graph, {"W": kind.upper()}, rank=rank, modes=((a, b), (c, d)))
+    counts = {
+        "tucker": rank**4 + rank * (a + b + c + d),
+        "cp": rank * (a + b + c + d),
+        "tt": rank * a + rank**2 * (b + c) + rank * d,
+        "tr": rank**2 * (a + b + c + d),
+        "blocktt": rank * (a * c + b * d),
+        "kronecker": rank * (a * c + b * d),
+        "low_rank": rank * (a * b + c * d),
+        "btt": rank * b * c * (a + d),
+        "monarch": b * c * (a + d),
+    }
+    assert tn.parameter_count(substituted) == counts[kind]
+    assert set(counts) == set(KINDS)
+    check(graph, substituted, np.random.default_rng(0).standard_normal((3, c * d)))
+
+
+@pytest.mark.parametrize("kind", ["tucker", "cp", "tt", "tr", "kronecker", "blocktt", "low_rank"])
+def test_a_tensor_of_any_order(kind: str) -> None:
+    graph = tn.layer("y[n,o] = x[n,c,u,v] * F[o,c,u,v]", inputs="x", o=6, c=4, u=3, v=3)
+    x = np.random.default_rng(0).standard_normal((2, 4, 3, 3))
+    check(graph, tn.substitute(graph, {"F": kind}, rank=2), x)
+    check(graph, tn.substitute(graph, {"F": kind}, rank=2, modes=2), x)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_rank_is_any_weight(kind: str) -> None:
+    """'same' has room for every weight: as many parameters as the dense one at least, but in Monarch's form."""
+    substituted = tn.substitute(LAYER, {"W": kind})
+    count = tn.parameter_count(substituted) - 8
+    assert count >= 96 or kind in ("monarch", "btt", "kronecker", "blocktt", "cp")
+
+
+def test_a_fraction_of_the_parameters() -> None:
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=256, o=256)
+    for kind in ("low_rank", "cp", "tt", "tr", "blocktt", "kronecker", "btt"):
+        share = tn.parameter_count(tn.substitute(graph, {"W": kind}, rank=0.25)) / 256**2
+        assert abs(share - 0.25) <= 0.025, kind
+
+
+def test_several_lines_and_every_function_of_the_language() -> None:
+    text = """
+        A[o,r] = P[o,s] * Q[s,r]
+        W[o,i] = tanh(A[o,r] * B[r,i]) + 0.5 * A[o,r] * abs(C[i,r])
+    """
+    substituted = tn.substitute(LAYER, {"W": text}, r=2, s=3)
+    assert [leaf.name for leaf in substituted.parameters] == ["W.P", "W.Q", "W.B", "W.C", "b"]
+    params = drawn(substituted)
+    a = params["W.P"] @ params["W.Q"]
+    weight = np.tanh(a @ params["W.B"]) + 0.5 * a @ np.abs(params["W.C"]).T
+    x = np.random.default_rng(0).standard_normal((3, 12))
+    found = tn.compile(substituted)(params, x)
+    np.testing.assert_allclose(found, x @ weight.T + params["b"], rtol=1e-12)
+    (replacement,) = replaced(LAYER, substituted)
+    inside = {leaf.name: params[leaf.name] for leaf in replacement.program.parameters}
+    np.testing.assert_allclose(tn.compile(replacement.program)(inside), weight, rtol=1e-12)
+
+
+def test_a_block_within_a_text() -> None:
+    text = """
+        def low(a):
+            a[k,r]: input
+            y[k,i] = a[k,r] * B[r,i]
+        A[k,r]: parameter
+        W = low(A, scope="inner")
+    """
+    substituted = tn.substitute(LAYER, {"W": text}, r=2)
+    assert {leaf.name for leaf in substituted.parameters} == {"W.A", "W.inner.B", "b"}
+    params = drawn(substituted)
+    x = np.random.default_rng(0).standard_normal((3, 12))
+    expected = x @ (params["W.A"] @ params["W.inner.B"]).T + params["b"]
+    np.testing.assert_allclose(tn.compile(substituted)(params, x), expected, rtol=1e-12)
+
+
+# ---------------------------------------------------------------------------- sizes and names
+
+
+def test_sizes_follow_from_the_weight_and_formulas_from_the_sizes() -> None:
+    a, r, width = sympy.symbols("a r D")
+    graph = tn.layer("y[n,f] = x[n,d] * W[f,d]", inputs="x", d=width, f=4 * width)
+    substituted = tn.substitute(graph, {"W": "W[(a,b),d] = P[a,d,r] * Q[r,b]"}, a=4, r="r")
+    assert sympy.expand(tn.parameter_formula(substituted) - (a * width * r + r * width)) == 0
+    assert tn.parameter_count(substituted, D=16, r=2) == 4 * 16 * 2 + 2 * 16
+    low = tn.substitute(graph, {"W": "W[f,d] = P[f,r] * Q[r,d]"}, r="D/8")
+    assert sympy.expand(tn.parameter_formula(low) - 5 * width**2 / 8) == 0
+    bound = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64)
+    i, o = sympy.symbols("i o")
+    low = tn.substitute(bound, {"W": "W[p,q] = P[p,r] * Q[r,q]"}, r=4)
+    assert sympy.expand(tn.parameter_formula(low) - (o * r + i * r)) == 0
+
+
+def test_size_names_that_the_model_has_give_way() -> None:
+    graph = tn.layer("y[b,o] = x[b,r] * W[o,r]", inputs="x", r=12, o=8)
+    substituted = tn.substitute(graph, {"W": "W[(a,b),i] = P[a,r] * Q[r,b,i]"}, a=2, r=3)
+    assert [tuple(leaf.shape) for leaf in substituted.parameters] != []
+    shapes = {name: array.shape for name, array in tn.init(substituted).items()}
+    assert shapes == {"W.P": (2, 3), "W.Q": (3, 4, 12)}
+    check(graph, substituted, np.random.default_rng(0).standard_normal((5, 12)))
+
+
+def test_axes_that_a_weight_is_made_of_are_kept(vit: tn.Graph) -> None:
+    substituted = tn.substitute(vit, {"blocks.0.attention.Wq": "tt"}, rank=2)
+    (each,) = replaced(vit, substituted)
+    shapes = {name: array.shape for name, array in tn.init(each.program).items()}
+    assert [shape[0 if name.endswith("1") else 1] for name, shape in shapes.items()][:2] == [4, 8]  # h, d
+    named = tn.substitute(vit, {"blocks.0.attention.Wq": "W[(h,d),e] = A[h,r] * B[r,d,e]"}, r=2)
+    assert tn.init(named)["blocks.0.attention.Wq.A"].shape == (4, 2)
+    check(vit, substituted, images())
+    check(vit, named, images())
+
+
+def test_new_names_never_clash() -> None:
+    once = tn.layer("z[n,o] = x[n,i] * A[o,i]", inputs="x")
+    graph = tn.model(
+        lambda x: tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", o=6)(once(x, scope="W")),
+        inputs="x[n,i]",
+        i=4,
+        o=4,
+    )
+    assert {leaf.name for leaf in graph.parameters} == {"W", "W.A"}
+    substituted = tn.substitute(graph, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
+    assert {leaf.name for leaf in substituted.parameters} == {"W.A", "W.A_1", "W.B"}
+    check(graph, substituted, np.random.default_rng(0).standard_normal((3, 4)))
+
+
+# ---------------------------------------------------------------------------- starts
+
+
+@pytest.mark.parametrize("start", [None, 0.02, "zeros"])
+@pytest.mark.parametrize("kind", [*KINDS, BTT])
+def test_a_weight_keeps_its_deviation(kind: str, start: Any) -> None:
+    """Over many draws; one draw of a product of small factors is off by more."""
+    init = {} if start is None else {"W": start}
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64, init=init)
+    given = {"a": 8, "c": 8, "r": 8} if kind is BTT else {"rank": 8}
+    substituted = tn.substitute(graph, {"W": kind}, **given)
+    (each,) = replaced(graph, substituted)
+    program = tn.compile(each.program)
+    names = [leaf.name for leaf in each.program.parameters]
+    squares = []
+    for seed in range(40):
+        params = tn.init(substituted, seed=seed, dtype="float64")
+        squares.append((program({name: params[name] for name in names}) ** 2).mean())
+    wanted = {None: 1 / 8, 0.02: 0.02, "zeros": 0.0}[start]
+    assert math.sqrt(np.mean(squares)) == pytest.approx(wanted, rel=0.15)
+    if start == "zeros":  # all but one factor are alive, so that it learns
+        assert sum(not params[name].any() for name in names) == 1
+
+
+def test_an_array_gives_its_deviation() -> None:
+    array = np.random.default_rng(0).normal(0, 3, (64, 64))
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64, init={"W": array})
+    substituted = tn.substitute(graph, {"W": "low_rank"}, rank=16)
+    params = tn.init(substituted, dtype="float64")
+    assert (params["W.U"] @ params["W.V"]).std() == pytest.approx(3, rel=0.1)
+
+
+def test_what_is_added_to_a_weight_starts_at_zero() -> None:
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64)
+    for name, init in (("W", {}), ("W", {"W": 0.5})):
+        graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64, init=init)
+        substituted = tn.substitute(graph, {name: "W = W[o,i] + A[o,r] * B[r,i]"}, r=4)
+        params, before = tn.init(substituted), tn.init(graph)
+        assert params["W.base"].std() == pytest.approx(before["W"].std(), rel=0.02)
+        assert params["W.A"].std() > 0.01
+        assert not params["W.B"].any()
+    (each,) = replaced(graph, substituted)
+    assert each.kept == "W.base"
+
+
+def test_a_start_that_is_said_holds() -> None:
+    text = "W[o,i] = A[o,r] * B[r,i]"
+    substituted = tn.substitute(LAYER, {"W": text}, r=2, init={"A": "ones", "B": 0.25})
+    params = tn.init(substituted, dtype="float64")
+    assert (params["W.A"] == 1).all()
+    assert math.sqrt((params["W.B"] ** 2).mean()) == pytest.approx(0.25)
+
+
+# ---------------------------------------------------------------------------- what was there, and what else is
+
+
+@pytest.mark.parametrize(
+    "text", ["W = W[o,i] + A[o,r] * B[r,i]", "V[o,i] = V + A[o,r] * B[r,i]", "W = W + A[o,r] * B[r,i]"]
+)
+def test_a_weight_reads_itself(text: str) -> None:
+    substituted = tn.substitute(LAYER, {"W": text}, r=2)
+    assert [leaf.name for leaf in substituted.parameters] == ["W.base", "W.A", "W.B", "b"]
+    params = drawn(substituted)
+    weight = params["W.base"] + params["W.A"] @ params["W.B"]
+    x = np.random.default_rng(0).standard_normal((3, 12))
+    expected = x @ weight.T + params["b"]
+    np.testing.assert_allclose(tn.compile(substituted)(params, x), expected, rtol=1e-12)
+    frozen = tn.freeze(substituted, params, names="*.base")
+    others = {name: array for name, array in params.items() if name != "W.base"}
+    np.testing.assert_allclose(tn.compile(frozen)(others, x), expected, rtol=1e-12)
+
+
+def test_other_leaves_and_new_constants_are_read() -> None:
+    mask = np.random.default_rng(1).integers(0, 2, (8, 12)).astype("float64")
+    text = "W[o,i] = mask[o,i] * A[o,r] * B[r,i] * b[o]"
+    substituted = tn.substitute(LAYER, {"W": text}, r=2, inputs="b", constants={"mask": mask})
+    assert [leaf.name for leaf in substituted.parameters] == ["W.A", "W.B", "b"]
+    assert [leaf.name for leaf in substituted.constants] == ["W.mask"]
+    params = drawn(substituted)
+    weight = mask * (params["W.A"] @ params["W.B"]) * params["b"][:, None]
+    x = np.random.default_rng(0).standard_normal((3, 12))
+    found = tn.compile(substituted)(params, x)
+    np.testing.assert_allclose(found, x @ weight.T + params["b"], rtol=1e-12)
+
+
+def test_a_leaf_of_another_block_is_handed_to_it(vit: tn.Graph) -> None:
+    text = "W[o,i] = S[o,j] * T[j,k] * head.W[k,i]"
+    substituted = tn.substitute(vit, {"blocks.*.mlp.W1": text}, inputs="head.W", j=5)
+    assert len(list(substituted.parts())) == len(list(vit.parts()))  # the blocks are still one
+    check(vit, substituted, images())
+    near = tn.substitute(vit, {"*.Wk": "W[o,i] = S[o,j] * Wq[j,i]"}, inputs="Wq")
+    check(vit, near, images())
+    assert tn.parameter_count(near) == tn.parameter_count(vit)  # S is as large as Wk was
+
+
+# ---------------------------------------------------------------------------- blocks and ties
+
+
+def test_calls_of_equal_weights_stay_calls_of_one_block(vit: tn.Graph) -> None:
+    substituted = tn.substitute(vit, {"*.W1": "W1[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=6, c=4, r=2)
+    assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})
+    names = {leaf.name for leaf in substituted.parameters}
+    assert {f"blocks.{n}.mlp.W1.{factor}" for n in range(3) for factor in "PQ"} <= names
+    assert {equation.name for equation in substituted.equations} >= {f"blocks.{n}.mlp.W1" for n in range(3)}
+    check(vit, substituted, images())
+
+
+def test_calls_of_other_weights_become_blocks_of_their_own(vit: tn.Graph) -> None:
+    weights = {"*.W1": "tt", "blocks.1.*.W1": "W[o,i] = A[o,r] * B[r,i]", "blocks.2.*.W2": "kronecker"}
+    substituted = tn.substitute(vit, weights, rank=2, r=3)
+    blocks = [call.graph for call in substituted.calls if call.scope.startswith("blocks")]
+    assert len(set(blocks)) == 3
+    names = [leaf.name for leaf in substituted.parameters]
+    assert {"blocks.0.mlp.W1.G4", "blocks.1.mlp.W1.A", "blocks.2.mlp.W2.A2"} <= set(names)
+    check(vit, substituted, images())
+
+
+def test_what_came_out_is_substituted_again(vit: tn.Graph) -> None:
+    once = tn.substitute(vit, {"*.W1": "low_rank"}, rank=4)
+    twice = tn.substitute(once, {"*.W1.U": "low_rank", "*.W2": "kronecker"}, rank=2)
+    assert {leaf.name for leaf in twice.parameters} >= {"blocks.0.mlp.W1.U.V", "blocks.0.mlp.W1.V"}
+    assert [each.path for each in replaced(vit, twice)][:2] == ["blocks.0.mlp.W1", "blocks.0.mlp.W2"]
+    check(once, twice, images())
+
+
+@pytest.mark.parametrize("text", ["low_rank", "E[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"])
+def test_a_tied_weight_is_replaced_once(text: str) -> None:
+    """The embedding of source, target and logits: three calls, of two blocks."""
+    graph = tn.models.transformer(20, 16, 1, 2, 24)
+    given = {"rank": 4} if text == "low_rank" else {"a": 5, "c": 4, "r": 2}
+    substituted = tn.substitute(graph, {"shared.E": text}, **given)
+    tied = [leaf.name for leaf in substituted.leaves if leaf.name.startswith("shared")]
+    assert len(tied) == 2
+    (each,) = replaced(graph, substituted)
+    assert each.path == "shared.E"
+    tokens = np.random.default_rng(0).integers(0, 20, (2, 2, 5))
+    check(graph, substituted, tokens[0], tokens[1])
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings"),
+    [({"*.W*": "low_rank"}, {"rank": 2}), ({"*.attention.W*": "tt", "*.mlp.*W*": "btt"}, {"rank": 1})],
+)
+def test_swin(weights: dict[str, str], settings: dict[str, Any]) -> None:
+    graph = tn.models.swin(image=16, patch=2, window=4, dim=8, depths=(2, 2), heads=(2, 4), classes=5)
+    check(graph, tn.substitute(graph, weights, **settings), images(16))
+
+
+def test_a_converted_model() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=16,
+        patch_size=8,
+    )
+    graph, _ = tn.models.from_transformers(transformers.ViTForImageClassification(config))
+    check(graph, tn.substitute(graph, {"*.W1": "low_rank", "*.Wq": "tt"}, rank=0.4), images(16))
+
+
+def test_a_module_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    graph = tn.models.vit(16, 8, 16, 2, 2, 24, 5)
+    substituted = tn.substitute(
+        graph, {"*.W1": "W = W[o,i] + A[o,r] * B[r,i]", "*.W2": "low_rank"}, r=2, rank=2
+    )
+    module = tn.module(substituted, seed=0)
+    names = set(module.state_dict())
+    assert names == {leaf.name for leaf in substituted.parameters}
+    x = torch.as_tensor(images(16), dtype=torch.float32)
+    module(x).square().sum().backward()
+    other = tn.module(substituted, seed=1)
+    other.load_state_dict(module.state_dict())
+    torch.testing.assert_close(other(x), module(x))
+
+
+def test_gradients_of_factors_are_those_of_the_weight() -> None:
+    """∂L/∂A = (∂L/∂W)·Bᵀ."""
+    loss = tn.layer("l = sum[n,o](tanh(x[n,i] * W[o,i]))", inputs="x", i=6, o=4)
+    substituted = tn.substitute(loss, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
+    params = drawn(substituted)
+    x = np.random.default_rng(0).standard_normal((3, 6))
+    _, found = tn.value_and_grad(substituted)(params, x)
+    _, whole = tn.value_and_grad(loss)({"W": params["W.A"] @ params["W.B"]}, x)
+    np.testing.assert_allclose(found["W.A"], whole["W"] @ params["W.B"].T, rtol=1e-10)
+    np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)
+
+
+def test_the_plan_goes_through_the_factors() -> None:
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=1024, o=1024)
+    plan = tn.plan(tn.substitute(graph, {"W": "low_rank"}, rank=16), n=64)
+    assert plan.flops == 2 * 64 * 16 * 2048
+
+
+# ---------------------------------------------------------------------------- the table
+
+
+def test_a_form_is_one_equation() -> None:
+    parts = (("o1", "o2"), ("i1", "i2"))
+    shown = {name: str(factored(name, parts, ((4, 6), (3, 5)), 2)) for name in FACTORIZATIONS}
+    assert shown == {
+        "dense": "W[o1,o2,i1,i2]",
+        "tucker": "G[r1,r2,r3,r4] * U1[o1,r1] * U2[o2,r2] * U3[i1,r3] * U4[i2,r4]",
+        "cp": "U1[o1,r] * U2[o2,r] * U3[i1,r] * U4[i2,r]",
+        "tt": "G1[o1,r1] * G2[r1,o2,r2] * G3[r2,i1,r3] * G4[r3,i2]",
+        "blocktt": "G1[o1,i1,r1] * G2[r1,o2,i2]",
+        "kronecker": "A1[r,o1,i1] * A2[r,o2,i2]",
+        "low_rank": "U[o1,o2,r] * V[r,i1,i2]",
+        "tr": "G1[r1,o1,r2] * G2[r2,o2,r3] * G3[r3,i1,r4] * G4[r4,i2,r1]",
+        "btt": "L[o1,o2,i1,r] * R[o2,i1,r,i2]",
+        "monarch": "L[o1,o2,i1] * R[o2,i1,i2]",
+    }
+
+
+@pytest.mark.parametrize("kind", ["low_rank", "tr", "btt", "monarch"])
+def test_layers_have_the_forms_of_the_table(kind: str) -> None:
+    layer = tn.models.linear((4, 6), (3, 5), factorization=kind, rank=2, bias=False)
+    substituted = tn.substitute(
+        tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", o=15, i=24),
+        {"W": kind},
+        rank=2,
+        modes=((3, 5), (4, 6)),
+    )
+    assert tn.parameter_count(layer) == tn.parameter_count(substituted)
+    params = drawn(layer)
+    x = np.random.default_rng(0).standard_normal((2, 24))
+    moved = {f"W.{name}": array for name, array in params.items()}
+    np.testing.assert_allclose(tn.compile(layer)(params, x), tn.compile(substituted)(moved, x), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["dense", "tucker", "cp", "tt", "tr", "low_rank"])
+def test_a_stem_has_a_kernel_of_factors(kind: str) -> None:
+    stem = tn.models.convolutional_stem(20, 20, 3, 8, factorization=kind, rank=2)
+    kernel = "F[o,c,u,v] = " + str(stem.equations[3]).split("] * ", 1)[1]
+    params = drawn(stem)
+    plain = tn.models.convolutional_stem(20, 20, 3, 8)
+    whole = {"gain": params["gain"], "bias": params["bias"], "F": product(kernel, params)}
+    x = np.random.default_rng(0).standard_normal((1, 3, 20, 20))
+    np.testing.assert_allclose(
+        tn.compile(stem)(params, x), tn.compile(plain)(whole, x), rtol=1e-9, atol=1e-12
+    )
+    with pytest.raises(tn.ShapeError, match="the ranks of 'cp' follow from sizes that are known"):
+        tn.models.convolutional_stem(20, 20, "C", 8, factorization="cp")
+
+
+@given(st.integers(1, 5000), st.integers(1, 6))
+def test_parts_of_a_size(size: int, modes: int) -> None:
+    parts = tensorize(size, modes)
+    assert math.prod(parts) == size
+    assert len(parts) == modes
+    assert list(parts) == sorted(parts)
+    if modes == 2:  # the divisor nearest to the root
+        assert parts[0] == max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
+
+
+def test_parts_of_common_sizes() -> None:
+    assert tn.models.tensorize(768, 3) == (8, 8, 12)
+    assert tn.models.tensorize(3072, 3) == (12, 16, 16)
+    assert tn.models.tensorize(2**40, 12) == (8,) * 8 + (16,) * 4
+    for size, modes in ((0, 1), (True, 2), (6, 0), (6, 13), (2.0, 1)):
+        with pytest.raises(tn.ShapeError, match="give a positive integer"):
+            tn.models.tensorize(size, modes)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+LOW = "W[o,i] = A[o,r] * B[r,i]"
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings", "message"),
+    [
+        ({"w": "tt"}, {}, "'w' is no parameter of this graph\nfix: did you mean 'W'"),
+        ({"W": "ttt"}, {}, "in the place of 'W': there is no factorization 'ttt'\nfix: did you mean 'tt'"),
+        ({"W": LOW}, {}, "nothing tells the size of 'r'\nfix: give r="),
+        (
+            {"W": BTT},
+            {"r": 2},
+            "nothing tells the size of 'a' and of 'b' and of 'c' and of 'd'\nfix: give a=, c=,",
+        ),
+        ({"W": BTT}, {"r": 2, "a": 3, "c": 3}, r"\(a,b\) of 'W' is 3\*b, and the weight has 8 there"),
+        ({"W": LOW}, {"r": 2, "o": 9}, "o of 'W' is 9, and the weight has 8 there"),
+        (
+            {"W": "W[o] = A[o,r] * B[r]"},
+            {"r": 2},
+            r"'W' has 1 dimension\(s\) here, and is 'W\[o,i\]: parameter'",
+        ),
+        ({"W": LOW}, {"r": 2, "q": 3}, "a size is given for 'q', which no equation has"),
+        ({"W": LOW}, {"r": 2, "init": {"D": 1.0}}, "a start is given for 'D', which no equation has"),
+        ({"W": LOW}, {"r": 2, "inputs": "c"}, "an input is given for 'c', which no equation has"),
+        (
+            {"W": "W[o,i] = A[o,r] * Z[r,i]"},
+            {"inputs": "Z"},
+            "'Z' is no parameter and no constant of the graph",
+        ),
+        (
+            {"W": "W[o,i] = x[n,i] * A[n,o]"},
+            {"inputs": "x"},
+            "'x' is no parameter and no constant of the graph",
+        ),
+        ({"W": "W[o,i] = A[o,r] * B[r,i] +"}, {"r": 2}, "syntax error"),
+        ({"W": "W[o,i] = A[o,r] * B[r,i] +"}, {"r": 2}, r"line 1: W\[o,i\] = A\[o,r\] \* B\[r,i\] \+\n +\^"),
+        ({"W": "W[o,i] = base[o,i] + W[o,i]"}, {}, "'base' is what the weight as it was is called"),
+        ({"W": "W[o,i] = A[o,i]\nz: output\nz[o] = A[o,i]"}, {}, "no output depends on 'W'"),
+        ({"W": "kronecker"}, {"modes": ((2, 4), (3, 5))}, r"a dimension of 12 is no product of \(3, 5\)"),
+        (
+            {"W": "kronecker"},
+            {"modes": (2, 3)},
+            r"there is no 'kronecker' of 2 dimension\(s\) in 2 and 3 part",
+        ),
+        ({"W": "kronecker"}, {"modes": (2,)}, r"modes=\(2,\) are 1, and it has shape \(8, 12\)"),
+        ({"W": "btt"}, {"modes": 3}, "it is made for 2 dimensions in 2 and 2 parts"),
+        ({"b": "low_rank"}, {}, r"there is no 'low_rank' of 1 dimension\(s\)"),
+        ({"W": "tt"}, {"rank": 0}, "rank=0 is not a rank for 3 mode"),
+        ({"W": 3}, {}, "3 is no text\nfix: write its equation, or one of dense, tucker"),
+        ({"W": LOW, "b": "v[o] = W[o,i] * c[i]"}, {"r": 2, "inputs": "W"}, "W"),
+        ("W", {}, "weights are told by names and equations, not str"),
+    ],
+)
+def test_errors_say_where_and_what_to_do(weights: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.TensornetError, match=message):
+        tn.substitute(LAYER, weights, **settings)
+
+
+def test_a_weight_that_reads_another_that_goes() -> None:
+    weights = {"W": LOW, "b": "v[o] = W[o,i] * c[i]"}
+    with pytest.raises(
+        tn.EquationError, match="'b' reads 'W', which is replaced too\nfix: replace one, and then"
+    ):
+        tn.substitute(LAYER, {"W": "low_rank", "b": weights["b"]}, inputs="W")
+    first = tn.substitute(LAYER, {"b": weights["b"]}, inputs="W")
+    second = tn.substitute(first, {"W": LOW}, r=2)
+    assert [leaf.name for leaf in second.parameters] == ["W.A", "W.B", "b.c"]
+    params = drawn(second)
+    weight = params["W.A"] @ params["W.B"]
+    x = np.random.default_rng(0).standard_normal((3, 12))
+    expected = x @ weight.T + weight @ params["b.c"]
+    np.testing.assert_allclose(tn.compile(second)(params, x), expected, rtol=1e-12)
+
+
+def test_open_shapes_take_equations_and_no_factorization() -> None:
+    graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x")
+    with pytest.raises(tn.ShapeError, match=r"its shape \(o, i\) is open\nfix: bind the sizes first"):
+        tn.substitute(graph, {"W": "tt"})
+    assert tn.parameter_count(tn.substitute(graph, {"W": LOW}, r=2), o=4, i=5) == 18
