@@ -568,7 +568,11 @@ LOW = "W[o,i] = A[o,r] * B[r,i]"
         ({"b": "low_rank"}, {}, r"there is no 'low_rank' of 1 dimension\(s\)"),
         ({"W": "tt"}, {"rank": 0}, "rank=0 is not a rank for 3 mode"),
         ({"W": 3}, {}, "3 is no text\nfix: write its equation, or one of dense, tucker"),
-        ({"W": LOW, "b": "v[o] = W[o,i] * c[i]"}, {"r": 2, "inputs": "W"}, "W"),
+        (
+            {"W": LOW, "b": "v[o] = W[o,i] * c[i]"},
+            {"r": 2, "inputs": "W"},
+            "'b' reads 'W', which is replaced too",
+        ),
         ("W", {}, "weights are told by names and equations, not str"),
     ],
 )

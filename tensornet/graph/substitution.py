@@ -111,7 +111,7 @@ def substitute(
     found = {path: made.weight(leaf, text) for path, (leaf, text) in _told(graph, weights).items()}
     made.check_given()
     _check_reads(found)
-    return _Placing(made.bound).of(graph, found)
+    return _Placing(made.known.bound).of(graph, found)
 
 
 def _told(graph: Graph, weights: Mapping[str, str]) -> dict[str, tuple[Leaf, str]]:

@@ -6,8 +6,6 @@ its one output the weight.
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -15,20 +13,20 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
 from ..factorizations import FACTORIZATIONS, Factorization, factored, form_named, tensorize
-from ..language.equation import Declaration, Equation
+from ..language.equation import Declaration
 from ..language.expression import fresh, show_index
-from ..language.reading import parse_block, parse_names, read_sizes
+from ..language.reading import parse_names, read_sizes
 from ..ranks import Rank, check_sizes
-from ..sizes import are_equal, evaluate, solve_size, symbol
+from ..sizes import evaluate
 from .graph import Graph
 from .hygiene import hygienic
 from .initialise import starts_of_weight
-from .instances import instance, names_of_sizes, of_tensors_named
+from .instances import of_tensors_named
 from .layers import layer
 from .leaves import Constant, Leaf
-from .private import Private
-from .shape import Dim, dim_size, index_of
-from .unify import Unifier
+from .shape import Dim
+from .weight_sizes import ModelSizes
+from .weight_text import WeightText, declared_as, read_as
 
 __all__ = ["KEPT", "Modes", "Weight", "Weights"]
 
@@ -78,13 +76,8 @@ class Weights:
         self.constants, self.init, self.sizes = constants, init, read_sizes(sizes)
         self.leaves = {leaf.name: leaf for leaf in graph.leaves}
         self.taken = {*self.leaves, *(equation.name for equation in graph.equations)}
-        self.outer, self.opened = _sizes_known(graph)
+        self.known = ModelSizes(graph)
         self.used: set[str] = set()
-
-    @property
-    def bound(self) -> Mapping[str, Any]:
-        """The sizes of the model that have a value, with those of the weights made so far."""
-        return {**self.graph.bound, **self.outer.bound}
 
     def check_given(self) -> None:
         """Refuses what was given for a name that no weight has."""
@@ -125,7 +118,8 @@ class Weights:
             fix = f"write its equation, or one of {', '.join(FACTORIZATIONS)}"
             raise EquationError(f"{text!r} is no text", fix=fix)
         program, names = self._read(leaf, text) if "=" in text else (self._form(leaf, text), {})
-        sized = _keeping(self._sized(program, leaf, names), names, leaf)
+        leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
+        sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
         own = _apart(sized, leaf.name, self.taken)
         self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
         return Weight(_starting(own, leaf), tuple(names[each.name] for each in own.inputs))
@@ -182,32 +176,25 @@ class Weights:
 
     def _read(self, leaf: Leaf, text: str) -> tuple[Graph, dict[str, str]]:
         """The graph of a text, and the leaf of the model that each of its inputs is."""
-        statements = parse_block(text)
-        words = set(re.findall(r"[^\W\d]\w*(?:\.\w+)*", text))
-        self.used |= words
-        read = [each for each in self.inputs if each.name in words]
-        declared = [each for each in statements if isinstance(each, Declaration)]
-        inside = [each for each in declared if each.kind == "input"]
-        names = {each.name: self._seen(each, leaf.name) for each in (*read, *inside)}
-        lines = [each for each in statements if isinstance(each, Equation)]
-        refs = [ref for line in lines for ref in line.references]
-        shown = {ref.name for ref in refs if ref.index}
-        inputs = [_declared(each, self.leaves[names[each.name]], each.name in shown) for each in read]
-        if lines and lines[-1] is statements[-1]:
-            target = lines[-1]
-            known = {*names, *(each.name for each in declared)}
-            reads = target.name in {ref.name for ref in refs} - known
-            if reads:
-                names[target.name] = leaf.name
-                inputs.append(target.name if target.name in shown else _index(target.name, leaf))
-            text = _targeted(text, target, leaf, fresh(target.name, words) if reads else target.name)
+        read = WeightText(text)
+        self.used |= read.words
+        listed = [each for each in self.inputs if each.name in read.words - read.target_names]
+        names = {each.name: self._seen(each, leaf.name) for each in (*listed, *read.inputs)}
+        inputs = [
+            declared_as(each, self.leaves[names[each.name]], each.name in read.shown) for each in listed
+        ]
+        if read.reads_itself:
+            (target,) = read.target_names
+            names[target] = leaf.name
+            inputs.append(target if target in read.shown else read_as(target, leaf))
         sizes, constants, init = (
-            {name: value for name, value in part.items() if name in words}
+            {name: value for name, value in part.items() if name in read.words}
             for part in (self.sizes, self.constants, self.init)
         )
+        whole = read.targeted(leaf)
 
         def make(**known: Any) -> Graph:
-            return layer(text, inputs=inputs, constants=constants, init=init, **known)
+            return layer(whole, inputs=inputs, constants=constants, init=init, **known)
 
         program = hygienic(make, sizes)
         if len(program.outputs) != 1:
@@ -227,70 +214,6 @@ class Weights:
             f"'{declared.name}' is no parameter and no constant of the graph", declared.place, fix
         )
 
-    # ---- sizes
-
-    def _sized(self, program: Graph, leaf: Leaf, names: Mapping[str, str]) -> Graph:
-        """The program in the sizes of the model: the weight and what is read have the sizes that they have there."""
-        private = Private(program)
-        (output,) = program.outputs
-        pairs = [(output, program.named[output], leaf)]
-        pairs += [(each.name, each.dims, self.leaves[names[each.name]]) for each in program.inputs]
-        for name, dims, known in pairs:
-            if len(dims) != len(known.dims):
-                fix = "give it as many; a composite such as (a,b) is one"
-                raise ShapeError(f"'{name}' has {len(dims)} dimension(s) here, and is '{known}'", fix=fix)
-        waiting = [
-            (name, each, size)
-            for name, dims, known in pairs
-            for ours, theirs in zip(dims, known.dims, strict=True)
-            for each, size in self._alike(ours, theirs)
-        ]
-        for _ in range(len(waiting) + 1):
-            waiting = [each for each in waiting if not self._solved(private, *each)]
-        given = {f"{name}@" for name, size in self.sizes.items() if size == symbol(name)}
-        unknown = _unknown(program, private) - given
-        if unknown:
-            raise _missing(unknown, [ours for _, ours, _ in waiting], leaf)
-        private.adopt(self.outer, self.opened)
-        sizes = {name: self.outer.resolve(private.moved(symbol(name))) for name in names_of_sizes(program)}
-        made = instance(program, tuple(sorted(sizes.items())), tuple(sorted(self.bound.items())), None)
-        for name, ours, size in waiting:  # what has more than one open size
-            own = self.outer.resolve(private.moved(dim_size(ours)))
-            if not are_equal(own, size, self.bound):
-                raise _unequal(name, ours, own, size)
-        return made
-
-    def _alike(self, ours: Dim, theirs: Dim) -> list[tuple[Dim, Any]]:
-        """What is as long as what: a dimension, or each of its parts where they have the names of its own."""
-        names = [axis.name for axis in ours]
-        if names == [axis.name for axis in theirs] and not self.sizes.keys() & set(names):
-            return [((own,), axis.size) for own, axis in zip(ours, theirs, strict=True)]
-        return [(ours, dim_size(theirs))]
-
-    def _solved(self, private: Private, name: str, ours: Dim, size: Any) -> bool:
-        """Makes one dimension of the program as long as it is in the model, if that can be seen by now."""
-        own, other = private.value(private.moved(dim_size(ours))), evaluate(size, self.graph.bound)
-        if not private.waits(own):
-            own = evaluate(own, self.graph.bound)
-            if not are_equal(own, other, self.graph.bound):
-                raise _unequal(name, ours, own, other)
-            return True
-        if getattr(own, "is_Symbol", False) and not isinstance(size, int):
-            private.solution[own.name] = size
-            return True
-        if not isinstance(other, int):
-            try:
-                return private.solve(own, size)
-            except ShapeError:
-                raise _unequal(name, ours, own, other) from None
-        if len(own.free_symbols) > 1:
-            return False
-        found = solve_size(own, other)
-        if found is None or not found[1]:
-            raise _unequal(name, ours, own, other)
-        private.bound[found[0]] = found[1]
-        return True
-
 
 def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
     """The sizes of the parts of a dimension: as nearly equal as can be, or those that are given."""
@@ -301,86 +224,6 @@ def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
         fix = f"give parts whose product it is, such as {tensorize(size, len(given))}"
         raise ShapeError(f"a dimension of {size} is no product of {given}", fix=fix)
     return given
-
-
-def _unknown(program: Graph, private: Private) -> set[str]:
-    """The private names that nothing tells the size of."""
-    sizes = (axis.size for dims in program.named.values() for dim in dims for axis in dim)
-    found = {name for size in sizes for name in _waiting(private.value(private.moved(size)))}
-    for name in names_of_sizes(program):
-        found |= _waiting(private.value(private.moved(symbol(name))))
-    return found
-
-
-def _waiting(size: Any) -> set[str]:
-    return {each.name for each in getattr(size, "free_symbols", ()) if each.name.endswith("@")}
-
-
-def _missing(names: set[str], waiting: Sequence[Dim], leaf: Leaf) -> ShapeError:
-    """The error for sizes that nothing tells: of a composite one is what the others leave."""
-    unknown = {name.rstrip("@") for name in names}
-    wanted = set(unknown)
-    for dim in waiting:
-        within = [axis.name for axis in dim if axis.name in wanted]
-        wanted -= set(within[-1:])
-    told = " and of ".join(f"'{name}'" for name in sorted(unknown))
-    given = ", ".join(f"{name}=" for name in sorted(wanted))
-    fix = f"give {given}, or name axes as the weight has them: {leaf}"
-    return ShapeError(f"nothing tells the size of {told}", fix=fix)
-
-
-def _unequal(name: str, ours: Dim, own: Any, other: Any) -> ShapeError:
-    axes = ",".join(axis.name for axis in ours)
-    shown = f"({axes})" if len(ours) > 1 else axes
-    return ShapeError(
-        f"sizes disagree: {shown} of '{name}' is {str(own).replace('@', '')}, and the weight has {other} there",
-        fix=f"choose sizes that make {shown} {other}",
-    )
-
-
-def _sizes_known(graph: Graph) -> tuple[Unifier, set[str]]:
-    """The sizes that a model goes by: those with one value throughout, and the names that mean something else."""
-    values: dict[str, set[Any]] = {}
-    for part in graph.parts():
-        for name in names_of_sizes(part):
-            values.setdefault(name, set()).add(evaluate(symbol(name), part.bound))
-    agreed = {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
-    bound = {name: value for name, value in agreed.items() if isinstance(value, int)}
-    return Unifier(bound), set(values) - set(bound)
-
-
-# ---------------------------------------------------------------------------- the text
-
-
-def _index(name: str, leaf: Leaf) -> str:
-    """A tensor with the axes that a leaf has."""
-    return f"{name}[{show_index(index_of(leaf.dims)) or '()'}]"
-
-
-def _declared(declared: Declaration, leaf: Leaf, shown: bool) -> str:
-    """An input as `layer` takes it: with the axes of the leaf, if nothing shows others."""
-    if declared.dims is None:
-        return declared.name if shown else _index(declared.name, leaf)
-    index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
-    return f"{declared.name}[{show_index(index) or '()'}]"
-
-
-def _targeted(text: str, target: Equation, leaf: Leaf, name: str) -> str:
-    """The text, its last line under this name; a bare name on the left has the axes of the weight."""
-    place = target.place
-    assert place is not None
-    lines = re.split(r"\r\n|\r|\n", textwrap.dedent(text))
-    line = lines[place.number - 1]
-    left = name if target.left else f"{name}{_brackets(target, leaf)}"
-    lines[place.number - 1] = line[: place.column] + left + line[place.column + len(target.name) :]
-    return "\n".join(lines)
-
-
-def _brackets(target: Equation, leaf: Leaf) -> str:
-    """The axes of a weight that its line does not name: as the line reads the old one, else as it is declared."""
-    read = (ref.index for ref in target.references if ref.name == target.name and ref.index)
-    index = next(read, index_of(leaf.dims))
-    return f"[{show_index(index)}]" if index else ""
 
 
 # ---------------------------------------------------------------------------- its leaves
@@ -409,7 +252,7 @@ def _apart(program: Graph, path: str, taken: set[str]) -> Graph:
         if leaf.kind != "input" and leaf.name in within:
             names[leaf.name] = fresh(leaf.name, within | set(program.named))
             within.add(names[leaf.name])
-    return _renamed(program, names) if names else program
+    return _renamed(program.flat, names) if names else program
 
 
 def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
