@@ -29,6 +29,7 @@ FLOORS = (
     ("planning",),
     ("emitting",),
     ("running",),
+    ("fitting",),
     ("models", "backends"),
     ("cli", "study"),
 )

@@ -1,0 +1,371 @@
+"""One array brought into a form: the factors that come nearest to it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError, ShapeError
+from ..graph.fitting import sizes_from_shapes
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..protocol import backend_of
+from ..sizes import evaluate
+from .alternating import Least, balanced, started
+from .forms import Form, form_of
+from .general import General, check_linear, of_parameters
+from .metrics import ROOT, Metric, holders, times, with_root
+from .trees import Tree, tree_of
+
+__all__ = ["Approximation", "Progress", "Settings", "approximate"]
+
+LARGE = 1 << 27
+"""Elements of float32 from which on these are not worked on in float64."""
+
+ROUNDS = 200
+"""At most, where no number is given."""
+
+EXACT = 1e-13
+"""A relative error that is as good as none, in float64."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fit is.
+
+    Attributes:
+        path: the weight.
+        start: the number of the start, from 0.
+        round: the number of the round, from 0.
+        error: the relative error by now.
+    """
+
+    path: str
+    start: int
+    round: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Factors, and how near they come.
+
+    Attributes:
+        factors: name to array, of the target's library and element type.
+        error: ‖W − Ŵ‖ / ‖W‖.
+    """
+
+    factors: Mapping[str, Any]
+    error: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; see `tensornet.fit`."""
+
+    iterations: int | None = None
+    restarts: int = 1
+    regularization: float = 0.0
+    tolerance: float = 1e-8
+    seed: int = 0
+    dtype: str | None = None
+    progress: Callable[[Progress], None] | None = None
+
+    def __post_init__(self) -> None:
+        whole = {"iterations": (self.iterations, 0), "restarts": (self.restarts, 1), "seed": (self.seed, 0)}
+        for name, (value, least) in whole.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ShapeError(f"{name} is {value!r}", fix=f"give an integer from {least}")
+        for name, number in {"regularization": self.regularization, "tolerance": self.tolerance}.items():
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+                raise ShapeError(f"{name} is {number!r}", fix="give a number from 0")
+
+
+def approximate(
+    program: Graph,
+    target: Any,
+    *,
+    known: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
+    metric: Metric | None = None,
+    path: str = "",
+) -> Approximation:
+    """The factors whose program comes nearest to an array: least ‖W − Ŵ‖.
+
+    Where factors hang together as a tree (low rank, Kronecker products of two, trains, Tucker) by singular value
+    decompositions, else by alternating least squares; see `trees.py` and `alternating.py`.
+
+    Args:
+        program: a graph whose one output is the weight, and whose parameters are the factors.
+        target: W, an array of any library, of the output's shape.
+        known: those of its leaves that stay as they are.
+        settings: how; see `tensornet.fit`.
+        metric: what to weigh columns of the weight by; ‖(W − Ŵ)·C^½‖ is least then.
+        path: what progress calls the weight.
+
+    Raises:
+        EquationError: the program is not linear in each factor.
+        ShapeError: sizes do not fit, or some are open.
+        DtypeError: the target holds no finite real numbers.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> low = tn.layer("W[o,i] = A[o,r] * B[r,i]", r=1, o=3, i=2)
+        >>> found = approximate(low, np.outer([1.0, 2.0, 3.0], [1.0, -1.0]))
+        >>> {name: array.shape for name, array in found.factors.items()}, round(found.error, 6)
+        ({'A': (3, 1), 'B': (1, 2)}, 0.0)
+    """
+    settings = settings or Settings()
+    backend = backend_of(target)
+    weight = _numbers(target, settings.dtype, path or program.outputs[0])
+    given = {name: _numbers(array, str(weight.dtype), name) for name, array in (known or {}).items()}
+    program = _sized(program, weight.shape, {name: array.shape for name, array in given.items()})
+    for leaf in program.constants:
+        if leaf.value is not None:
+            given[leaf.name] = leaf.value.array().astype(weight.dtype)
+    wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
+    found, error = _fitted(_Task(program, weight, given, wanted, settings, metric, path))
+    dtype, device = backend.dtype(target), backend.device(target)
+    if not any(kind in dtype for kind in ("float",)):
+        dtype = str(weight.dtype)
+    shapes = {leaf.name: leaf.shape for leaf in program.parameters}
+    factors = {
+        name: backend.asarray(found[name].reshape(_whole(shapes[name], program)), dtype, device)
+        for name in wanted
+    }
+    return Approximation(factors, error)
+
+
+def _numbers(array: Any, dtype: str | None, name: str) -> Any:
+    """An array as it is worked on, in NumPy."""
+    backend = backend_of(array)
+    found, kind = backend.numpy(array), backend.dtype(array)
+    if found.dtype.kind not in "biuf" or not np.isfinite(found).all():
+        what = kind if found.dtype.kind not in "biuf" else "what is not finite"
+        raise DtypeError(f"'{name}' holds {what}", fix="give finite real numbers")
+    large = found.size >= LARGE and found.dtype == np.float32
+    return found.astype(dtype or ("float32" if large else "float64"))
+
+
+def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The program with the sizes that the weight and the known leaves tell.
+
+    Raises:
+        ShapeError: they do not fit, or some are open still.
+    """
+    (output,) = program.outputs
+    leaves = [leaf for leaf in program.leaves if leaf.name in known]
+    whole = Leaf(output, "input", program.named[output])
+    sizes = sizes_from_shapes(program, [whole, *leaves], [shape, *(known[leaf.name] for leaf in leaves)])
+    bound = program.bind(**sizes) if sizes else program
+    if bound.open_sizes:
+        names = ", ".join(f"{name}=" for name in bound.open_sizes)
+        raise ShapeError(f"'{output}' has open sizes: {', '.join(bound.open_sizes)}", fix=f"give {names}")
+    return bound
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be fitted, in NumPy.
+
+    Attributes:
+        program: of known sizes.
+        weight: of its output's shape.
+        known: the leaves that stay as they are.
+        wanted: the others.
+    """
+
+    program: Graph
+    weight: Any
+    known: Mapping[str, Any]
+    wanted: tuple[str, ...]
+    settings: Settings
+    metric: Metric | None
+    path: str
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """What errors are relative to."""
+        weight = self.weight if self.metric is None else self.metric.weighed(self.weight)
+        return float(np.linalg.norm(weight))
+
+    def tell(self, start: int, round: int, error: float) -> None:
+        """Progress."""
+        if self.settings.progress is not None:
+            self.settings.progress(Progress(self.path, start, round, error))
+
+    def generator(self, start: int) -> Any:
+        """Random numbers of their own for each start of each weight."""
+        return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), start])
+
+
+def _fitted(task: _Task) -> tuple[dict[str, Any], float]:
+    """The factors, and the relative error."""
+    form = form_of(task.program)
+    if form is not None and _alternates(form, task.wanted):
+        return _by_form(task, form)
+    check_linear(task.program, task.wanted)
+    return _by_program(task)
+
+
+def _alternates(form: Form, wanted: Sequence[str]) -> bool:
+    """Whether each factor is in one product, once, and what it sums is what another one has too."""
+    counts = Counter(factor.name for product in form.products for factor in product.factors)
+    if any(counts[name] != 1 for name in wanted):
+        return False
+    for product in form.products:
+        readers = Counter(axis for factor in product.factors for axis in factor.axes)
+        own = {axis for factor in product.factors if factor.name in wanted for axis in factor.axes}
+        if any(readers[axis] < 2 for axis in own - set(form.axes)):
+            return False
+    return True
+
+
+# ---------------------------------------------------------------------------- of a form
+
+
+def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], float]:
+    """The factors of a sum of products; what is known of it is taken off the weight first."""
+    arrays = {
+        name: task.known[name].reshape(form.shape(each.axes))
+        for name, each in form.read().items()
+        if name in task.known
+    }
+    fixed = [p for p in form.products if not any(factor.name in task.wanted for factor in p.factors)]
+    weight = task.weight.reshape(form.shape(form.axes))
+    constant = Least(replace(form, products=tuple(fixed)), weight, arrays, (), 1.0).whole()
+    form = replace(form, products=tuple(each for each in form.products if each not in fixed))
+    least = Least(form, weight - constant, arrays, task.wanted, task.norm, task.settings.regularization)
+    if task.metric is None:
+        return _solved(task, least)
+    return _weighed(task, least, task.metric)
+
+
+def _weighed(task: _Task, least: Least, metric: Metric) -> tuple[dict[str, Any], float]:
+    """The factors by which the result of the weight is nearest, for what it meets."""
+    form = least.form
+    axes = tuple(axis for dim in metric.dims for axis in form.dims[dim])
+    turned = metric.weighed(least.weight.reshape(task.weight.shape)).reshape(least.weight.shape)
+    root, inverse = metric.roots
+    alone = holders(form, task.wanted, axes)
+    if alone is None:
+        rooted = with_root(form, axes)
+        shape = rooted.shape(rooted.read()[ROOT].axes)
+        arrays = {**least.arrays, ROOT: root.reshape(shape).astype(turned.dtype)}
+        found, error = _solved(task, replace(least, form=rooted, weight=turned, arrays=arrays))
+        return {name: found[name] for name in task.wanted}, error
+    found, error = _solved(task, replace(least, weight=turned))
+    for factor in alone:
+        dims = tuple(factor.axes.index(axis) for axis in axes)
+        found[factor.name] = times(found[factor.name], dims, inverse)
+    return found, error
+
+
+def _solved(task: _Task, least: Least) -> tuple[dict[str, Any], float]:
+    """The factors of the terms: by decompositions where these are trees, else by rounds of least squares."""
+    trees = [tree_of(least.form, product) for product in least.form.products]
+    if len(trees) == 1 and trees[0] is not None and _all_wanted(trees[0], task) and not least.regularization:
+        _decomposed(task, least, trees[0])
+        balanced(least, task.generator(0))
+        return dict(least.arrays), least.error()
+    best: tuple[float, dict[str, Any]] | None = None
+    for start in range(task.settings.restarts):
+        _begun(task, least, trees, start)
+        _rounds(task, least.round, start)
+        balanced(least, task.generator(0))
+        error = least.error()
+        if best is None or error < best[0]:
+            best = error, dict(least.arrays)
+        if error < EXACT:
+            break
+    assert best is not None
+    return best[1], best[0]
+
+
+def _all_wanted(tree: Tree, task: _Task) -> bool:
+    return all(factor.name in task.wanted for factor in tree.factors)
+
+
+def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
+    """The factors of a tree: one decomposition for each bond, and rounds where these come nearer."""
+    weight = least.weight / tree.product.coefficient
+    least.arrays.update(tree.decomposed(weight))
+    task.tell(0, 0, least.error())
+    if tree.is_optimal or task.settings.iterations == 0:
+        return
+    if tree.centre is not None:
+        _rounds(task, lambda: _iterated(least, tree, weight), 0)
+    elif task.settings.iterations is not None or not all(tree.bonds.values()):
+        _rounds(task, least.round, 0)
+
+
+def _iterated(least: Least, tree: Tree, weight: Any) -> float:
+    """A round around a centre; the error is what the centre leaves of the weight."""
+    made = tree.iterated(weight, least.arrays)
+    for name, array in made.items():
+        least.put(name, array)
+    assert tree.centre is not None
+    square = np.linalg.norm(weight) ** 2 - np.linalg.norm(made[tree.centre.name]) ** 2
+    return abs(tree.product.coefficient) * math.sqrt(max(float(square), 0.0)) / (least.norm or 1.0)
+
+
+def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) -> None:
+    """Puts the factors where rounds begin; first of all by decompositions, of each term what those before it leave."""
+    started(least, start == 0, task.generator(start))
+    if start:
+        return
+    if any(tree is None or not _all_wanted(tree, task) for tree in trees):
+        return
+    left = least.weight
+    for product, tree in zip(least.form.products, trees, strict=True):
+        assert tree is not None
+        for name, array in tree.decomposed(left / product.coefficient).items():
+            least.put(name, array)
+        left = left - least.value(product)
+
+
+def _rounds(task: _Task, once: Callable[[], float], start: int) -> None:
+    """Rounds until they bring nothing more."""
+    error = math.inf
+    limit = ROUNDS if task.settings.iterations is None else task.settings.iterations
+    for number in range(limit):
+        before, error = error, once()
+        task.tell(start, number, error)
+        if error < EXACT or (number and before - error <= task.settings.tolerance * before):
+            break
+
+
+# ---------------------------------------------------------------------------- of any program
+
+
+def _by_program(task: _Task) -> tuple[dict[str, Any], float]:
+    """The factors of what is linear in each of them."""
+    turned = task.metric.weighed if task.metric is not None else np.asarray
+    general = General(
+        of_parameters(task.program),
+        turned(task.weight),
+        dict(task.known),
+        task.wanted,
+        turned,
+        task.settings.regularization,
+    )
+    best: tuple[float, dict[str, Any]] | None = None
+    for start in range(task.settings.restarts):
+        general.start(task.generator(start))
+        _rounds(task, general.round, start)
+        error = general.error()
+        if best is None or error < best[0]:
+            best = error, dict(general.arrays)
+    assert best is not None
+    return best[1], best[0]
+
+
+def _whole(shape: Sequence[Any], program: Graph) -> tuple[int, ...]:
+    return tuple(evaluate(size, program.bound) for size in shape)
