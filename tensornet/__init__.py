@@ -23,6 +23,7 @@ from .language.registering import register
 if TYPE_CHECKING:
     from . import models
     from .emitting.program import plan
+    from .fitting.weights import fit
     from .graph.freezing import freeze
     from .graph.initialise import init
     from .graph.substitution import substitute
@@ -50,6 +51,7 @@ __all__ = [
     "ValueAndGrad",
     "compile",
     "einsum",
+    "fit",
     "flop_count",
     "flop_formula",
     "freeze",
@@ -79,6 +81,7 @@ _WHEN_USED = {
     "compile": "running.executable",
     "module": "running.executable",
     "to_backend": "running.executable",
+    "fit": "fitting.weights",
     "freeze": "graph.freezing",
     "gradient": "planning.gradients",
     "jvp": "planning.gradients",

@@ -57,8 +57,8 @@ class Least:
     wanted: tuple[str, ...]
     norm: float
     regularization: float = 0.0
-    _squares: dict[str, Any] = field(default_factory=dict)
-    _values: dict[Product, Any] = field(default_factory=dict)
+    _squares: dict[str, Any] = field(default_factory=dict, init=False)
+    _values: dict[Product, Any] = field(default_factory=dict, init=False)
 
     @functools.cached_property
     def terms(self) -> tuple[Product, ...]:

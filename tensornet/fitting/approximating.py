@@ -32,8 +32,8 @@ LARGE = 1 << 27
 ROUNDS = 200
 """At most, where no number is given."""
 
-EXACT = 1e-13
-"""A relative error that is as good as none, in float64."""
+EXACT = 1e-7
+"""A relative error that is as good as none: sums of squares tell little less."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,12 @@ class Approximation:
     Attributes:
         factors: name to array, of the target's library and element type.
         error: ‖W − Ŵ‖ / ‖W‖.
+        output: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖, where columns are weighed.
     """
 
     factors: Mapping[str, Any]
     error: float
+    output: float | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def approximate(
         if leaf.value is not None:
             given[leaf.name] = leaf.value.array().astype(weight.dtype)
     wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
-    found, error = _fitted(_Task(program, weight, given, wanted, settings, metric, path))
+    task = _Task(program, weight, given, wanted, settings, metric, path)
+    found, whole = _fitted(task)
     dtype, device = backend.dtype(target), backend.device(target)
     if not any(kind in dtype for kind in ("float",)):
         dtype = str(weight.dtype)
@@ -140,7 +143,9 @@ def approximate(
         name: backend.asarray(found[name].reshape(_whole(shapes[name], program)), dtype, device)
         for name in wanted
     }
-    return Approximation(factors, error)
+    output = None if metric is None else metric.norm(weight - whole) / (metric.norm(weight) or 1.0)
+    error = float(np.linalg.norm(weight - whole)) / (float(np.linalg.norm(weight)) or 1.0)
+    return Approximation(factors, error, output)
 
 
 def _numbers(array: Any, dtype: str | None, name: str) -> Any:
@@ -206,8 +211,8 @@ class _Task:
         return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), start])
 
 
-def _fitted(task: _Task) -> tuple[dict[str, Any], float]:
-    """The factors, and the relative error."""
+def _fitted(task: _Task) -> tuple[dict[str, Any], Any]:
+    """The factors, and the weight that they make."""
     form = form_of(task.program)
     if form is not None and _alternates(form, task.wanted):
         return _by_form(task, form)
@@ -231,7 +236,7 @@ def _alternates(form: Form, wanted: Sequence[str]) -> bool:
 # ---------------------------------------------------------------------------- of a form
 
 
-def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], float]:
+def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], Any]:
     """The factors of a sum of products; what is known of it is taken off the weight first."""
     arrays = {
         name: task.known[name].reshape(form.shape(each.axes))
@@ -243,12 +248,12 @@ def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], float]:
     constant = Least(replace(form, products=tuple(fixed)), weight, arrays, (), 1.0).whole()
     form = replace(form, products=tuple(each for each in form.products if each not in fixed))
     least = Least(form, weight - constant, arrays, task.wanted, task.norm, task.settings.regularization)
-    if task.metric is None:
-        return _solved(task, least)
-    return _weighed(task, least, task.metric)
+    found = _solved(task, least) if task.metric is None else _weighed(task, least, task.metric)
+    whole = constant + replace(least, arrays=found).whole()
+    return found, whole.reshape(task.weight.shape)
 
 
-def _weighed(task: _Task, least: Least, metric: Metric) -> tuple[dict[str, Any], float]:
+def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
     """The factors by which the result of the weight is nearest, for what it meets."""
     form = least.form
     axes = tuple(axis for dim in metric.dims for axis in form.dims[dim])
@@ -259,22 +264,21 @@ def _weighed(task: _Task, least: Least, metric: Metric) -> tuple[dict[str, Any],
         rooted = with_root(form, axes)
         shape = rooted.shape(rooted.read()[ROOT].axes)
         arrays = {**least.arrays, ROOT: root.reshape(shape).astype(turned.dtype)}
-        found, error = _solved(task, replace(least, form=rooted, weight=turned, arrays=arrays))
-        return {name: found[name] for name in task.wanted}, error
-    found, error = _solved(task, replace(least, weight=turned))
+        return _solved(task, replace(least, form=rooted, weight=turned, arrays=arrays))
+    found = _solved(task, replace(least, weight=turned))
     for factor in alone:
         dims = tuple(factor.axes.index(axis) for axis in axes)
         found[factor.name] = times(found[factor.name], dims, inverse)
-    return found, error
+    return found
 
 
-def _solved(task: _Task, least: Least) -> tuple[dict[str, Any], float]:
+def _solved(task: _Task, least: Least) -> dict[str, Any]:
     """The factors of the terms: by decompositions where these are trees, else by rounds of least squares."""
     trees = [tree_of(least.form, product) for product in least.form.products]
     if len(trees) == 1 and trees[0] is not None and _all_wanted(trees[0], task) and not least.regularization:
         _decomposed(task, least, trees[0])
         balanced(least, task.generator(0))
-        return dict(least.arrays), least.error()
+        return dict(least.arrays)
     best: tuple[float, dict[str, Any]] | None = None
     for start in range(task.settings.restarts):
         _begun(task, least, trees, start)
@@ -286,7 +290,7 @@ def _solved(task: _Task, least: Least) -> tuple[dict[str, Any], float]:
         if error < EXACT:
             break
     assert best is not None
-    return best[1], best[0]
+    return best[1]
 
 
 def _all_wanted(tree: Tree, task: _Task) -> bool:
@@ -345,17 +349,12 @@ def _rounds(task: _Task, once: Callable[[], float], start: int) -> None:
 # ---------------------------------------------------------------------------- of any program
 
 
-def _by_program(task: _Task) -> tuple[dict[str, Any], float]:
-    """The factors of what is linear in each of them."""
+def _by_program(task: _Task) -> tuple[dict[str, Any], Any]:
+    """The factors of what is linear in each of them, and the weight that they make."""
     turned = task.metric.weighed if task.metric is not None else np.asarray
-    general = General(
-        of_parameters(task.program),
-        turned(task.weight),
-        dict(task.known),
-        task.wanted,
-        turned,
-        task.settings.regularization,
-    )
+    program = of_parameters(task.program)
+    weight, penalty = turned(task.weight), task.settings.regularization
+    general = General(program, weight, dict(task.known), task.wanted, turned, penalty)
     best: tuple[float, dict[str, Any]] | None = None
     for start in range(task.settings.restarts):
         general.start(task.generator(start))
@@ -364,7 +363,7 @@ def _by_program(task: _Task) -> tuple[dict[str, Any], float]:
         if best is None or error < best[0]:
             best = error, dict(general.arrays)
     assert best is not None
-    return best[1], best[0]
+    return best[1], replace(general, arrays=best[1], turned=np.asarray).value({})
 
 
 def _whole(shape: Sequence[Any], program: Graph) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ which stays as it is.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +49,11 @@ class Metric:
     def weighed(self, weight: Any) -> Any:
         """W·C^½, of the shape of W."""
         return times(weight, self.dims, self.roots[0])
+
+    def norm(self, weight: Any) -> float:
+        """(E‖W·x‖²)^½ but for a number, with nothing damped."""
+        square = float(np.vdot(weight, times(weight, self.dims, self.moments)))
+        return math.sqrt(max(square, 0.0))
 
 
 def times(array: Any, dims: tuple[int, ...], matrix: Any) -> Any:

@@ -1,0 +1,158 @@
+"""The weights of a trained graph as factors: each brought into the form that equations put in its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EquationError, ShapeError
+from ..graph.graph import Graph
+from ..graph.substitution import Replacement, replaced
+from ..protocol import backend_of
+from ..running.arguments import wrong_names
+from .activations import batches_of, metrics
+from .approximating import Progress, Settings, approximate
+
+__all__ = ["Misfit", "fit"]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What is lost where factors stand for a weight.
+
+    Attributes:
+        weight: ‖W − Ŵ‖ / ‖W‖.
+        output: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the batches that were given, nothing where none were, or where the weight is
+            not simply multiplied by something.
+    """
+
+    weight: float
+    output: float | None = None
+
+
+def fit(
+    graph: Graph,
+    params: Mapping[str, Any],
+    substituted: Graph,
+    /,
+    *,
+    inputs: Any = None,
+    iterations: int | None = None,
+    restarts: int = 1,
+    regularization: float = 0.0,
+    tolerance: float = 1e-8,
+    damping: float = 1e-4,
+    seed: int = 0,
+    dtype: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[dict[str, Any], dict[str, Misfit]]:
+    """Parameters for a graph in which equations stand in the place of weights: those nearest to the weights.
+
+    For each weight W and its equation Ŵ = f(factors), linear in each factor, least
+
+        ‖W − Ŵ‖² + λ·Σ‖factor‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
+
+    over what the weight is multiplied by in the graph, x. How is told from the equation: two factors (low rank, a
+    sum of Kronecker products, each for all places of axes that both have) by one singular value decomposition, which
+    nothing betters; tensor trains, block tensor trains and trees by one for each bond (Oseledets 2011); Tucker forms
+    by these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000); Kronecker products as
+    Van Loan and Pitsianis (1993); all others, as CP, tensor rings, sums of such, by alternating least squares
+    (Kolda, Bader 2009). Factors are then scaled to equal norms, which changes no product.
+
+    Args:
+        graph: the graph that was trained.
+        params: its parameters, name to array of any library.
+        substituted: the same with equations in the place of parameters, as `tensornet.substitute` makes it.
+        inputs: batches to weigh weights by: an array, a tuple of the graph's inputs in order, or an iterable of such.
+        iterations: rounds at most, for each weight; by default trains have none, other forms up to 200.
+        restarts: how many starts are tried where there are rounds of least squares, the first from singular
+            vectors, the others random; the best is kept.
+        regularization: λ, in units of the mean square of the weight.
+        tolerance: rounds end when one lowers the error by less than this part.
+        damping: added to the second moments of x, in units of their mean, so that what was not seen counts.
+        seed: of random starts.
+        dtype: the element type of the computation; float64 if not given, but for very large float32 weights.
+        progress: called after each round.
+
+    Returns:
+        The parameters of `substituted`, the new ones of the library, element type and device of the weights that
+        they stand for; and what is lost, by the name of each weight.
+
+    Raises:
+        EquationError: no weight is replaced; or an equation is not linear in each of its new parameters.
+        ShapeError: a parameter is missing, or of another shape.
+        DtypeError: a weight holds no finite real numbers.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
+        >>> low = tn.layer("W[o,i] = A[o,r] * B[r,i]\\ny[b,o] = x[b,i] * W[o,i]", inputs="x", r=1)
+        >>> params, lost = fit(dense, {"W": np.diag([4.0, 3.0])}, low)
+        >>> np.round(params["A"] @ params["B"], 6), lost["W"]
+        (array([[4., 0.],
+               [0., 0.]]), Misfit(weight=0.6, output=None))
+    """
+    settings = Settings(iterations, restarts, regularization, tolerance, seed, dtype, progress)
+    if set(params) != {leaf.name for leaf in graph.parameters}:
+        raise wrong_names(graph, params)
+    found = _replacements(graph, substituted)
+    weighed = {}
+    if inputs is not None:
+        backend = backend_of(params[found[0].path])
+        paths = [each.path for each in found]
+        weighed = metrics(graph, params, paths, batches_of(inputs), backend, damping)
+    made: dict[str, Any] = {}
+    lost: dict[str, Misfit] = {}
+    for each in found:
+        target = params[each.path]
+        known = {leaf.name: params[leaf.name] for leaf in each.program.parameters if leaf.name in params}
+        if each.kept is not None:
+            known[each.kept] = target
+        result = approximate(
+            each.program,
+            target,
+            known=known,
+            settings=settings,
+            metric=weighed.get(each.path),
+            path=each.path,
+        )
+        made |= {**known, **result.factors}
+        lost[each.path] = Misfit(result.error, result.output)
+    return _all_of(substituted, {**params, **made}), lost
+
+
+def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
+    """The weights that are computed in the other graph, from what can be fitted one by one."""
+    found = replaced(graph, substituted)
+    if not found:
+        fix = "give the graph that tensornet.substitute made of it"
+        raise EquationError("no parameter of the graph is computed in the other", fix=fix)
+    before = {leaf.name for leaf in graph.parameters}
+    uses = Counter(leaf.name for each in found for leaf in each.program.parameters)
+    for each in found:
+        if each.program.inputs:
+            name = each.program.inputs[0].name
+            fix = "fit what depends on parameters alone, and train the rest"
+            raise EquationError(f"'{each.path}' depends on the input '{name}'", fix=fix)
+        shared = [
+            leaf.name for leaf in each.program.parameters if uses[leaf.name] > 1 and leaf.name not in before
+        ]
+        if shared:
+            fix = "give each weight parameters of its own, or train them"
+            raise EquationError(f"'{shared[0]}' is a factor of several weights", fix=fix)
+    return found
+
+
+def _all_of(graph: Graph, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a graph, in its order.
+
+    Raises:
+        ShapeError: there is one that no weight is computed from, and that was none before.
+    """
+    missing = [leaf.name for leaf in graph.parameters if leaf.name not in arrays]
+    if missing:
+        fix = "compute a weight of the graph from it, or leave it out"
+        raise ShapeError(f"nothing tells what the parameter '{missing[0]}' is", fix=fix)
+    return {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
