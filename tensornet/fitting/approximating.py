@@ -22,6 +22,7 @@ from .alternating import Least, balanced, started
 from .forms import Form, form_of
 from .general import General, check_linear, of_parameters
 from .metrics import ROOT, Metric, holders, times, with_root
+from .together import Together, fits_in
 from .trees import Tree, tree_of
 
 __all__ = ["Approximation", "Progress", "Settings", "approximate"]
@@ -31,6 +32,12 @@ LARGE = 1 << 27
 
 ROUNDS = 200
 """At most, where no number is given."""
+
+FEW = 2
+"""Of a train, whose decompositions leave rounds little to do."""
+
+SLOW, WARM = 0.2, 8
+"""One round that lowers the error by less than this part is slow, but for the first ones."""
 
 EXACT = 1e-7
 """A relative error that is as good as none: sums of squares tell little less."""
@@ -282,7 +289,7 @@ def _solved(task: _Task, least: Least) -> dict[str, Any]:
     best: tuple[float, dict[str, Any]] | None = None
     for start in range(task.settings.restarts):
         _begun(task, least, trees, start)
-        _rounds(task, least.round, start)
+        _alternated(task, least, start)
         balanced(least, task.generator(0))
         error = least.error()
         if best is None or error < best[0]:
@@ -298,16 +305,19 @@ def _all_wanted(tree: Tree, task: _Task) -> bool:
 
 
 def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
-    """The factors of a tree: one decomposition for each bond, and rounds where these come nearer."""
+    """The factors of a tree: by decompositions, then by rounds where these come nearer."""
     weight = least.weight / tree.product.coefficient
-    least.arrays.update(tree.decomposed(weight))
-    task.tell(0, 0, least.error())
-    if tree.is_optimal or task.settings.iterations == 0:
+    around = tree.centre is not None and not tree.is_optimal
+    least.arrays.update(tree.truncated(weight) if around else tree.decomposed(weight))
+    error = least.error()
+    task.tell(0, 0, error)
+    if tree.is_optimal or error < EXACT:
         return
-    if tree.centre is not None:
-        _rounds(task, lambda: _iterated(least, tree, weight), 0)
-    elif task.settings.iterations is not None or not all(tree.bonds.values()):
-        _rounds(task, least.round, 0)
+    if around:
+        most = FEW if len(tree.ends) == 2 else ROUNDS
+        _rounds(task, lambda: _iterated(least, tree, weight), 0, 0, most)
+    else:
+        _rounds(task, least.round, 0, 0, FEW if all(tree.bonds.values()) else ROUNDS)
 
 
 def _iterated(least: Least, tree: Tree, weight: Any) -> float:
@@ -335,15 +345,47 @@ def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) 
         left = left - least.value(product)
 
 
-def _rounds(task: _Task, once: Callable[[], float], start: int) -> None:
-    """Rounds until they bring nothing more."""
-    error = math.inf
+def _alternated(task: _Task, least: Least, start: int) -> None:
+    """Rounds of one factor after another; where these get slow, of all at once, if they are not too many."""
     limit = ROUNDS if task.settings.iterations is None else task.settings.iterations
+    if not fits_in(least):
+        _rounds(task, least.round, start, 0, limit)
+        return
+    done, error = _rounds(task, least.round, start, 0, limit, slow=SLOW)
+    if error >= EXACT and done < limit:
+        _rounds(task, Together(least).round, start, done, limit - done)
+
+
+def _rounds(
+    task: _Task,
+    once: Callable[[], float],
+    start: int,
+    done: int = 0,
+    most: int = ROUNDS,
+    slow: float = 0.0,
+) -> tuple[int, float]:
+    """Rounds until they bring nothing more.
+
+    Args:
+        task: what is fitted.
+        once: goes one round, and gives the relative error.
+        start: the number of the start, for progress.
+        done: how many rounds there were before.
+        most: how many there may be, unless the user says otherwise.
+        slow: they also end when one lowers the error by less than this part, once there were `WARM` of them.
+
+    Returns:
+        How many there were, and the error.
+    """
+    error = math.inf
+    limit = most if task.settings.iterations is None or done else task.settings.iterations
     for number in range(limit):
         before, error = error, once()
-        task.tell(start, number, error)
-        if error < EXACT or (number and before - error <= task.settings.tolerance * before):
-            break
+        task.tell(start, done + number, error)
+        least = max(task.settings.tolerance, slow if number >= WARM else 0.0)
+        if error < EXACT or (number and before - error <= least * before):
+            return number + 1, error
+    return limit, error
 
 
 # ---------------------------------------------------------------------------- of any program

@@ -110,6 +110,11 @@ class Tree:
         made = _moved(Named(vectors.reshape(self.form.shape(ours)), ours), factor.axes)
         return made, Named(left.reshape(self.form.shape(theirs)), theirs)
 
+    def truncated(self, weight: Any) -> dict[str, Any]:
+        """The factors where all others are around a centre: the leading singular vectors of each unfolding of W."""
+        whole = Named(weight, self.form.axes)
+        return self._with_centre(weight, {factor.name: self._basis(whole, factor) for factor in self.ends})
+
     def iterated(self, weight: Any, factors: Mapping[str, Any]) -> dict[str, Any]:
         """Better factors where all others are around a centre: one round of higher-order orthogonal iteration.
 
@@ -117,27 +122,33 @@ class Tree:
 
         Args:
             weight: an array of the form's axes.
-            factors: as `decomposed` gives them: all but the centre have orthonormal columns.
+            factors: as `truncated` gives them: all but the centre have orthonormal columns, or zero ones.
         """
+        made = dict(factors)
+        for factor in self.ends:
+            rest = self._projected(weight, [each for each in self.ends if each != factor], made)
+            made[factor.name] = self._basis(rest, factor)
+        return self._with_centre(weight, made)
+
+    @property
+    def ends(self) -> tuple[Factor, ...]:
+        """The factors around the centre."""
+        return tuple(factor for factor in self.factors if factor != self.centre)
+
+    def _with_centre(self, weight: Any, made: Mapping[str, Any]) -> dict[str, Any]:
         centre = self.centre
         assert centre is not None
-        made = dict(factors)
-        ends = [factor for factor in self.factors if factor.name != centre.name]
-        axes = {factor.name: self._outer(factor, centre) for factor in ends}
-        for factor in ends:
-            rest = self._projected(weight, [each for each in ends if each != factor], made)
-            rows = axes[factor.name]
-            columns = tuple(axis for axis in rest.axes if axis not in rows and axis not in self.shared)
-            bond = self.bond(factor.name, centre.name)
-            vectors, _ = split(unfolded(rest, self.shared, rows, columns), self.form.count(bond))
-            ours = (*self.shared, *rows, *bond)
-            made[factor.name] = _moved(Named(vectors.reshape(self.form.shape(ours)), ours), factor.axes)
-        made[centre.name] = _moved(self._projected(weight, ends, made), centre.axes)
-        return made
+        return {**made, centre.name: _moved(self._projected(weight, self.ends, made), centre.axes)}
 
-    def _outer(self, factor: Factor, centre: Factor) -> tuple[str, ...]:
-        bond = self.bond(factor.name, centre.name)
-        return tuple(axis for axis in factor.axes if axis not in bond and axis not in self.shared)
+    def _basis(self, rest: Named, factor: Factor) -> Any:
+        """A factor at an end: the leading singular vectors of what is unfolded to its axes."""
+        assert self.centre is not None
+        bond = self.bond(factor.name, self.centre.name)
+        rows = tuple(axis for axis in factor.axes if axis not in bond and axis not in self.shared)
+        columns = tuple(axis for axis in rest.axes if axis not in rows and axis not in self.shared)
+        vectors, _ = split(unfolded(rest, self.shared, rows, columns), self.form.count(bond))
+        axes = (*self.shared, *rows, *bond)
+        return _moved(Named(vectors.reshape(self.form.shape(axes)), axes), factor.axes)
 
     def _projected(self, weight: Any, factors: Sequence[Factor], made: Mapping[str, Any]) -> Named:
         """The weight, some of its axes taken to the bonds of their factors."""
