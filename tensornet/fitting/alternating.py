@@ -34,6 +34,9 @@ DIRECT = 4096
 STEPS = 50
 """Of these, in a round."""
 
+SMALL = 4096
+"""So many elements a factor times itself has in any case."""
+
 NEAR = 1e-12
 """How strongly a factor is held where it is, beside the mean of the matrix: what it does not tell stays."""
 
@@ -141,9 +144,10 @@ class Least:
         return math.sqrt(max(square, 0.0)) / (self.norm or 1.0)
 
     def square(self, factor: Factor) -> Named | None:
-        """A factor times itself over the axes of the weight, where that is no larger than it; kept till it moves."""
+        """A factor times itself over the axes of the weight, where that is small; kept till it moves."""
         inner = tuple(axis for axis in factor.axes if axis not in self.form.axes)
-        if self.form.count(inner) ** 2 > 4 * self.form.count(factor.axes):
+        small = max(SMALL, 4 * self.form.count(factor.axes))
+        if len(inner) == len(factor.axes) or self.form.count(inner) ** 2 > small:
             return None
         axes = (*inner, *map(primed, inner))
         if factor.name not in self._squares:

@@ -1,0 +1,490 @@
+"""Arrays brought into forms: held against NumPy's singular values, tensorly's decompositions, and brute force."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorly
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorly.decomposition import parafac, tensor_train, tucker
+
+import tensornet as tn
+from tensornet.errors import DtypeError, EquationError, ShapeError
+from tensornet.fitting.approximating import Progress, Settings, approximate
+from tensornet.fitting.metrics import Metric
+
+Sizes = dict[str, int]
+
+FORMS = {
+    "low rank": "W[a,b] = P[a,r] * Q[r,b]",
+    "low rank of tensors": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]",
+    "two bonds": "W[a,b,c] = P[r,a,s] * Q[b,s,c,r]",
+    "Kronecker": "W[(a,b),(c,d)] = P[a,c] * Q[b,d]",
+    "Kronecker of three": "W[(a,b),(c,d)] = P[a,c] * Q[b] * R[d]",
+    "sum of Kronecker": "W[(a,b),(c,d)] = P[r,a,c] * Q[r,b,d]",
+    "batched low rank": "W[a,b,c] = P[b,a,r] * Q[c,r,b]",
+    "Monarch": "W[(a,b),(c,d)] = P[b,a,c] * Q[c,b,d]",
+    "train": "W[a,b,c,d] = P[a,r] * Q[r,b,s] * R[s,c,t] * S[t,d]",
+    "block train": "W[(a,b),(c,d)] = P[a,r] * Q[r,b,c,s] * R[s,d]",
+    "Tucker": "W[a,b,c,d] = G[p,q,r,s] * P[a,p] * Q[b,q] * R[c,r] * S[d,s]",
+    "partial Tucker": "W[a,b,c] = G[p,b,r] * P[a,p] * R[c,r]",
+    "hierarchical Tucker": "W[a,b,c,d] = G[x,y] * H[x,p,q] * P[a,p] * Q[b,q] * I[y,r,s] * R[c,r] * S[d,s]",
+    "one factor": "W[(a,b),c] = P[c,b,a] * 3",
+    "CP": "W[a,b,c] = P[a,r] * Q[b,r] * R[c,r]",
+    "CP of four": "W[(a,b),(c,d)] = P[a,r] * Q[b,r] * R[c,r] * S[d,r]",
+    "ring": "W[a,b,c] = P[r,a,s] * Q[s,b,t] * R[t,c,r]",
+    "sum of products": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d] - R[a,b,s] * S[s,c,d] / 2",
+    "biased": "W[a,b] = P[a,r] * Q[r,b] + R[a]",
+    "in two lines": "V[a,r] = P[a,s] * Q[s,r]\nW[a,b] = V[a,r] * R[r,b] * S[b]",
+}
+"""Equations, of which numpy.einsum makes the weight below, term by term."""
+
+TREES = [*FORMS][: [*FORMS].index("CP")]
+MODES, RANKS = "abcd", "pqrstxy"
+
+
+def written(text: str) -> str:
+    """The equation in one line, for what is read in two."""
+    return text.replace("V[a,r] = P[a,s] * Q[s,r]\nW[a,b] = V[a,r]", "W[a,b] = P[a,s] * Q[s,r]")
+
+
+def axes_of(text: str) -> dict[str, str]:
+    """Tensor to its axes, in letters."""
+    return {
+        name: re.sub(r"[(),]", "", axes) for name, axes in re.findall(r"(\w)\[([\w(),]+)\]", written(text))
+    }
+
+
+def weight_of(text: str, factors: dict[str, Any], sizes: Sizes) -> Any:
+    """The weight by numpy.einsum, of the shape that its brackets say."""
+    left, right = written(text).split(" = ")
+    out = axes_of(left)["W"]
+    total = np.zeros([sizes[axis] for axis in out])
+    for sign, term in re.findall(r"(^|[+-]) ?((?:\w\[[\w,]+\][ */\d]*)+)", right):
+        names = re.findall(r"(\w)\[([\w,]+)\]", term)
+        number = float((re.findall(r"\* (\d)\s*$", term) or [1])[0]) / float(
+            (re.findall(r"/ (\d)", term) or [1])[0]
+        )
+        read = {axis for _, axes in names for axis in axes}
+        terms = ",".join(axes.replace(",", "") for _, axes in names)
+        kept = "".join(axis for axis in out if axis in read)
+        value = np.einsum(f"{terms}->{kept}", *(factors[name] for name, _ in names))
+        value = value.reshape([sizes[axis] if axis in read else 1 for axis in out])
+        total += (-1 if sign == "-" else 1) * number * value
+    dims = re.findall(r"\(([\w,]+)\)|(\w)", left[2:-1])
+    return total.reshape([math.prod(sizes[a] for a in (many or one).split(",")) for many, one in dims])
+
+
+def random_factors(text: str, sizes: Sizes, generator: np.random.Generator) -> dict[str, Any]:
+    return {
+        name: generator.standard_normal([sizes[axis] for axis in axes])
+        for name, axes in axes_of(text).items()
+        if name != "W"
+    }
+
+
+def graph_of(text: str, sizes: Sizes) -> tn.Graph:
+    return tn.layer(
+        text, outputs="W", **{name: size for name, size in sizes.items() if name in axes_in(text)}
+    )
+
+
+def axes_in(text: str) -> set[str]:
+    return {axis for axes in axes_of(text).values() for axis in axes}
+
+
+sizes_of_forms = st.fixed_dictionaries(
+    {axis: st.integers(2, 5) for axis in MODES} | {axis: st.integers(1, 2) for axis in RANKS}
+)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=8, deadline=None)
+@given(sizes=sizes_of_forms, seed=st.integers(0, 2**20))
+def test_what_is_of_the_form_comes_back(name: str, sizes: Sizes, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    weight = weight_of(FORMS[name], random_factors(FORMS[name], sizes, generator), sizes)
+    found = approximate(graph_of(FORMS[name], sizes), weight, settings=Settings(restarts=8, seed=seed))
+    made = weight_of(FORMS[name], dict(found.factors), sizes)
+    off = np.linalg.norm(made - weight) / np.linalg.norm(weight)
+    assert off < 1e-6
+    assert found.error == pytest.approx(off, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=3, deadline=None)
+@given(sizes=sizes_of_forms, seed=st.integers(0, 2**20))
+def test_the_error_is_that_of_the_factors(name: str, sizes: Sizes, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    shape = weight_of(FORMS[name], random_factors(FORMS[name], sizes, generator), sizes).shape
+    weight = generator.standard_normal(shape)
+    found = approximate(graph_of(FORMS[name], sizes), weight, settings=Settings(iterations=5))
+    made = weight_of(FORMS[name], dict(found.factors), sizes)
+    assert found.error == pytest.approx(np.linalg.norm(made - weight) / np.linalg.norm(weight), abs=1e-9)
+    assert found.error < 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "name", ["low rank of tensors", "sum of Kronecker", "train", "Tucker", "CP of four", "ring"]
+)
+def test_full_rank_reproduces_anything(name: str) -> None:
+    sizes = {"a": 3, "b": 2, "c": 2, "d": 3} | {"p": 3, "q": 2, "r": 12, "s": 6, "t": 6}
+    sizes |= {"r": 2, "s": 3} if name == "Tucker" else {}
+    if name == "ring":
+        sizes |= {"r": 3, "s": 3, "t": 3}
+    text = FORMS[name]
+    weight = np.random.default_rng(0).standard_normal(
+        [6, 6] if "(" in text else [sizes[a] for a in axes_of(text)["W"]]
+    )
+    assert approximate(graph_of(text, sizes), weight, settings=Settings(restarts=3)).error < 1e-5
+
+
+# ---------------------------------------------------------------------------- against references
+
+
+def test_low_rank_is_that_of_eckart_and_young() -> None:
+    weight = np.random.default_rng(0).standard_normal((30, 50))
+    values = np.linalg.svd(weight, compute_uv=False)
+    found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=7), weight)
+    assert found.error == pytest.approx(np.linalg.norm(values[7:]) / np.linalg.norm(values), rel=1e-9)
+
+
+def test_kronecker_products_are_those_of_van_loan_and_pitsianis() -> None:
+    weight = np.random.default_rng(0).standard_normal((12, 20))
+    rearranged = weight.reshape(3, 4, 4, 5).transpose(0, 2, 1, 3).reshape(12, 20)
+    values = np.linalg.svd(rearranged, compute_uv=False)
+    graph = tn.layer("W[(a,b),(c,d)] = P[r,a,c] * Q[r,b,d]", a=3, b=4, c=4, d=5, r=3)
+    found = approximate(graph, weight)
+    assert found.error == pytest.approx(np.linalg.norm(values[3:]) / np.linalg.norm(values), rel=1e-9)
+
+
+def test_a_batched_decomposition_is_one_for_each_place() -> None:
+    weight = np.random.default_rng(0).standard_normal((4, 6, 5))
+    values = np.linalg.svd(weight, compute_uv=False)
+    found = approximate(tn.layer("W[h,o,i] = A[o,h,r] * B[r,i,h]", r=2), weight)
+    assert found.error == pytest.approx(np.linalg.norm(values[:, 2:]) / np.linalg.norm(values), rel=1e-9)
+
+
+def noisy(shape: tuple[int, ...], generator: np.random.Generator) -> Any:
+    """Some products, each smaller than the one before, and noise."""
+    total = 0.2 * generator.standard_normal(shape)
+    for number in range(6):
+        part = np.ones(())
+        for size in shape:
+            part = np.multiply.outer(part, generator.standard_normal(size))
+        total = total + part / (1 + number)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trains_are_no_worse_than_those_of_tensorly(seed: int) -> None:
+    weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
+    ranks = {"r": 4, "s": 5, "t": 4}
+    theirs = tensorly.tt_to_tensor(tensor_train(tensorly.tensor(weight), [1, *ranks.values(), 1]))
+    graph = tn.layer(FORMS["train"], a=6, b=5, c=4, d=6, **ranks)
+    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tucker_is_no_worse_than_that_of_tensorly(seed: int) -> None:
+    weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
+    theirs = tensorly.tucker_to_tensor(tucker(tensorly.tensor(weight), [3, 2, 2, 3], tol=1e-10))
+    graph = tn.layer(FORMS["Tucker"], a=6, b=5, c=4, d=6, p=3, q=2, r=2, s=3)
+    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cp_is_no_worse_than_that_of_tensorly(seed: int) -> None:
+    weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
+    theirs = tensorly.cp_to_tensor(parafac(tensorly.tensor(weight), 3, tol=1e-10, n_iter_max=200))
+    graph = tn.layer("W[a,b,c,d] = P[a,r] * Q[b,r] * R[c,r] * S[d,r]", a=6, b=5, c=4, d=6, r=3)
+    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
+
+
+def relative(weight: Any, other: Any) -> float:
+    return float(np.linalg.norm(weight - np.asarray(other)) / np.linalg.norm(weight))
+
+
+def test_tensorly_keeps_its_backend() -> None:
+    before = tensorly.get_backend()
+    approximate(tn.layer(FORMS["Tucker"], a=2, b=2, c=2, d=2, p=1, q=1, r=1, s=1), np.ones((2, 2, 2, 2)))
+    assert tensorly.get_backend() == before
+
+
+def test_ridge_regression_of_one_factor() -> None:
+    generator = np.random.default_rng(0)
+    known, weight = generator.standard_normal((8, 3)), generator.standard_normal((8, 5))
+    found = approximate(
+        tn.layer("W[o,i] = A[o,r] * B[r,i]"),
+        weight,
+        known={"A": known},
+        settings=Settings(regularization=0.5),
+    )
+    ridge = 0.5 * (weight**2).mean() * np.eye(3)
+    np.testing.assert_allclose(found.factors["B"], np.linalg.solve(known.T @ known + ridge, known.T @ weight))
+
+
+# ---------------------------------------------------------------------------- what is known, what is moved
+
+
+def test_constants_and_known_terms_are_taken_off() -> None:
+    generator = np.random.default_rng(0)
+    base, a, b = (generator.standard_normal(shape) for shape in ((6, 5), (6, 2), (2, 5)))
+    graph = tn.layer("W[o,i] = C[o,i] / 2 + A[o,r] * B[r,i]", constants={"C": base}, r=2)
+    found = approximate(graph, base / 2 + a @ b)
+    assert {*found.factors} == {"A", "B"}
+    np.testing.assert_allclose(found.factors["A"] @ found.factors["B"], a @ b, atol=1e-9)
+
+
+def test_a_mask_is_part_of_the_product() -> None:
+    generator = np.random.default_rng(0)
+    mask = (generator.random((9, 8)) < 0.7).astype(float)
+    weight = mask * np.outer(generator.standard_normal(9), generator.standard_normal(8))
+    graph = tn.layer("W[o,i] = M[o,i] * A[o,r] * B[r,i]", constants={"M": mask}, r=1)
+    assert approximate(graph, weight, settings=Settings(restarts=3)).error < 1e-6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "U[p,c] = A[p,r] * B[r,c]\nV[q,c] = D[q,r] * E[r,c]\nW[n,c] = concat[n](U[n,c], V[n,c])",
+        "W[p,c] = A[p,r] * B[r,c] + roll(D[p,r] * E[r,c], p=1)",
+        "W[p,c] = A[p,r] * B[r,c] + A[p,r] * E[r] * F[c]",
+    ],
+)
+def test_what_is_no_sum_of_products_of_its_own_is_fitted_too(text: str) -> None:
+    sizes = {"p": 5, "q": 4, "c": 6, "r": 1, "s": 2}
+    graph = tn.layer(
+        text, outputs="W", **{k: v for k, v in sizes.items() if re.search(rf"[\[,]{k}[\],]", text)}
+    )
+    weight = tn.compile(graph)(tn.init(graph, dtype="float64"))
+    found = approximate(graph, weight, settings=Settings(restarts=5))
+    np.testing.assert_allclose(
+        tn.compile(graph)(dict(found.factors)), weight, atol=1e-5 * np.abs(weight).max()
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["W[o,i] = A[o,r] * A[i,r]", "W[o,i] = gelu(A[o,r] * B[r,i])", "W[o,i] = exp(A[o]) * B[i]"]
+)
+def test_what_is_not_linear_in_each_factor_is_refused(text: str) -> None:
+    with pytest.raises(EquationError, match=r"not linear in 'A'.*\nfix: .*value_and_grad"):
+        approximate(
+            tn.layer(text, outputs="W"), np.ones((3, 3)), known={}
+        ) if "r" not in text else approximate(tn.layer(text, outputs="W", r=2), np.ones((3, 3)))
+
+
+def test_ranks_beyond_the_weight_can_be_trained() -> None:
+    weight = np.random.default_rng(0).standard_normal((3, 4))
+    found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=6), weight)
+    assert found.error < 1e-12
+    alive = np.linalg.norm(found.factors["A"], axis=0) + np.linalg.norm(found.factors["B"], axis=1)
+    assert (alive > 0).all()
+
+
+def test_factors_are_equally_large_along_every_bond() -> None:
+    found = approximate(
+        tn.layer("W[o,i] = A[o,r] * B[r,i]", r=3), np.random.default_rng(0).standard_normal((6, 9))
+    )
+    a, b = np.linalg.norm(found.factors["A"], axis=0), np.linalg.norm(found.factors["B"], axis=1)
+    np.testing.assert_allclose(a, b)
+
+
+# ---------------------------------------------------------------------------- weighed
+
+
+def moments_of(x: Any) -> Any:
+    return x.T @ x
+
+
+def test_the_weighed_optimum_is_that_of_the_whitened_weight() -> None:
+    generator = np.random.default_rng(0)
+    weight, x = generator.standard_normal((7, 6)), generator.standard_normal((90, 6)) * np.arange(1, 7)
+    values = np.linalg.svd(weight @ np.linalg.cholesky(moments_of(x)), compute_uv=False)
+    metric = Metric((1,), moments_of(x), damping=0.0)
+    found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=2), weight, metric=metric)
+    assert found.output == pytest.approx(np.linalg.norm(values[2:]) / np.linalg.norm(values), rel=1e-9)
+    off = x @ (weight - found.factors["A"] @ found.factors["B"]).T
+    assert found.output == pytest.approx(np.linalg.norm(off) / np.linalg.norm(x @ weight.T), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["low rank of tensors", "train", "CP of four", "Tucker", "sum of products"])
+def test_weighing_lowers_the_error_of_the_output(name: str) -> None:
+    text = FORMS[name].replace("W[a,b,c,d]", "W[(a,b),(c,d)]")
+    sizes = {"a": 3, "b": 4, "c": 3, "d": 4} | dict.fromkeys("pqrst", 2)
+    generator = np.random.default_rng(1)
+    weight = generator.standard_normal((12, 12))
+    x = (
+        generator.standard_normal((400, 12))
+        @ np.diag(0.5 ** np.arange(12))
+        @ generator.standard_normal((12, 12))
+    )
+    metric = Metric((1,), moments_of(x))
+    graph = graph_of(text, sizes)
+    plain, weighed = approximate(graph, weight), approximate(graph, weight, metric=metric)
+
+    def output(factors: Any) -> float:
+        made = weight_of(text, dict(factors), sizes)
+        return float(np.linalg.norm(x @ (weight - made).T) / np.linalg.norm(x @ weight.T))
+
+    assert weighed.output == pytest.approx(output(weighed.factors), rel=1e-6)
+    assert output(weighed.factors) < 0.95 * output(plain.factors)
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+DENSE = "q[b,n,h,e] = x[b,n,c] * Q[h,e,c] + u[h,e]\ny[b,n,o] = gelu(q[b,n,h,e] * V[h,e,o])"
+LOW = "Q[h,e,c] = A[h,r] * B[e,r] * C[c,r]\nV[h,e,o] = P[h,e,s] * R[h,s,o]\n"
+
+
+def heads() -> tuple[tn.Graph, tn.Graph, dict[str, Any], Any]:
+    sizes = {"h": 3, "e": 4, "c": 8, "o": 6}
+    dense = tn.layer(DENSE, inputs="x", **sizes)
+    low = tn.layer(LOW + DENSE, inputs="x", r=5, s=2, **sizes)
+    x = np.random.default_rng(0).standard_normal((20, 10, 8)) * 0.6 ** np.arange(8)
+    return dense, low, tn.init(dense, dtype="float64"), x
+
+
+def test_the_weights_of_a_graph_become_factors() -> None:
+    dense, low, params, x = heads()
+    found, lost = tn.fit(dense, params, low)
+    assert [*found] == [leaf.name for leaf in low.parameters]
+    assert found["u"] is params["u"]
+    made = np.einsum("hr,er,cr->hec", found["A"], found["B"], found["C"])
+    assert lost["Q"].weight == pytest.approx(relative(params["Q"], made), rel=1e-9)
+    assert lost["Q"].output is None
+    assert tn.compile(low)(found, x).shape == (20, 10, 6)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_weights_of_a_graph_are_weighed_by_what_meets_them(split: bool) -> None:
+    dense, low, params, x = heads()
+    inputs = [(x[:7],), x[7:]] if split else x
+    found, lost = tn.fit(dense, params, low, inputs=inputs)
+    made = np.einsum("hr,er,cr->hec", found["A"], found["B"], found["C"])
+    ours, whole = (np.einsum("bnc,hec->bnhe", x, w) for w in (params["Q"] - made, params["Q"]))
+    assert lost["Q"].output == pytest.approx(np.linalg.norm(ours) / np.linalg.norm(whole), rel=1e-6)
+    q = np.einsum("bnc,hec->bnhe", x, params["Q"]) + params["u"]
+    value = np.einsum("hes,hso->heo", found["P"], found["R"])
+    # every head is multiplied by its own queries: what the moments sum over is each head's part of the output
+    off, all_of = (np.einsum("bnhe,heo->bnho", q, w) for w in (params["V"] - value, params["V"]))
+    assert lost["V"].output == pytest.approx(
+        np.linalg.norm(off.sum(2)) / np.linalg.norm(all_of.sum(2)), rel=1e-6
+    )
+    plain, _ = tn.fit(dense, params, low)
+    y = tn.compile(dense)(params, x)
+    assert relative(y, tn.compile(low)(found, x)) < relative(y, tn.compile(low)(plain, x))
+
+
+def test_weights_in_blocks_that_are_called_again() -> None:
+    dense = tn.layer("y[b,o] = gelu(x[b,i] * W[o,i])", inputs="x", i=6, o=6)
+    low = tn.layer("W[o,i] = A[o,r] * B[r,i]\ny[b,o] = gelu(x[b,i] * W[o,i])", inputs="x", i=6, o=6, r=2)
+
+    def deep(block: tn.Graph) -> tn.Graph:
+        def network(x: tn.Tensor) -> Any:
+            for number in range(2):
+                x = block(x, scope=f"blocks.{number}")
+            return x
+
+        return tn.model(network, inputs="x[b,i]", i=6)
+
+    before, after = deep(dense), deep(low)
+    params = tn.init(before, dtype="float64")
+    x = np.random.default_rng(0).standard_normal((50, 6))
+    _, lost = tn.fit(before, params, after, inputs=x)
+    assert [*lost] == ["blocks.0.W", "blocks.1.W"]
+    h = tn.compile(dense)({"W": params["blocks.0.W"]}, x)
+    second = params["blocks.1.W"]
+    values = np.linalg.svd(second @ np.linalg.cholesky(moments_of(h)), compute_uv=False)
+    assert lost["blocks.1.W"].output == pytest.approx(
+        np.linalg.norm(values[2:]) / np.linalg.norm(values), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_torch_weights_give_torch_factors(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
+    low = tn.layer("W[o,i] = A[o,r] * B[r,i]\ny[b,o] = x[b,i] * W[o,i]", inputs="x", r=4)
+    weight = torch.nn.Parameter(torch.eye(4, dtype=getattr(torch, dtype)))
+    x = torch.ones(3, 4, dtype=getattr(torch, dtype)).cumsum(1)
+    for inputs in (None, x):
+        found, lost = tn.fit(dense, {"W": weight}, low, inputs=inputs)
+        assert isinstance(found["A"], torch.Tensor)
+        assert found["A"].dtype == weight.dtype
+        made = (found["A"].double() @ found["B"].double()).numpy()
+        np.testing.assert_allclose(made, np.eye(4), atol=1e-2 if dtype == "bfloat16" else 1e-5)
+        assert lost["W"].weight < 1e-5
+
+
+def test_a_fit_tells_how_far_it_is_and_comes_back_the_same() -> None:
+    dense, low, params, _ = heads()
+    told: list[Progress] = []
+    first, _ = tn.fit(dense, params, low, progress=told.append, iterations=4, restarts=2, seed=3)
+    again, _ = tn.fit(dense, params, low, iterations=4, restarts=2, seed=3)
+    assert {each.path for each in told} == {"Q", "V"}
+    assert {each.start for each in told if each.path == "Q"} == {0, 1}
+    assert max(each.round for each in told) <= 3
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+
+def wrong_fits() -> Iterator[Any]:
+    dense, low, params, _ = heads()
+    yield pytest.param((dense, {}, low), {}, ShapeError, "'Q', 'u', 'V' are missing", id="params")
+    yield pytest.param(
+        (dense, params, dense), {}, EquationError, "no parameter of the graph is computed", id="same"
+    )
+    yield pytest.param((dense, params, low), {"restarts": 0}, ShapeError, "restarts is 0", id="restarts")
+    yield pytest.param(
+        (dense, params, low), {"iterations": 1.5}, ShapeError, "iterations is 1.5", id="rounds"
+    )
+    yield pytest.param(
+        (dense, params, low), {"tolerance": -1.0}, ShapeError, "tolerance is -1.0", id="tolerance"
+    )
+    bad = {**params, "Q": params["Q"] * np.nan}
+    yield pytest.param((dense, bad, low), {}, DtypeError, "'Q' holds what is not finite", id="nan")
+    imaginary = {**params, "Q": params["Q"] * 1j}
+    yield pytest.param((dense, imaginary, low), {}, DtypeError, "'Q' holds complex128", id="complex")
+    short = {**params, "Q": params["Q"][:2]}
+    yield pytest.param((dense, short, low), {}, ShapeError, "axis 'h' of 'Q' is 2", id="shape")
+
+
+@pytest.mark.parametrize(("given", "options", "error", "message"), list(wrong_fits()))
+def test_what_cannot_be_fitted_is_told(given: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        tn.fit(*given, **options)
+
+
+def test_an_open_rank_is_told() -> None:
+    with pytest.raises(ShapeError, match=r"'W' has open sizes: r\nfix: give r="):
+        approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]"), np.ones((2, 3)))
+
+
+def test_a_weight_that_depends_on_an_input_is_told() -> None:
+    dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=2, o=2)
+    hyper = tn.layer("W[o,i] = mean[b](x[b,i] * A[o])\ny[b,o] = x[b,i] * W[o,i]", inputs="x", i=2, o=2)
+    with pytest.raises(EquationError, match="'W' depends on the input 'x'"):
+        tn.fit(dense, {"W": np.ones((2, 2))}, hyper)
+
+
+def test_a_factor_of_two_weights_is_told() -> None:
+    dense = tn.layer("h[b,o] = x[b,i] * W[o,i]\ny[b,p] = h[b,o] * V[p,o]", inputs="x", i=2, o=2, p=2)
+    tied = tn.layer(
+        "W[o,i] = A[o] * B[i]\nV[p,o] = D[p] * A[o]\nh[b,o] = x[b,i] * W[o,i]\ny[b,p] = h[b,o] * V[p,o]",
+        inputs="x",
+        i=2,
+        o=2,
+        p=2,
+    )
+    with pytest.raises(EquationError, match="'A' is a factor of several weights"):
+        tn.fit(dense, {"W": np.ones((2, 2)), "V": np.ones((2, 2))}, tied)
