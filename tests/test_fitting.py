@@ -118,10 +118,9 @@ def test_what_is_of_the_form_comes_back(name: str, sizes: Sizes, seed: int) -> N
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=3, deadline=None)
-@given(sizes=sizes_of_forms, seed=st.integers(0, 2**20))
-def test_the_error_is_that_of_the_factors(name: str, sizes: Sizes, seed: int) -> None:
-    generator = np.random.default_rng(seed)
+def test_the_error_is_that_of_the_factors(name: str) -> None:
+    sizes = {"a": 3, "b": 4, "c": 3, "d": 2} | dict.fromkeys(RANKS, 2)
+    generator = np.random.default_rng(0)
     shape = weight_of(FORMS[name], random_factors(FORMS[name], sizes, generator), sizes).shape
     weight = generator.standard_normal(shape)
     found = approximate(graph_of(FORMS[name], sizes), weight, settings=Settings(iterations=5))
@@ -314,7 +313,7 @@ def test_the_weighed_optimum_is_that_of_the_whitened_weight() -> None:
     assert found.output == pytest.approx(np.linalg.norm(off) / np.linalg.norm(x @ weight.T), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["low rank of tensors", "train", "CP of four", "Tucker", "sum of products"])
+@pytest.mark.parametrize("name", ["low rank of tensors", "train", "CP of four", "sum of products"])
 def test_weighing_lowers_the_error_of_the_output(name: str) -> None:
     text = FORMS[name].replace("W[a,b,c,d]", "W[(a,b),(c,d)]")
     sizes = {"a": 3, "b": 4, "c": 3, "d": 4} | dict.fromkeys("pqrst", 2)
