@@ -28,10 +28,10 @@ from .trees import leading, unfolded
 
 __all__ = ["Least", "balanced", "started"]
 
-DIRECT = 4096
+DIRECT = 2048
 """So many unknowns are solved for at once; of more, by iterations."""
 
-STEPS = 50
+STEPS = 10
 """Of these, in a round."""
 
 SMALL = 4096
@@ -117,6 +117,17 @@ class Least:
         return Named(self.arrays[factor.name], factor.axes)
 
     # ---- one factor
+
+    @functools.cached_property
+    def widest(self) -> int:
+        """The most unknowns that are solved for at once."""
+        factors = [
+            factor for product in self.terms for factor in product.factors if factor.name in self.wanted
+        ]
+        outer = set(self.form.axes)
+        return max(
+            self.form.count(tuple(axis for axis in each.axes if axis not in outer)) for each in factors
+        )
 
     def round(self) -> float:
         """Moves each factor to where it is best; the relative error, as far as sums of squares tell it."""

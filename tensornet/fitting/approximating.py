@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import backend_of
 from ..sizes import evaluate
-from .alternating import Least, balanced, started
+from .alternating import DIRECT, Least, balanced, started
 from .forms import Form, form_of
 from .general import General, check_linear, of_parameters
 from .metrics import ROOT, Metric, holders, times, with_root
@@ -33,8 +33,11 @@ LARGE = 1 << 27
 ROUNDS = 200
 """At most, where no number is given."""
 
-FEW = 2
-"""Of a train, whose decompositions leave rounds little to do."""
+FEW, NARROW = 2, 512
+"""Of a train, whose decompositions leave rounds little to do, and only where so few unknowns are solved for at once."""
+
+LONG = 5
+"""Of what has too many unknowns to be solved for at once."""
 
 SLOW, WARM = 0.2, 8
 """One round that lowers the error by less than this part is slow, but for the first ones."""
@@ -271,7 +274,10 @@ def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
         rooted = with_root(form, axes)
         shape = rooted.shape(rooted.read()[ROOT].axes)
         arrays = {**least.arrays, ROOT: root.reshape(shape).astype(turned.dtype)}
-        return _solved(task, replace(least, form=rooted, weight=turned, arrays=arrays))
+        again = replace(least, form=rooted, weight=turned, arrays={**arrays, **_solved(task, least)})
+        _alternated(task, again, 0)
+        balanced(again, task.generator(0))
+        return dict(again.arrays)
     found = _solved(task, replace(least, weight=turned))
     for factor in alone:
         dims = tuple(factor.axes.index(axis) for axis in axes)
@@ -317,7 +323,8 @@ def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
         most = FEW if len(tree.ends) == 2 else ROUNDS
         _rounds(task, lambda: _iterated(least, tree, weight), 0, 0, most)
     else:
-        _rounds(task, least.round, 0, 0, FEW if all(tree.bonds.values()) else ROUNDS)
+        train = all(tree.bonds.values())
+        _rounds(task, least.round, 0, 0, (FEW if least.widest <= NARROW else 0) if train else ROUNDS)
 
 
 def _iterated(least: Least, tree: Tree, weight: Any) -> float:
@@ -347,7 +354,8 @@ def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) 
 
 def _alternated(task: _Task, least: Least, start: int) -> None:
     """Rounds of one factor after another; where these get slow, of all at once, if they are not too many."""
-    limit = ROUNDS if task.settings.iterations is None else task.settings.iterations
+    most = ROUNDS if least.widest <= DIRECT else LONG
+    limit = most if task.settings.iterations is None else task.settings.iterations
     if not fits_in(least):
         _rounds(task, least.round, start, 0, limit)
         return

@@ -66,7 +66,8 @@ def fit(
         params: its parameters, name to array of any library.
         substituted: the same with equations in the place of parameters, as `tensornet.substitute` makes it.
         inputs: batches to weigh weights by: an array, a tuple of the graph's inputs in order, or an iterable of such.
-        iterations: rounds at most, for each weight; by default 2 for trains, and 200 for other forms that have any.
+        iterations: rounds at most, for each weight; by default 2 for trains, and 200 or, of very large
+            factors, 5 for other forms that have any.
         restarts: how many starts are tried where there are rounds of least squares, the first from singular
             vectors, the others random; the best is kept.
         regularization: λ, in units of the mean square of the weight.
