@@ -85,7 +85,7 @@ class Settings:
     iterations: int | None = None
     restarts: int = 1
     regularization: float = 0.0
-    tolerance: float = 1e-8
+    tolerance: float = 1e-5
     seed: int = 0
     dtype: str | None = None
     progress: Callable[[Progress], None] | None = None

@@ -42,7 +42,7 @@ def fit(
     iterations: int | None = None,
     restarts: int = 1,
     regularization: float = 0.0,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-5,
     damping: float = 1e-4,
     seed: int = 0,
     dtype: str | None = None,
