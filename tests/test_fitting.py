@@ -434,6 +434,34 @@ def test_a_fit_tells_how_far_it_is_and_comes_back_the_same() -> None:
     assert all(np.array_equal(first[name], again[name]) for name in first)
 
 
+@pytest.mark.parametrize("kind", ["low_rank", "tucker", "tt", "blocktt", "kronecker", "btt"])
+def test_substituted_weights_of_full_rank_compute_the_same(kind: str) -> None:
+    dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=12, o=8)
+    params = tn.init(dense, dtype="float64")
+    low = tn.substitute(dense, {"W": kind})
+    found, lost = tn.fit(dense, params, low)
+    assert lost["W"].weight < 1e-5
+    x = np.random.default_rng(0).standard_normal((5, 12))
+    np.testing.assert_allclose(tn.compile(low)(found, x), x @ params["W"].T, atol=1e-5)
+
+
+def test_a_weight_that_is_added_to_stays_as_it_was() -> None:
+    dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=12, o=8)
+    params = tn.init(dense)
+    found, lost = tn.fit(dense, params, tn.substitute(dense, {"W": "W = W + A[o,r] * B[r,i]"}, r=2))
+    assert found["W.base"] is params["W"]
+    assert lost["W"].weight == 0
+    assert np.abs(found["W.A"]).max() > 0
+    assert not found["W.B"].any()
+
+
+def test_a_table_that_is_looked_up_is_not_weighed() -> None:
+    dense = tn.layer("h[b,n,c] = E[t[b,n],c]\ny[b,n,v] = h[b,n,c] * E[v,c]", inputs="t", v=6, c=4)
+    low = tn.substitute(dense, {"E": "E[v,c] = A[v,r] * B[r,c]"}, r=2)
+    _, lost = tn.fit(dense, tn.init(dense), low, inputs=np.arange(6).reshape(2, 3))
+    assert lost["E"].output is None
+
+
 # ---------------------------------------------------------------------------- what is refused
 
 

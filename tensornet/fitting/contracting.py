@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import string
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..running.eager import einsum
+from ..running.eager import graph_of
+from ..running.executable import Executable
 
 __all__ = ["Named", "contract"]
 
@@ -33,7 +35,14 @@ def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
     letters = {name: _letter(number) for number, name in enumerate(names)}
     terms = ",".join("".join(letters[axis] for axis in operand.axes) for operand in operands)
     result = "".join(letters[axis] for axis in axes)
-    return einsum(f"{terms}->{result}", *(operand.array for operand in operands))
+    arrays = [operand.array for operand in operands]
+    return _planned(f"{terms}->{result}", tuple(array.shape for array in arrays)).run(arrays)
+
+
+@functools.lru_cache(maxsize=2048)
+def _planned(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Executable:
+    """The function of an equation, which every round of every weight of a shape asks for."""
+    return Executable(graph_of(equation, shapes), "numpy")
 
 
 def _letter(number: int) -> str:

@@ -20,7 +20,7 @@ from .forms import Factor, Product
 
 __all__ = ["Together", "fits_in"]
 
-UNKNOWNS = 2000
+UNKNOWNS = 500
 """So many elements factors may have together: the matrix has as many rows and columns."""
 
 FIRST, LOWEST, HIGHEST = 1e-3, 1e-15, 1e6
