@@ -40,8 +40,8 @@ from tensornet.planning.search import Choose, Order, Problem, Search
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
+from tensornet.timing import Clock
 
-from .timing import Clock
 from .trees import trees
 
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256)

@@ -12,8 +12,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 import tensornet as tn
+from tensornet.timing import Clock, Timing, timings
 
-from .timing import Clock, Timing, timings
 from .work import Work, counted
 
 __all__ = [
@@ -74,7 +74,7 @@ class Place:
     def clock(self) -> Clock:
         """How time is read here."""
         if self.cuda:
-            return Clock(wait=lambda: torch.cuda.synchronize(self.device))
+            return Clock(wait=lambda *_: torch.cuda.synchronize(self.device))
         return Clock(time.process_time) if self.alone else Clock()
 
     def drawn(self, *shape: int, seed: int = 0, std: float = 1.0) -> torch.Tensor:

@@ -19,8 +19,8 @@ pytest.importorskip("transformers")
 
 from benchmarks import attention, calls, contractions, linear, models, report
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
-from benchmarks.timing import Clock, timings
 from benchmarks.work import ceilings, counted
+from tensornet.timing import Clock, timings
 
 SUITES = [
     calls.SUITE,
@@ -229,12 +229,12 @@ def test_kept_bytes_are_counted_once_and_without_parameters() -> None:
 
 
 def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.timing.SHORTEST", 0.0)  # so that no run is repeated within a sample
+    monkeypatch.setattr("tensornet.timing.SHORTEST", 0.0)  # so that no run is repeated within a sample
     order: list[str] = []
     waits: list[int] = []
     names = ("a", "b", "c")
     runs = {name: partial(order.append, name) for name in names}
-    found = timings(runs, 3, 1, Clock(wait=lambda: waits.append(len(order))))
+    found = timings(runs, 3, 1, Clock(wait=lambda *_: waits.append(len(order))))
     assert list(found) == list(names)
     assert "".join(order) == "abc" + "abc" + "bca" + "cab"
     assert waits == [each for number in range(len(order)) for each in (number, number + 1)]
@@ -242,7 +242,7 @@ def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))  # at each look a second later
-    monkeypatch.setattr("benchmarks.timing.SHORTEST", 3.0)
+    monkeypatch.setattr("tensornet.timing.SHORTEST", 3.0)
     ran: list[None] = []
     found = timings({"a": lambda: ran.append(None)}, 2, 1, Clock(lambda: next(clock)))
     assert len(ran) == 1 + 2 * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..dtypes import real_type
@@ -18,7 +18,7 @@ from ..sizes import evaluate
 from ..threads import apart
 from .source import FUNCTION_NAME, TABLES_NAME
 
-__all__ = ["Place", "Program", "Tables", "arguments", "constant_array", "define", "function_of"]
+__all__ = ["Place", "Program", "Tables", "arguments", "constant_array", "define", "drawn", "function_of"]
 
 _numbers = itertools.count(1)
 
@@ -60,6 +60,27 @@ def arguments(plan: Plan) -> Iterator[tuple[Leaf, tuple[int, ...], str]]:
     for leaf in plan.leaves:
         element = elements[leaf.name] if leaf.name in elements else of_leaf(leaf)
         yield leaf, tuple(int(evaluate(size, known)) for size in leaf.shape), dtypes.get(element, "int64")
+
+
+def drawn(
+    taken: Iterable[tuple[Leaf, tuple[int, ...], str]], backend: Backend, device: str, seed: int = 0
+) -> dict[str, Any]:
+    """Random numbers for what a function takes, by name; positions and truth values are all 0.
+
+    Args:
+        taken: what `arguments` tells of it.
+        backend, device: where the arrays are.
+        seed: the same seed gives the same numbers.
+    """
+    import numpy
+
+    draw = numpy.random.default_rng(seed)
+    found = {}
+    for leaf, shape, dtype in taken:
+        is_real = dtype not in ("bool", "int64")
+        value = draw.standard_normal(shape) if is_real else numpy.zeros(shape, dtype)
+        found[leaf.name] = backend.asarray(value, dtype, device)
+    return found
 
 
 class Place(NamedTuple):

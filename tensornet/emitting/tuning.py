@@ -7,8 +7,8 @@ another is a candidate. All are timed on random data, at the sizes that are plan
 from __future__ import annotations
 
 import contextvars
+import functools
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,8 @@ from ..planning.plans import CallStep, Plan
 from ..planning.watching import measuring
 from ..protocol import Backend
 from ..threads import apart
-from .functions import Place, Program, arguments, constant_array
+from ..timing import Clock
+from .functions import Place, Program, arguments, constant_array, drawn
 
 __all__ = ["check_tuning", "tuned"]
 
@@ -99,29 +100,15 @@ def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
 
 def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
     """Seconds that a call takes, in the mean of a turn."""
-    backend.synchronize(device)
-    start, count = time.perf_counter(), 0
-    while True:
-        made = call()
-        count += 1
-        if time.perf_counter() - start >= TURN:
-            backend.synchronize(device, made)
-            return (time.perf_counter() - start) / count
-        del made  # its memory is there for the next
+    return Clock(wait=functools.partial(backend.synchronize, device)).turn(call, TURN)
 
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
     """The function of a plan, called on random numbers, and on positions that are all 0."""
-    import numpy
-
-    sizes, draw, program = dict(plan.sizes), numpy.random.default_rng(0), Program(plan, backend)
+    sizes, program = dict(plan.sizes), Program(plan, backend)
     place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
-    given: list[Any] = []
-    for leaf, shape, dtype in arguments(plan):
-        if leaf.kind != "constant":
-            is_real = dtype not in ("bool", "int64")
-            value = draw.standard_normal(shape) if is_real else numpy.zeros(shape, dtype)
-            given.append(backend.asarray(value, dtype, plan.device))
+    taken = (each for each in arguments(plan) if each[0].kind != "constant")
+    given = list(drawn(taken, backend, plan.device).values())
 
     def source(leaf: Any) -> Any:
         return constant_array(leaf, backend, plan.dtype, plan.device)

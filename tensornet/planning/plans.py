@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..amounts import amount
 from ..documents import Part
 from ..dtypes import itemsize
 from ..errors import EquationError, TensornetError
@@ -376,8 +377,8 @@ class Plan:
                 else f"  ({row.seconds / self.seconds:.2f}× the time)"
             )
             lines.append(
-                f"     {row.name + ':':<15} {_human(row.flops, 'FLOP')}, {_human(row.bytes, 'B')} moved,"
-                f" peak {_human(row.peak_memory, 'B')}, expected {_human(row.seconds, 's')}{ratio}"
+                f"     {row.name + ':':<15} {amount(row.flops, 'FLOP')}, {amount(row.bytes, 'B')} moved,"
+                f" peak {amount(row.peak_memory, 'B')}, expected {amount(row.seconds, 's')}{ratio}"
             )
         if self.certainty is not None:
             lines.append(f"     {'expected times:':<15} {self.certainty}")
@@ -425,21 +426,21 @@ class Plan:
             yield from self.backward._shown_body()
         elif self.recorded:
             total = sum(size for _, size in self.kept)
-            told = f"{_human(total, 'B')}: {self._shown_kept()}" if total else "nothing but what is given"
+            told = f"{amount(total, 'B')}: {self._shown_kept()}" if total else "nothing but what is given"
             yield f"autograd keeps {told}"
 
     def _shown_kept(self) -> str:
         """The tensors kept, the largest by themselves."""
         largest = sorted((each for each in self.kept if each[1]), key=lambda each: -each[1])
-        told = [f"{name or 'what is around calls'} of {_human(size, 'B')}" for name, size in largest[:SHOWN]]
+        told = [f"{name or 'what is around calls'} of {amount(size, 'B')}" for name, size in largest[:SHOWN]]
         rest = [size for _, size in largest[SHOWN:]]
-        return ", ".join([*told, *([f"{len(rest)} more of {_human(sum(rest), 'B')}"] if rest else [])])
+        return ", ".join([*told, *([f"{len(rest)} more of {amount(sum(rest), 'B')}"] if rest else [])])
 
     def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
         shown = [step.shown(self.functions) for step in steps]
         width = min(76, max((len(text) for text in shown), default=0))
         for number, (text, step) in enumerate(zip(shown, steps, strict=True), 1):
-            cost = f"{_human(step.flops, 'FLOP'):>12}  {_human(step.bytes, 'B'):>9}  {_human(step.seconds, 's'):>9}"
+            cost = f"{amount(step.flops, 'FLOP'):>12}  {amount(step.bytes, 'B'):>9}  {amount(step.seconds, 's'):>9}"
             yield f"{number:3}  {text:<{width}}  {cost}"
 
     def _shown_sizes(self) -> str:
@@ -720,26 +721,3 @@ def _read_alternative(part: Part) -> Alternative:
         part["seconds"].real(),
         part["peak_memory"].whole(),
     )
-
-
-# ---------------------------------------------------------------------------- amounts
-
-
-def _human(amount: float, unit: str) -> str:
-    """An amount with three digits and a prefix: `1.84 GFLOP`, `38.5 MB`, `44 ms`."""
-    if amount == 0:
-        return f"0 {unit}"
-    prefixes = [
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-        (1e3, "k"),
-        (1, ""),
-        (1e-3, "m"),
-        (1e-6, "µ"),
-        (1e-9, "n"),
-    ]
-    for scale, prefix in prefixes:
-        if amount >= scale:
-            return f"{amount / scale:.3g} {prefix}{unit}"
-    return f"{amount:.3g} {unit}"
