@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .running.differentiated import ValueAndGrad, value_and_grad
     from .running.eager import einsum
     from .running.executable import Executable, compile, module, to_backend
+    from .sweeping.making import sweep
+    from .sweeping.sweeps import Sweep
 
 __version__ = "0.1.0"
 
@@ -45,6 +47,7 @@ __all__ = [
     "Plan",
     "ShapeError",
     "Step",
+    "Sweep",
     "Tensor",
     "TensornetError",
     "TensornetWarning",
@@ -68,6 +71,7 @@ __all__ = [
     "plan",
     "register",
     "substitute",
+    "sweep",
     "to_backend",
     "value_and_grad",
 ]
@@ -92,6 +96,8 @@ _WHEN_USED = {
     "plan": "emitting.program",
     "Plan": "planning.plans",
     "Step": "planning.plans",
+    "sweep": "sweeping.making",
+    "Sweep": "sweeping.sweeps",
 }
 
 

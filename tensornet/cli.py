@@ -1,4 +1,5 @@
-"""The command line: plan an equation, count a layer, list the functions, run the study, measure the device.
+"""The command line: plan an equation, count a layer, sweep over settings, list the functions, run the study, measure
+the device.
 
 A result goes to standard output, as JSON with `--json`; what a user did wrong goes to standard error, as text
 either way, and the exit code is 2. A program looks at the exit code before it reads.
@@ -7,12 +8,14 @@ either way, and the exit code is 2. A program looks at the exit code before it r
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +46,14 @@ Json = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
+]
+SizeOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        metavar="AXIS=SIZE",
+        help="The size of an axis, e.g. `--size b=32,i=8`; repeatable. One not given is assumed to be 64.",
+    ),
 ]
 
 
@@ -93,14 +104,7 @@ def plan(
     outputs: Annotated[
         str, typer.Option(help="The names of the results; that of the last equation if not given.")
     ] = "",
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="AXIS=SIZE",
-            help="The size of an axis, e.g. `--size b=32,i=8`; repeatable. One not given is assumed to be 64.",
-        ),
-    ] = None,
+    size: SizeOptions = None,
     backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "numpy",
     device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
     dtype: Annotated[str, typer.Option(help="The element type.")] = "float32",
@@ -114,7 +118,7 @@ def plan(
     import tensornet as tn
 
     text = _standard_input() if equation == "-" else "\n".join(each.strip() for each in equation.split(";"))
-    graph = tn.layer(text, inputs=inputs, outputs=outputs, **_sizes(size or []))
+    graph = tn.layer(text, inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
     found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
     if as_json:
         typer.echo(found.to_json())
@@ -164,6 +168,68 @@ def count(
         typer.echo(json.dumps(document, indent=1))
         return
     _print_count(document)
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="A layer or a model.")],
+    over: Annotated[
+        list[str],
+        typer.Option(
+            "--over",
+            metavar="NAME=VALUE,VALUE",
+            help="A setting, and what to choose from, e.g. `--over rank=0.1,0.2` or `--over 'ranks=(4,4),(8,8)'`;"
+            " repeatable, and all combinations are built.",
+        ),
+    ],
+    settings: Settings = None,
+    size: SizeOptions = None,
+    backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "torch",
+    device: Annotated[str | None, typer.Option(help="Where to run, e.g. cpu or cuda:0.")] = None,
+    dtype: Annotated[str, typer.Option(help="The element type.")] = "float32",
+    measure: Annotated[bool, typer.Option(help="Time them, side by side.")] = True,
+    training: Annotated[bool, typer.Option("--training", help="Both ways as well.")] = False,
+    baseline: Annotated[
+        str | None, typer.Option(help="The row that the others are compared with; the first if not given.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7,
+    clock: Annotated[
+        str, typer.Option(help="wall, or process: only time that this process had the processor.")
+    ] = "wall",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the processor.")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw time against parameters: a PNG, SVG or PDF, as the name ends."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what a layer or a model costs under many settings: parameters, FLOPs, bytes, seconds.
+
+    Example: tensornet sweep linear --set in_sizes=32,32 --set out_sizes=32,32 --over factorization=cp,tt
+    --over rank=0.1,0.2 --size lead=64
+    """
+    import tensornet as tn
+
+    found = tn.sweep(
+        functools.partial(tn.models.create, name, **_settings(settings or [])),
+        over={setting: _choices(text) for setting, text in _pairs(over, "NAME=VALUE,VALUE").items()},
+        backend=backend,
+        device=device,
+        dtype=dtype,
+        measure=measure,
+        training=training,
+        baseline=baseline,
+        rounds=rounds,
+        clock=clock,
+        threads=threads,
+        **_sizes(size or [], tn.sweep),
+    )
+    if picture is not None:
+        found.pareto(y="seconds" if measure else "expected_seconds", path=picture)
+    if as_json:
+        typer.echo(found.json())
+        return
+    _console().print(found)
 
 
 def _print_count(document: dict[str, Any]) -> None:
@@ -389,13 +455,12 @@ def _pairs(texts: Iterable[str], what: str) -> dict[str, str]:
     return found
 
 
-def _sizes(texts: list[str]) -> dict[str, Any]:
-    """`b=32,c=4` and the like; a size may be an expression such as 4*D."""
-    from . import layer
+def _sizes(texts: list[str], call: Callable[..., Any]) -> dict[str, Any]:
+    """`b=32,c=4` and the like, for a call that has options too; a size may be an expression such as 4*D."""
     from .language.reading import parse_size
 
     pairs = _pairs((part for text in texts for part in text.split(",")), "AXIS=SIZE")
-    taken = inspect.getfullargspec(layer)
+    taken = inspect.getfullargspec(call)
     for name, value in pairs.items():
         if name in (*taken.args, *taken.kwonlyargs):
             fix = f"write its size among the equations: {name}: {value}"
@@ -405,6 +470,11 @@ def _sizes(texts: list[str]) -> dict[str, Any]:
 
 def _settings(texts: list[str]) -> dict[str, Any]:
     return {name: _setting(value) for name, value in _pairs(texts, "NAME=VALUE").items()}
+
+
+def _choices(text: str) -> list[Any]:
+    """What stands between the commas of a text, those inside of brackets left alone."""
+    return [_setting(each.strip()) for each in re.split(r",(?![^(\[]*[)\]])", text)]
 
 
 def _setting(value: str) -> Any:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     (
         *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
-        *("ranks", "factorizations"),
+        *("ranks", "factorizations", "amounts", "timing"),
     ),
     ("operations",),
     ("language",),
@@ -31,6 +31,7 @@ FLOORS = (
     ("running",),
     ("fitting",),
     ("models", "backends"),
+    ("sweeping",),
     ("cli", "study"),
 )
 """The way of the data, upwards: imports go down, within functions and by `importlib` too."""

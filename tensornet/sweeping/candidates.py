@@ -1,0 +1,136 @@
+"""The graphs that are swept: given by name, or built, one for each combination of settings."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import TensornetError, TensornetWarning
+from ..graph.graph import Graph
+
+__all__ = ["BASELINE", "Candidate", "candidates"]
+
+BASELINE = "baseline"
+"""What a graph is called that the others are compared with."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A graph of a sweep, or why there is none.
+
+    Attributes:
+        name: what it is called.
+        settings: what it was built with, of what there was to choose from.
+        graph: the graph, if there is one.
+        refused: why there is none.
+        note: what its builder warned of.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    graph: Graph | None = None
+    refused: str = ""
+    note: str = ""
+
+
+def candidates(
+    graphs: Mapping[str, Graph] | Callable[..., Graph],
+    over: Mapping[str, list[Any]] | None,
+    baseline: str | Graph | None,
+) -> tuple[Candidate, ...]:
+    """The graphs, in order, that which the others are compared with first if it is none of them.
+
+    Raises:
+        TensornetError: these are no graphs, no choices, or two are called the same, or every combination is
+            refused.
+    """
+    found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
+    if isinstance(baseline, Graph):
+        found = (Candidate(BASELINE, graph=baseline), *found)
+    if not found:
+        raise TensornetError("there is nothing to sweep over", fix='give graphs by name: {"dense": graph}')
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
+    if isinstance(baseline, str) and baseline not in names:
+        raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
+    return found
+
+
+def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> tuple[Candidate, ...]:
+    if over is not None:
+        fix = "give what builds a graph, tn.sweep(tn.models.linear, over=…), or leave `over` out"
+        raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
+    for name, graph in graphs.items():
+        if not isinstance(name, str) or not isinstance(graph, Graph):
+            raise TensornetError(
+                f"{name!r}: {type(graph).__name__} is no name with a graph",
+                fix='give graphs by name: {"dense": graph}',
+            )
+    return tuple(Candidate(name, graph=graph) for name, graph in graphs.items())
+
+
+def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> tuple[Candidate, ...]:
+    if isinstance(build, Graph) or not callable(build):
+        fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
+        raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
+    if not over:
+        fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
+        raise TensornetError("there are no settings to build graphs with", fix=fix)
+    for setting, choices in over.items():
+        _check_choices(setting, choices)
+    found: list[Candidate] = []
+    errors: list[TensornetError] = []
+    for values in itertools.product(*over.values()):
+        settings = tuple(zip(over, values, strict=True))
+        name = ", ".join(_word(*each) for each in settings)
+        try:
+            graph, note = _noting(build, dict(settings))
+        except TensornetError as error:
+            found.append(Candidate(name, settings, refused=error.message))
+            errors.append(error)
+        else:
+            _check_graph(graph)
+            found.append(Candidate(name, settings, graph, note=note))
+    if found and len(errors) == len(found):
+        raise errors[0]
+    return tuple(found)
+
+
+def _check_choices(setting: str, choices: Any) -> None:
+    """A list holds choices; a tuple may be one of them, such as a rank for each mode."""
+    if not isinstance(choices, list):
+        raise TensornetError(
+            f"over['{setting}'] is a {type(choices).__name__}, not a list of choices",
+            fix=f"to choose from several, give a list; {choices!r} alone is [{choices!r}]",
+        )
+
+
+def _check_graph(graph: Any) -> None:
+    if not isinstance(graph, Graph):
+        raise TensornetError(
+            f"what builds graphs returned a {type(graph).__name__}", fix="return a graph, as tn.layer does"
+        )
+
+
+def _word(setting: str, value: Any) -> str:
+    """A choice in a name: words stand for themselves, as in `cp, rank=0.1`."""
+    return value if isinstance(value, str) else f"{setting}={value}"
+
+
+def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, str]:
+    """What is built, and what the library warned of; other warnings are warned again."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        graph = build(**settings)
+    notes = []
+    for each in heard:
+        if issubclass(each.category, TensornetWarning):
+            notes.append(str(each.message).split("\n")[0])
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return graph, "; ".join(dict.fromkeys(notes))

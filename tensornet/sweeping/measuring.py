@@ -1,0 +1,162 @@
+"""Graphs at work: what is called of them to be timed, where, and under which clock."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..emitting.functions import arguments, drawn
+from ..errors import BackendError, TensornetError, TensornetWarning
+from ..graph.graph import Graph
+from ..graph.initialise import init
+from ..planning.plans import Plan
+from ..protocol import Backend
+from ..running.executable import compile, module
+from ..timing import Clock
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where graphs run, and how their time is read.
+
+    Attributes:
+        backend, device, dtype: the library, as it names the device, and the element type.
+        threads: of the processor, on torch; its own choice if not given.
+        clock: "wall", or "process" where only time counts that this process had the processor.
+        seed: of what is drawn.
+    """
+
+    backend: Backend
+    device: str
+    dtype: str
+    threads: int | None
+    clock: str
+    seed: int
+
+    def check(self) -> None:
+        """Refuses what cannot be: threads that nobody can set, a clock that says nothing."""
+        self.backend.check_device(self.device)
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise TensornetError(f"threads is {self.threads!r}", fix="give a whole number, 1 or more")
+        if self.threads is not None and self.backend.name != "torch":
+            fix = "leave it out, and set OMP_NUM_THREADS or the like before Python starts"
+            raise BackendError(f"the threads of {self.backend.name} cannot be set", fix=fix)
+        if self.clock not in ("wall", "process"):
+            raise TensornetError(f"there is no clock '{self.clock}'", fix="use 'wall' or 'process'")
+        if self.clock == "process" and (self.device != "cpu" or self.threads != 1):
+            fix = "add threads=1 and device='cpu', or use clock='wall'"
+            raise TensornetError("the time of a process is that of one thread of the processor", fix=fix)
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """So many threads, then as many as before."""
+        if self.threads is None:
+            yield
+            return
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @property
+    def read(self) -> Clock:
+        """The clock."""
+        now = time.process_time if self.clock == "process" else time.perf_counter
+        return Clock(now, functools.partial(self.backend.synchronize, self.device))
+
+    # ---- what runs
+
+    def forward(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
+        """A call of a graph, in which nothing is dropped or recorded.
+
+        Args:
+            plan: its plan.
+            given: inputs that are not drawn.
+        """
+        inputs = self._inputs(plan, given)
+        if self.backend.name != "torch":
+            return functools.partial(self._function(plan.graph), *inputs)
+        import torch
+
+        layer = self._module(plan.graph).eval()
+
+        def call() -> Any:
+            with torch.no_grad():
+                return layer(*inputs)
+
+        return call
+
+    def training(self, plan: Plan, both: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
+        """A call of a graph, then the gradients of its parameters: on torch by autograd, else as equations.
+
+        Args:
+            plan: its plan.
+            both: the plan of both ways.
+            given: inputs that are not drawn.
+        """
+        return (
+            self._autograd(plan, given)
+            if self.backend.name == "torch"
+            else self._equations(plan, both, given)
+        )
+
+    def _autograd(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
+        import torch
+
+        layer, inputs = self._module(plan.graph).train(), self._inputs(plan, given)
+        parameters = tuple(layer.parameters())
+
+        def differentiable() -> list[torch.Tensor]:
+            made = layer(*inputs)
+            return [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
+
+        seeds = [torch.ones_like(each) for each in differentiable()]
+        return lambda: torch.autograd.grad(differentiable(), parameters, seeds, allow_unused=True)
+
+    def _equations(self, plan: Plan, both: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
+        import numpy
+
+        own = {leaf.name for leaf in plan.graph.leaves}
+        seeds = {leaf.name: numpy.ones(shape) for leaf, shape, _ in arguments(both) if leaf.name not in own}
+        inputs = self._inputs(both, {**given, **seeds})
+        return functools.partial(self._function(both.graph), *inputs, training=True)
+
+    def _inputs(self, plan: Plan, given: Mapping[str, Any]) -> list[Any]:
+        taken = [each for each in arguments(plan) if each[0].kind == "input"]
+        arrays = drawn(
+            (each for each in taken if each[0].name not in given), self.backend, self.device, self.seed
+        )
+        for leaf, _, dtype in taken:
+            if leaf.name in given:
+                arrays[leaf.name] = self.backend.asarray(given[leaf.name], dtype, self.device)
+        return [arrays[leaf.name] for leaf, *_ in taken]
+
+    def _module(self, graph: Graph) -> Any:
+        with _whatever_the_start():
+            return module(graph, seed=self.seed, device=self.device, dtype=self.dtype)
+
+    def _function(self, graph: Graph) -> Callable[..., Any]:
+        with _whatever_the_start():
+            parameters = init(
+                graph, seed=self.seed, backend=self.backend, dtype=self.dtype, device=self.device
+            )
+        return compile(graph, backend=self.backend, params=parameters)
+
+
+@contextlib.contextmanager
+def _whatever_the_start() -> Iterator[None]:
+    """Values that time does not depend on may start anyhow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TensornetWarning)
+        yield

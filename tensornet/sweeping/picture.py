@@ -1,0 +1,193 @@
+"""Two costs of every row of a sweep against each other, drawn without a screen and without matplotlib's state."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import BackendError, TensornetError
+from .sweeps import Column, Row, Sweep
+
+__all__ = ["Point", "front", "pareto"]
+
+SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""How a picture may be written, and what is left out of it so that the same numbers give the same file."""
+
+INCHES, DOTS = (7.0, 4.6), 160
+"""Width and height, and dots to an inch."""
+
+MARKS = "osD^vP*X"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
+"""Which the colour-blind tell apart as well (after Okabe and Ito, 2008)."""
+
+BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+"""Where the names of groups stand."""
+
+SIDES = (
+    ((5, 0), "left", "center"),
+    ((-5, 0), "right", "center"),
+    ((0, 5), "center", "bottom"),
+    ((0, -5), "center", "top"),
+    ((4, 6), "left", "bottom"),
+    ((-4, -6), "right", "top"),
+)
+"""Where a label may stand beside its point, in points, and how it is aligned; where none is free it is left out."""
+
+
+class Point(NamedTuple):
+    """A row in the picture: where it is, of which group, and what it is called there."""
+
+    x: float
+    y: float
+    group: str
+    label: str
+
+
+def pareto(sweep: Sweep, x: Column, y: Column, path: str | os.PathLike[str] | None) -> Any:
+    """The figure, written where that is asked for; `Sweep.pareto` says what is in it."""
+    suffix = None if path is None else Path(path).suffix.lower()
+    if suffix is not None and suffix not in SUFFIXES:
+        raise TensornetError(f"a picture is no '{suffix}'", fix=f"use {', '.join(SUFFIXES)}")
+    points = _points(sweep, x, y)
+    figure = _figure()
+    axes = figure.add_subplot()
+    _draw(axes, points)
+    axes.margins(0.1)
+    if all(each.x > 0 for each in points):
+        axes.set_xscale("log")
+    if all(each.y > 0 for each in points):
+        axes.set_yscale("log")
+    _write_out(axes.xaxis, x, [each.x for each in points])
+    _write_out(axes.yaxis, y, [each.y for each in points])
+    axes.set_xlabel(x.label)
+    axes.set_ylabel(y.label)
+    axes.set_title(sweep.title, fontsize=9, loc="left")
+    axes.grid(visible=True, which="major", alpha=0.25)
+    axes.legend(title=_groups(sweep), fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
+    _label(axes, points)
+    if path is not None and suffix is not None:
+        figure.savefig(path, metadata=SUFFIXES[suffix])
+    return figure
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other beats: each costs less in y than all that cost no more in x."""
+    found: list[Point] = []
+    for point in sorted(points):
+        if not found or point.y < found[-1].y:
+            found.append(point)
+    return found
+
+
+def _points(sweep: Sweep, x: Column, y: Column) -> list[Point]:
+    """The rows that have both costs.
+
+    Raises:
+        TensornetError: none has.
+    """
+    found = []
+    for row in sweep.rows:
+        across, up = row.value(x.name), row.value(y.name)
+        if across is not None and up is not None:
+            found.append(Point(across, up, *_called(row, sweep)))
+    if not found:
+        told = ", ".join(each.name for each in sweep.columns)
+        raise TensornetError(f"no row has both '{x.name}' and '{y.name}'", fix=f"there are {told}")
+    return found
+
+
+def _called(row: Row, sweep: Sweep) -> tuple[str, str]:
+    """The group of a row, by the first of several settings, and what tells it apart within that."""
+    if len(sweep.settings) < 2 or not row.chosen:
+        return ("", row.name) if not sweep.settings else (row.name, "")
+    (_, first), *rest = row.chosen
+    return str(first), ", ".join(str(value) for _, value in rest)
+
+
+def _groups(sweep: Sweep) -> str | None:
+    """What the groups and the labels are."""
+    if len(sweep.settings) < 2:
+        return None
+    first, *rest = sweep.settings
+    return f"{first}\n(at the points: {', '.join(rest)})"
+
+
+def _draw(axes: Any, points: Sequence[Point]) -> None:
+    """The points by group, and the line through those that no other beats."""
+    best = front(points)
+    axes.step(
+        [each.x for each in best],
+        [each.y for each in best],
+        where="post",
+        color="0.7",
+        zorder=1,
+        label="best",
+    )
+    for number, group in enumerate(dict.fromkeys(each.group for each in points)):
+        inside = sorted(each for each in points if each.group == group)
+        axes.plot(
+            [each.x for each in inside],
+            [each.y for each in inside],
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKS[number % len(MARKS)],
+            markersize=5,
+            linestyle="",
+            zorder=2,
+            label=group or None,
+        )
+
+
+def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
+    """Numbers along an axis with prefixes and units; on a logarithmic one between powers of ten as well."""
+    from matplotlib import ticker
+
+    if axis.get_scale() == "log":
+        is_short = max(values) < 1000 * min(values)
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20))
+        axis.set_minor_formatter(ticker.NullFormatter())
+    is_count = column.unit or column.name == "parameters"
+    in_full = ticker.StrMethodFormatter("{x:.3g}")
+    axis.set_major_formatter(ticker.EngFormatter(column.unit) if is_count else in_full)
+
+
+def _label(axes: Any, points: Sequence[Point]) -> None:
+    """Names the points, the best first, each on a side where it covers no other."""
+    from matplotlib.transforms import Bbox
+
+    figure = axes.figure
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    places = [axes.transData.transform((each.x, each.y)) for each in points]
+    taken = [Bbox.from_extents(across - 5, up - 5, across + 5, up + 5) for across, up in places]
+    best = front(points)
+    for point in sorted(points, key=lambda each: each not in best):
+        for offset, horizontal, vertical in SIDES:
+            text = axes.annotate(
+                point.label,
+                (point.x, point.y),
+                offset,
+                textcoords="offset points",
+                ha=horizontal,
+                va=vertical,
+                fontsize=7,
+            )
+            box = text.get_window_extent(renderer)
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _figure() -> Any:
+    """An empty figure on the Agg canvas."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        fix = "pip install matplotlib"
+        raise BackendError(f"matplotlib cannot be imported: {error}", fix=fix) from None
+    figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
