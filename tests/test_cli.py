@@ -17,7 +17,7 @@ from tensornet import cli
 from tensornet.language.expression import subexpressions
 from tensornet.operations.functions import FUNCTIONS, SUM
 
-COMMANDS = ("plan", "count", "functions", "study", "calibrate")
+COMMANDS = ("plan", "count", "sweep", "functions", "study", "calibrate")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

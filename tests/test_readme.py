@@ -42,7 +42,8 @@ def run_blocks(text: str, file: str) -> tuple[dict[str, Any], int]:
     return names, ran
 
 
-def test_python_blocks_print_what_the_readme_prints() -> None:
+def test_python_blocks_print_what_the_readme_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a picture is written
     assert run_blocks(README, "README.md")[1] >= 5
 
 

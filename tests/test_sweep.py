@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 import tensornet as tn
 from tensornet.cli import app
 from tensornet.sweeping import making
+from tensornet.sweeping.columns import COLUMNS
 from tensornet.sweeping.picture import Point, front
-from tensornet.sweeping.sweeps import COLUMNS, Row
+from tensornet.sweeping.sweeps import Row
 from tensornet.timing import Timing
 
 LINEAR = functools.partial(tn.models.linear, (4, 6), (6, 4), bias=False)
@@ -243,7 +244,8 @@ def test_times_lie_between_their_quartiles(capfd: pytest.CaptureFixture[str]) ->
             assert 0 < low <= median <= high
     assert found.threads == 1
     assert "medians of 3 turns, torch" in str(found)
-    assert "1 thread, time of this process" in str(found)
+    assert "time of this process" in str(found)
+    assert "torch on cpu, 1 thread, float32, at lead=2" in str(found)
     assert capfd.readouterr() == ("", "")  # where there is no terminal
 
 
@@ -268,6 +270,15 @@ def test_json_is_read_back(swept: tn.Sweep) -> None:
         tn.EquationError, match=r"sweep\.rows\[0\]\.flops is a str where a whole number must be"
     ):
         tn.Sweep.from_json(json.dumps(document))
+
+
+def test_the_table_in_the_documents_is_of_these_graphs() -> None:
+    folder = Path(__file__).parent.parent / "docs" / "results" / "linear"
+    found = tn.Sweep.from_json((folder / "linear.json").read_text())
+    for row in found:
+        graph = tn.models.linear((32, 32), (32, 32), bias=False, **row.settings)
+        assert row.parameters == tn.parameter_count(graph)
+        assert f" {row.parameters:,} " in (folder / "linear.txt").read_text()
 
 
 def test_settings_of_any_kind_are_written_as_they_print() -> None:
@@ -342,12 +353,15 @@ def test_pictures_are_written(swept: tn.Sweep, tmp_path: Path, suffix: str, magi
     assert legend == {"cp", "tt", "best"}
 
 
-def test_names_label_points_and_a_zero_needs_a_plain_axis(tmp_path: Path) -> None:
+def test_names_label_points_and_a_zero_needs_a_plain_axis() -> None:
     dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=8, o=4)
     found = tn.sweep({"dense": dense, "tcl": TCL(ranks=2)}, measure=False, training=True)
     (axes,) = found.pareto(y="kept").axes
     assert {text.get_text() for text in axes.texts} == {"dense", "tcl"}
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    swept = tn.sweep(TCL, over={"ranks": [1, 4]}, baseline=dense, measure=False, b=9, lead=9)
+    (axes,) = swept.pareto(y="expected_seconds").axes
+    assert {text.get_text() for text in axes.texts} == {"baseline", "ranks=1", "ranks=4"}
 
 
 def test_pictures_that_cannot_be_are_told(swept: tn.Sweep, tmp_path: Path) -> None:

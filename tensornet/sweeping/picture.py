@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import BackendError, TensornetError
-from .sweeps import Column, Row, Sweep
+from .columns import Column
 
-__all__ = ["Point", "front", "pareto"]
+__all__ = ["Point", "drawn", "front"]
 
 SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""How a picture may be written, and what is left out of it so that the same numbers give the same file."""
+"""How a picture may be written, and what is left out of it: the hour."""
 
 INCHES, DOTS = (7.0, 4.6), 160
 """Width and height, and dots to an inch."""
@@ -45,12 +45,30 @@ class Point(NamedTuple):
     label: str
 
 
-def pareto(sweep: Sweep, x: Column, y: Column, path: str | os.PathLike[str] | None) -> Any:
-    """The figure, written where that is asked for; `Sweep.pareto` says what is in it."""
+def drawn(
+    points: Sequence[Point],
+    x: Column,
+    y: Column,
+    title: str,
+    groups: str,
+    path: str | os.PathLike[str] | None,
+) -> Any:
+    """The figure, written where that is asked for; `Sweep.pareto` says what is in it.
+
+    Args:
+        points: the rows.
+        x, y: what is along the axes.
+        title: over the figure.
+        groups: over the names of the groups.
+        path: where to write it.
+
+    Raises:
+        TensornetError: the path is of another kind.
+        BackendError: matplotlib is not installed.
+    """
     suffix = None if path is None else Path(path).suffix.lower()
     if suffix is not None and suffix not in SUFFIXES:
         raise TensornetError(f"a picture is no '{suffix}'", fix=f"use {', '.join(SUFFIXES)}")
-    points = _points(sweep, x, y)
     figure = _figure()
     axes = figure.add_subplot()
     _draw(axes, points)
@@ -63,9 +81,9 @@ def pareto(sweep: Sweep, x: Column, y: Column, path: str | os.PathLike[str] | No
     _write_out(axes.yaxis, y, [each.y for each in points])
     axes.set_xlabel(x.label)
     axes.set_ylabel(y.label)
-    axes.set_title(sweep.title, fontsize=9, loc="left")
+    axes.set_title(title, fontsize=9, loc="left")
     axes.grid(visible=True, which="major", alpha=0.25)
-    axes.legend(title=_groups(sweep), fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
+    axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
     _label(axes, points)
     if path is not None and suffix is not None:
         figure.savefig(path, metadata=SUFFIXES[suffix])
@@ -79,39 +97,6 @@ def front(points: Sequence[Point]) -> list[Point]:
         if not found or point.y < found[-1].y:
             found.append(point)
     return found
-
-
-def _points(sweep: Sweep, x: Column, y: Column) -> list[Point]:
-    """The rows that have both costs.
-
-    Raises:
-        TensornetError: none has.
-    """
-    found = []
-    for row in sweep.rows:
-        across, up = row.value(x.name), row.value(y.name)
-        if across is not None and up is not None:
-            found.append(Point(across, up, *_called(row, sweep)))
-    if not found:
-        told = ", ".join(each.name for each in sweep.columns)
-        raise TensornetError(f"no row has both '{x.name}' and '{y.name}'", fix=f"there are {told}")
-    return found
-
-
-def _called(row: Row, sweep: Sweep) -> tuple[str, str]:
-    """The group of a row, by the first of several settings, and what tells it apart within that."""
-    if len(sweep.settings) < 2 or not row.chosen:
-        return ("", row.name) if not sweep.settings else (row.name, "")
-    (_, first), *rest = row.chosen
-    return str(first), ", ".join(str(value) for _, value in rest)
-
-
-def _groups(sweep: Sweep) -> str | None:
-    """What the groups and the labels are."""
-    if len(sweep.settings) < 2:
-        return None
-    first, *rest = sweep.settings
-    return f"{first}\n(at the points: {', '.join(rest)})"
 
 
 def _draw(axes: Any, points: Sequence[Point]) -> None:

@@ -12,72 +12,19 @@ from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from ..amounts import amount
 from ..documents import Part
-from ..errors import BackendError, TensornetError, near
+from ..errors import BackendError, TensornetError
 from ..terminal import printable
+from .columns import COLUMNS, Column, column_named
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
-__all__ = ["COLUMNS", "Column", "Row", "Sweep", "plain"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """What is told of every graph.
-
-    Attributes:
-        name: of the attribute of a row.
-        heading: over the column of a table.
-        label: along the axis of a picture.
-        unit: in which it is counted.
-        compared: whether a table says how many times that of the baseline it is.
-    """
-
-    name: str
-    heading: str
-    label: str
-    unit: str = ""
-    compared: bool = False
-
-    def shown(self, value: float) -> str:
-        """The value with its unit, a count in full."""
-        if self.unit:
-            return amount(value, self.unit)
-        return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+__all__ = ["Row", "Sweep", "plain"]
 
 
 WIDE = 240
 """Letters in a line of text, so that none is broken."""
-
-COLUMNS = {
-    each.name: each
-    for each in (
-        Column("parameters", "parameters", "parameters", compared=True),
-        Column("flops", "FLOPs", "FLOPs", "FLOP"),
-        Column("bytes", "moved", "bytes moved", "B"),
-        Column("expected_seconds", "forward,\nexpected", "expected time forward", "s", True),
-        Column("seconds", "forward", "time forward", "s", True),
-        Column("expected_training_seconds", "training,\nexpected", "expected time both ways", "s", True),
-        Column("training_seconds", "training", "time both ways", "s", True),
-        Column("kept", "kept", "bytes kept for the way back", "B"),
-        Column("error", "error", "error"),
-    )
-}
-"""What can be shown, compared, and drawn."""
-
-
-def column_named(name: str) -> Column:
-    """The column of that name.
-
-    Raises:
-        TensornetError: there is none.
-    """
-    if name not in COLUMNS:
-        fix = f"{near(name, COLUMNS)}there are {', '.join(COLUMNS)}"
-        raise TensornetError(f"there is no column '{name}'", fix=fix)
-    return COLUMNS[name]
 
 
 @dataclass(frozen=True)
@@ -198,17 +145,18 @@ class Sweep:
         """Where, and at which sizes."""
         sizes = ", ".join(f"{name}={size:,}" for name, size in self.sizes)
         assumed = f" ({', '.join(self.assumed)} assumed)" if self.assumed else ""
-        return f"{self.backend} on {self.device}, {self.dtype}{f', at {sizes}' if sizes else ''}{assumed}"
+        threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads > 1)}"
+        place = f"{self.backend} on {self.device}{threads}, {self.dtype}"
+        return f"{place}, at {sizes}{assumed}" if sizes else place
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What is to be known of the numbers, and of rows that lack some."""
         told = [f"× is against {self.baseline}"] if self.baseline else []
         if self.rounds:
-            threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads > 1)}"
             clock = ", time of this process" if self.clock == "process" else ""
             turns = f"{self.rounds} turn{'s' * (self.rounds > 1)}"
-            told.append(f"measured: medians of {turns}, {self.where}{threads}{clock}")
+            told.append(f"measured: medians of {turns}, {self.where}{clock}")
         told += [f"expected times: {self.certainty}"] if self.certainty else []
         told += [f"{row.name} is refused: {row.refused}" for row in self.rows if row.refused]
         return (*told, *(f"{row.name}: {row.note}" for row in self.rows if row.note))
@@ -378,9 +326,29 @@ class Sweep:
             TensornetError: there is no such column, nothing stands in it, or the name ends otherwise.
             BackendError: matplotlib is not installed.
         """
-        from .picture import pareto
+        from .picture import Point, drawn
 
-        return pareto(self, column_named(x), column_named(y), path)
+        across, up = column_named(x), column_named(y)
+        points = [
+            Point(a, b, *self._called(row))
+            for row in self.rows
+            if (a := row.value(x)) is not None and (b := row.value(y)) is not None
+        ]
+        if not points:
+            told = ", ".join(each.name for each in self.columns)
+            raise TensornetError(f"no row has both '{x}' and '{y}'", fix=f"there are {told}")
+        first, *rest = self.settings or ("",)
+        groups = f"{first}\n(at the points: {', '.join(rest)})" if rest else ""
+        return drawn(points, across, up, self.title, groups, path)
+
+    def _called(self, row: Row) -> tuple[str, str]:
+        """The group of a row, by the first of several settings, and what tells it apart within that."""
+        if len(self.settings) < 2:
+            return "", row.name
+        if not row.chosen:
+            return row.name, ""
+        (_, first), *rest = row.chosen
+        return str(first), ", ".join(str(value) for _, value in rest)
 
 
 _PLAIN = tuple(each.name for each in fields(Row) if each.name != "chosen")

@@ -1,0 +1,64 @@
+"""What a sweep tells of every graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..amounts import amount
+from ..errors import TensornetError, near
+
+__all__ = ["COLUMNS", "Column", "column_named"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is told of every graph.
+
+    Attributes:
+        name: of the attribute of a row.
+        heading: over the column of a table.
+        label: along the axis of a picture.
+        unit: in which it is counted.
+        compared: whether a table says how many times that of the baseline it is.
+    """
+
+    name: str
+    heading: str
+    label: str
+    unit: str = ""
+    compared: bool = False
+
+    def shown(self, value: float) -> str:
+        """The value with its unit, a count in full."""
+        if self.unit:
+            return amount(value, self.unit)
+        return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+COLUMNS = {
+    each.name: each
+    for each in (
+        Column("parameters", "parameters", "parameters", compared=True),
+        Column("flops", "FLOPs", "FLOPs", "FLOP"),
+        Column("bytes", "moved", "bytes moved", "B"),
+        Column("expected_seconds", "forward,\nexpected", "expected time forward", "s", True),
+        Column("seconds", "forward", "time forward", "s", True),
+        Column("expected_training_seconds", "training,\nexpected", "expected time both ways", "s", True),
+        Column("training_seconds", "training", "time both ways", "s", True),
+        Column("kept", "kept", "bytes kept for the way back", "B"),
+        Column("error", "error", "error"),
+    )
+}
+"""What can be shown, compared, and drawn."""
+
+
+def column_named(name: str) -> Column:
+    """The column of that name.
+
+    Raises:
+        TensornetError: there is none.
+    """
+    if name not in COLUMNS:
+        fix = f"{near(name, COLUMNS)}there are {', '.join(COLUMNS)}"
+        raise TensornetError(f"there is no column '{name}'", fix=fix)
+    return COLUMNS[name]
