@@ -24,6 +24,9 @@ __all__ = ["counted", "measuring", "unwatched", "watched"]
 PATIENCE = 2.0
 """Seconds after which it is shown."""
 
+PLANNING = "planning", "contractions"
+"""What is done, and of what things, unless something else is told."""
+
 _line = threading.Lock()
 """A terminal has one such line, whichever thread plans."""
 
@@ -33,7 +36,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self._done = self._total = 0
-        self._what = "planning", "contractions"
+        self._what = PLANNING
         self._turn, self._over = threading.Lock(), False
         self._live: Live | None = None
 
@@ -49,7 +52,9 @@ class _Watch:
         self._what, self._done, self._total = ("measuring", "turns"), done, total
 
     def expect(self, count: int) -> None:
-        """So many contractions more are to be ordered."""
+        """So many contractions more are to be ordered; after candidates were timed, so many at all."""
+        if self._what != PLANNING:
+            self._what, self._done, self._total = PLANNING, 0, 0
         self._total += count
 
     def step(self) -> None:
