@@ -50,8 +50,8 @@ def sweep(
 ) -> Sweep:
     """What each of many graphs costs: parameters, FLOPs, bytes, and seconds, expected and measured.
 
-    All are timed in this process, one call of each after the other in turns, and compared with one of them: a time
-    says little, a ratio more. What is timed are calls of `tensornet.module` on torch, with autograd for the way back,
+    All are held at once and timed in this process, a call of one after that of another, in turns; they are compared
+    with one of them, for a time says little, and a ratio more. What is timed are calls of `tensornet.module` on torch, with autograd for the way back,
     and of `tensornet.compile` elsewhere, the gradients as equations; all parameters get theirs.
 
     Args:
