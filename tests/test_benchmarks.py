@@ -249,6 +249,13 @@ def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch
     assert found["a"].median == pytest.approx(1 / 3)  # a sample takes a second, and has three runs
 
 
+def test_a_turn_has_as_many_runs_as_begin_in_it() -> None:
+    clock, made = iter(range(1000)), list[object]()
+    found = Clock(lambda: next(clock), lambda *each: made.extend(each)).turn(lambda: len(made), 3.0)
+    assert found == pytest.approx(4 / 3)  # three runs, and the wait for what the last of them made
+    assert made == [0]
+
+
 def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.work.SIZES", {"cpu": (32, 2**10)})
     found = ceilings("cpu", torch.float32, Clock())

@@ -29,7 +29,7 @@ from tensornet.graph.elements import holding
 from tensornet.language.encoding import read_expression, read_size, write_expression, write_size
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
 from tensornet.operations.functions import FUNCTIONS, Element
-from tensornet.planning import kept
+from tensornet.planning import kept, watching
 from tensornet.planning.device import default_profile
 from tensornet.planning.kept import Occasion
 from tensornet.planning.plans import Plan
@@ -593,6 +593,16 @@ def seen(
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, shown.decode() + str(errors)
     return output, shown.decode() if terminal else errors
+
+
+def test_what_is_planned_after_turns_is_counted_anew() -> None:
+    watch = watching._Watch()
+    for total in (4, 2):
+        watch.expect(total)
+        watch.step()
+        assert watch.__rich__() == f"planning: 1 of {total} contractions"
+        watch.measure(3, 9)
+        assert watch.__rich__() == "measuring: 3 of 9 turns"
 
 
 @POSIX

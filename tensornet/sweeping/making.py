@@ -51,8 +51,9 @@ def sweep(
     """What each of many graphs costs: parameters, FLOPs, bytes, and seconds, expected and measured.
 
     All are held at once and timed in this process, a call of one after that of another, in turns; they are compared
-    with one of them, for a time says little, and a ratio more. What is timed are calls of `tensornet.module` on torch, with autograd for the way back,
-    and of `tensornet.compile` elsewhere, the gradients as equations; all parameters get theirs.
+    with one of them, for a time says little, and a ratio more. What is timed are calls of `tensornet.module` on torch,
+    with autograd for the way back, and of `tensornet.compile` elsewhere, the gradients as equations; all parameters
+    get theirs.
 
     Args:
         graphs: graphs by name; or a function that builds one, with what to choose from in `over`. Settings that
