@@ -355,5 +355,9 @@ class TorchBackend:
         """A graph as a `torch.nn.Module`."""
         return importlib.import_module("tensornet.backends.torch_module").make(graph, **options)
 
+    def compressed(self, module: Any, **options: Any) -> Any:
+        """A `torch.nn.Module` with factors in the place of weights."""
+        return importlib.import_module("tensornet.backends.torch_compressed").compressed(module, **options)
+
 
 backend = TorchBackend()

@@ -22,6 +22,7 @@ from .language.registering import register
 
 if TYPE_CHECKING:
     from . import models
+    from .compression.compressing import allocate, compress
     from .emitting.program import plan
     from .fitting.weights import fit
     from .graph.freezing import freeze
@@ -52,7 +53,9 @@ __all__ = [
     "TensornetError",
     "TensornetWarning",
     "ValueAndGrad",
+    "allocate",
     "compile",
+    "compress",
     "einsum",
     "fit",
     "flop_count",
@@ -77,6 +80,8 @@ __all__ = [
 ]
 
 _WHEN_USED = {
+    "allocate": "compression.compressing",
+    "compress": "compression.compressing",
     "models": "models",
     "ValueAndGrad": "running.differentiated",
     "einsum": "running.eager",

@@ -30,6 +30,7 @@ FLOORS = (
     ("emitting",),
     ("running",),
     ("fitting",),
+    ("compression",),
     ("models", "backends"),
     ("sweeping",),
     ("cli", "study"),

@@ -23,11 +23,11 @@ from ..protocol import Backend
 from ..running.executable import compile
 from .metrics import Metric
 
-__all__ = ["batches_of", "metrics"]
+__all__ = ["Site", "batches_of", "metrics", "sites"]
 
 
 @dataclass(frozen=True)
-class _Site:
+class Site:
     """A place where a weight is contracted with something.
 
     Attributes:
@@ -41,6 +41,16 @@ class _Site:
     product: Contraction
     weight: Ref
     dims: tuple[int, ...]
+
+    def axes(self, dim: int) -> tuple[str, ...]:
+        """Those of a dimension of the weight."""
+        return _axes(self.weight.index[dim])
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """The axes of the rest."""
+        rest = (factor for factor in self.product.factors if factor is not self.weight)
+        return tuple(dict.fromkeys(axis for factor in rest for axis in free_axes(factor)))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,10 +97,10 @@ def metrics(
         damping: see `Metric`.
     """
     flat = graph.flat
-    sites = {path: found for path in paths if (found := _sites(flat, path)) is not None}
-    if not sites:
+    places = {path: found for path in paths if (found := sites(flat, path)) is not None}
+    if not places:
         return {}
-    lines = {path: [_moments(flat, path, site) for site in found] for path, found in sites.items()}
+    lines = {path: [_moments(flat, path, site) for site in found] for path, found in places.items()}
     new = tuple(line for path in lines for pair in lines[path] for line in pair)
     outputs = tuple(pair[-1].name for path in lines for pair in lines[path])
     asked = prune(replace(flat, body=(*flat.body, *new), outputs=outputs))
@@ -108,11 +118,11 @@ def metrics(
     rest = iter(sums)
     return {
         path: Metric(found[0].dims, sum(_matrix(site, next(rest)) for site in found), damping)
-        for path, found in sites.items()
+        for path, found in places.items()
     }
 
 
-def _sites(graph: Graph, path: str) -> tuple[_Site, ...] | None:
+def sites(graph: Graph, path: str) -> tuple[Site, ...] | None:
     """Where a weight is read, if it is multiplied by something wherever that is, along the same dimensions."""
     reads = sum(ref.name == path for line in graph.own for ref in line.references)
     found = tuple(site for line in graph.own for site in _in_line(line, path))
@@ -121,12 +131,12 @@ def _sites(graph: Graph, path: str) -> tuple[_Site, ...] | None:
     return found
 
 
-def _in_line(line: Equation, path: str) -> Iterator[_Site]:
+def _in_line(line: Equation, path: str) -> Iterator[Site]:
     for part in line.parts:
         if isinstance(part, Contraction):
             weights = [f for f in part.factors if isinstance(f, Ref) and f.name == path]
             if len(weights) == 1 and (dims := _contracted(part, weights[0])):
-                yield _Site(line, part, weights[0], dims)
+                yield Site(line, part, weights[0], dims)
 
 
 def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
@@ -146,7 +156,7 @@ def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
     return tuple(dims) if set(product.summed) & {a for d in dims for a in _axes(weight.index[d])} else None
 
 
-def _moments(graph: Graph, path: str, site: _Site) -> tuple[Equation, Equation]:
+def _moments(graph: Graph, path: str, site: Site) -> tuple[Equation, Equation]:
     """What a weight is multiplied by as a tensor, and its second moments: those of each kept place apart."""
     at = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}"
     rest = [factor for factor in site.product.factors if factor is not site.weight and not is_scalar(factor)]
@@ -161,7 +171,7 @@ def _moments(graph: Graph, path: str, site: _Site) -> tuple[Equation, Equation]:
     return tensor, Equation(name, (*site.columns, *twice.values()), moments)
 
 
-def _matrix(site: _Site, moments: Any) -> Any:
+def _matrix(site: Site, moments: Any) -> Any:
     """The moments as one matrix: of columns at different kept places there are none."""
     columns, kept = site.columns, site.kept
     shape = moments.shape[: len(columns)]

@@ -24,14 +24,14 @@ from .leaves import Leaf
 from .naming import told_by
 from .rewriting.pruning import prune
 from .shape import Axis, Dim
-from .weights import KEPT, Modes, Weight, Weights
+from .weights import KEPT, Form, Modes, Weight, Weights
 
 __all__ = ["Replacement", "replaced", "substitute"]
 
 
 def substitute(
     graph: Graph,
-    weights: Mapping[str, str],
+    weights: Mapping[str, Form],
     *,
     inputs: str | Sequence[str] = (),
     constants: Mapping[str, Any] | None = None,
@@ -75,8 +75,8 @@ def substitute(
         constants: arrays with a fixed value that equations read, by name.
         init: how new parameters start, as `layer` takes it. By default a weight that was given a start keeps its
             deviation, and what the equations of the model imply they imply of the factors.
-        rank: of factorizations: 'same' for full rank, a float for a fraction of the weight's parameters, an int, or
-            one for each rank.
+        rank: of factorizations that are not told with one of their own, as ("tt", 4): 'same' for full rank, a float
+            for a fraction of the weight's parameters, an int, or one for each rank.
         modes: of factorizations: how many parts each dimension is split into, or for each dimension how many, or
             their sizes, as ((8, 8, 12), (12, 16, 16)). By default two for a matrix and where parts are paired, else
             one; a dimension that was made of as many, as (h,d), keeps those.
@@ -114,13 +114,13 @@ def substitute(
     return _Placing(made.known.bound).of(graph, found)
 
 
-def _told(graph: Graph, weights: Mapping[str, str]) -> dict[str, tuple[Leaf, str]]:
+def _told(graph: Graph, weights: Mapping[str, Form]) -> dict[str, tuple[Leaf, Form]]:
     """The weights that patterns tell, with what is said of each last."""
     if not isinstance(weights, Mapping):
         fix = 'write {"*.W1": "low_rank"}'
         raise EquationError(f"weights are told by names and equations, not {type(weights).__name__}", fix=fix)
     known = {leaf.name: leaf for leaf in graph.parameters}
-    texts: dict[str, str] = {}
+    texts: dict[str, Form] = {}
     for pattern, text in weights.items():
         for path in told_by(pattern, tuple(known), "parameter of this graph", "parameters"):
             texts[path] = text

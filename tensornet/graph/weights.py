@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
-from ..factorizations import FACTORIZATIONS, Factorization, factored, form_named, tensorize
+from ..factorizations import FACTORIZATIONS, Factored, Factorization, factored, form_named, tensorize
 from ..language.equation import Declaration
 from ..language.expression import fresh, show_index
 from ..language.reading import parse_names, read_sizes
@@ -24,11 +24,10 @@ from .initialise import starts_of_weight
 from .instances import of_tensors_named
 from .layers import layer
 from .leaves import Constant, Leaf
-from .shape import Dim
 from .weight_sizes import ModelSizes
 from .weight_text import WeightText, declared_as, read_as
 
-__all__ = ["KEPT", "Modes", "Weight", "Weights"]
+__all__ = ["KEPT", "LETTERS", "Form", "Modes", "Weight", "Weights", "in_form"]
 
 KEPT = "base"
 """What a weight that its own equation reads is called under its name: `W.base`."""
@@ -38,6 +37,10 @@ LETTERS = "oijklmnpqstu"
 
 Modes = int | Sequence[int | Sequence[int]]
 """Into how many parts dimensions are split: one number, or for each a number or the sizes of its parts."""
+
+
+Form = str | tuple[str, Rank]
+"""What a weight becomes: equations, the name of a factorization, or that and its rank."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,12 @@ class Weights:
                     )
                     raise EquationError(f"{what} is given for '{name}', which no equation has", fix=fix)
 
-    def weight(self, leaf: Leaf, text: str) -> Weight:
+    def weight(self, leaf: Leaf, text: Form) -> Weight:
         """What stands in the place of a leaf.
 
         Args:
             leaf: the weight, as the model has it.
-            text: its equations, or the name of a factorization.
+            text: its equations, or the name of a factorization, with a rank of its own or without.
 
         Raises:
             EquationError: the text is not in the language, or reads what is not there.
@@ -113,11 +116,12 @@ class Weights:
                 f"in the place of '{leaf.name}': {error.message}", error.place, error.fix
             ) from None
 
-    def _weight(self, leaf: Leaf, text: str) -> Weight:
+    def _weight(self, leaf: Leaf, text: Form) -> Weight:
+        text, rank = text if isinstance(text, tuple) and len(text) == 2 else (text, self.rank)
         if not isinstance(text, str):
             fix = f"write its equation, or one of {', '.join(FACTORIZATIONS)}"
             raise EquationError(f"{text!r} is no text", fix=fix)
-        program, names = self._read(leaf, text) if "=" in text else (self._form(leaf, text), {})
+        program, names = self._read(leaf, text) if "=" in text else (self._form(leaf, text, rank), {})
         leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
         sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
         own = _apart(sized, leaf.name, self.taken)
@@ -126,51 +130,15 @@ class Weights:
 
     # ---- from the table
 
-    def _form(self, leaf: Leaf, name: str) -> Graph:
+    def _form(self, leaf: Leaf, name: str, rank: Rank) -> Graph:
         """The equation of a factorization."""
-        kind = form_named(name)
-        form = FACTORIZATIONS[kind]
-        parts = self._parts(leaf, form)
-        if len(parts) > len(LETTERS):
-            raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
-        axes = [
-            tuple(f"{letter}{n}" for n in range(1, len(dim) + 1)) if len(dim) > 1 else (letter,)
-            for letter, dim in zip(LETTERS, parts, strict=False)
-        ]
-        found = factored(kind, axes, parts, self.rank)
-        left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in axes))
-        sizes = {
-            axis: size
-            for names, dim in zip(axes, parts, strict=True)
-            for axis, size in zip(names, dim, strict=True)
-        }
-        given: dict[str, Any] = {**sizes, **found.ranks}
-        return layer(f"weight[{left}] = {found}", **given)
-
-    def _parts(self, leaf: Leaf, form: Factorization) -> list[tuple[int, ...]]:
-        """The sizes that each dimension is split into."""
         shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
         if not all(isinstance(size, int) for size in shape):
             names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
             fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
             raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
-        if self.modes is None:
-            return [
-                self._usual(dim, size, form, len(shape)) for dim, size in zip(leaf.dims, shape, strict=True)
-            ]
-        given = [self.modes] * len(shape) if isinstance(self.modes, int) else list(self.modes)
-        if len(given) != len(shape):
-            fix = "give one for each dimension, or one number for all"
-            raise ShapeError(
-                f"modes={self.modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=fix
-            )
-        return [_split(size, each) for size, each in zip(shape, given, strict=True)]
-
-    def _usual(self, dim: Dim, size: int, form: Factorization, order: int) -> tuple[int, ...]:
-        """The parts of a dimension where none are asked for: those it has already, if they are as many."""
-        count = form.parts[0] if form.parts else 1 if form.halves else 2 if form.pairs or order < 3 else 1
-        own = tuple(evaluate(axis.size, self.graph.bound) for axis in dim)
-        return own if len(own) == count else tensorize(size, count)
+        dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
+        return in_form(dims, form_named(name), rank, self.modes)[0]
 
     # ---- from a text
 
@@ -213,6 +181,57 @@ class Weights:
         raise EquationError(
             f"'{declared.name}' is no parameter and no constant of the graph", declared.place, fix
         )
+
+
+def in_form(
+    dims: Sequence[tuple[int, ...]], kind: str, rank: Rank, modes: Modes | None = None
+) -> tuple[Graph, Factored]:
+    """A weight in one of the forms of the table, as a graph whose output it is, and as factors.
+
+    Args:
+        dims: the sizes of the axes that each dimension of the weight is made of.
+        kind: the form.
+        rank, modes: as for `substitute`.
+
+    Raises:
+        ShapeError: the weight has no such form.
+    """
+    parts = _parts(dims, FACTORIZATIONS[kind], modes)
+    if len(parts) > len(LETTERS):
+        raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
+    axes = [
+        tuple(f"{letter}{n}" for n in range(1, len(dim) + 1)) if len(dim) > 1 else (letter,)
+        for letter, dim in zip(LETTERS, parts, strict=False)
+    ]
+    found = factored(kind, axes, parts, rank)
+    left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in axes))
+    sizes: dict[str, Any] = {
+        axis: size
+        for names, dim in zip(axes, parts, strict=True)
+        for axis, size in zip(names, dim, strict=True)
+    }
+    sizes |= found.ranks
+    return layer(f"weight[{left}] = {found}", **sizes), found
+
+
+def _parts(
+    dims: Sequence[tuple[int, ...]], form: Factorization, modes: Modes | None
+) -> list[tuple[int, ...]]:
+    """The sizes that each dimension is split into."""
+    shape = [prod(dim) for dim in dims]
+    if modes is None:
+        return [_usual(dim, size, form, len(shape)) for dim, size in zip(dims, shape, strict=True)]
+    given = [modes] * len(shape) if isinstance(modes, int) else list(modes)
+    if len(given) != len(shape):
+        fix = "give one for each dimension, or one number for all"
+        raise ShapeError(f"modes={modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=fix)
+    return [_split(size, each) for size, each in zip(shape, given, strict=True)]
+
+
+def _usual(dim: tuple[int, ...], size: int, form: Factorization, order: int) -> tuple[int, ...]:
+    """The parts of a dimension where none are asked for: those it has already, if they are as many."""
+    count = form.parts[0] if form.parts else 1 if form.halves else 2 if form.pairs or order < 3 else 1
+    return dim if len(dim) == count else tensorize(size, count)
 
 
 def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:

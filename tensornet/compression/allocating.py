@@ -1,0 +1,291 @@
+"""One budget for a network, spread over its weights where it buys the least error."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ShapeError
+from ..graph.weights import Modes
+from ..ranks import Rank
+from .levels import Candidate, Cost, Level, levels
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Allocation", "Allotted", "Budget", "allotted"]
+
+LEAST = 1e-6
+"""An error lower by less is not worth anything."""
+
+UNITS = {"parameters": "parameters", "flops": "FLOPs", "seconds": "seconds"}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the network may cost, or lose.
+
+    Attributes:
+        kind: "parameters", "flops", "seconds" or "error".
+        amount: how much; a float is the part of what it costs now, an int a number.
+    """
+
+    kind: str
+    amount: float
+
+    @staticmethod
+    def of(**given: float | None) -> Budget:
+        """The one budget that is given.
+
+        Raises:
+            ShapeError: none is, or several, or one that cannot be.
+        """
+        told = [(kind, amount) for kind, amount in given.items() if amount is not None]
+        if len(told) != 1:
+            fix = f"give one of {', '.join(f'{kind}=' for kind in given)}"
+            raise ShapeError(f"there {'are ' + str(len(told)) if told else 'is no'} budgets", fix=fix)
+        kind, amount = told[0]
+        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not is_number or not 0 < amount < math.inf or (isinstance(amount, float) and amount > 1):
+            fix = "give a part of what it is now, as 0.2" + ("" if kind == "error" else ", or a whole number")
+            raise ShapeError(f"{kind}={amount!r} is no budget", fix=fix)
+        return Budget(kind, amount)
+
+    def limit(self, now: float) -> float:
+        """The most that may be spent, of what it is now."""
+        return self.amount * now if isinstance(self.amount, float) else float(self.amount)
+
+
+@dataclass(frozen=True)
+class Allotted:
+    """What a weight is given.
+
+    Attributes:
+        path, shape: the weight.
+        level: its form, rank and error.
+        dense: the weight as it is.
+        next: the level above it that is best for its cost, if there is one.
+        reason: why it is this one.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    level: Level
+    dense: Level
+    next: Level | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A budget, spread over weights.
+
+    Attributes:
+        budget: what was asked for.
+        before, after: what the network costs, in the unit of the budget; parameters where the budget is an error.
+        parameters: those of the network before and after.
+        rows: what each weight is given, in the order of the network.
+        modes: into what parts dimensions are split.
+    """
+
+    budget: Budget
+    before: float
+    after: float
+    parameters: tuple[int, int]
+    rows: tuple[Allotted, ...]
+    modes: Modes | None = None
+
+    @property
+    def weights(self) -> dict[str, tuple[str, Rank]]:
+        """The weights that become factors, as `substitute` takes them: name to form and rank."""
+        found = ((row.path, row.level) for row in self.rows)
+        return {path: (level.method, level.rank) for path, level in found if level.method is not None}
+
+    @property
+    def error(self) -> float:
+        """The mean error of all weights: (Σ ‖W − Ŵ‖²/‖W‖² / count)^½."""
+        return _mean([row.level for row in self.rows])
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=150, no_color=True)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        unit = UNITS.get(self.budget.kind, "parameters")
+        title = (
+            f"{self.before:,.4g} → {self.after:,.4g} {unit} ({self.after / self.before:.1%}),"
+            f" {self.parameters[0]:,} → {self.parameters[1]:,} parameters, mean error {self.error:.3f}"
+        )
+        table = Table(title=title, title_justify="left")
+        for name, side in {"weight": "left", "shape": "left", "form": "left", "factors": "left"}.items():
+            table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+        for name in ("parameters", "of dense", "error"):
+            table.add_column(name, justify="right")
+        table.add_column("why", overflow="fold")
+        for row in self.rows:
+            level = row.level
+            factors = " ".join("×".join(map(str, each)) for each in level.factors) if level.method else ""
+            cells = [row.path, "×".join(map(str, row.shape)), level.method or "dense", factors]
+            share = f"{level.parameters / row.dense.parameters:.0%}"
+            table.add_row(*cells, f"{level.parameters:,}", share, f"{level.error:.3f}", row.reason)
+        return table
+
+    def to_json(self) -> str:
+        """The budget and what each weight is given, as JSON."""
+        return json.dumps({**asdict(self), "error": self.error}, indent=1)
+
+
+def allotted(
+    candidates: Sequence[Candidate],
+    budget: Budget,
+    methods: Sequence[str],
+    cost: Cost | None,
+    others: float,
+    parameters: int,
+    modes: Modes | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Allocation:
+    """Spreads a budget over weights: of each, levels are taken down in the order of the error they add for what
+    they save.
+
+    The levels of a weight worth having are the corners of the convex hull of cost and squared error; going down
+    those of all weights in the order of their slopes is best for the budget that it just meets (Everett, 1963).
+
+    Args:
+        candidates: the weights.
+        budget: what may be spent.
+        methods: the forms to choose from.
+        cost: what a layer costs; as many parameters as it has, if nothing is given.
+        others: what the rest of the network costs.
+        parameters: those of the whole network.
+        modes: as for `substitute`.
+        progress: told a weight, how many are done, and how many there are.
+
+    Raises:
+        ShapeError: even the lowest levels cost more.
+    """
+    curves: list[tuple[Level, ...]] = []
+    for number, candidate in enumerate(candidates):
+        if progress is not None:
+            progress(candidate.path, number, len(candidates))
+        curves.append(levels(candidate, methods, cost, modes))
+    hulls = [_hull(curve) for curve in curves]
+    before = others + sum(curve[0].cost for curve in curves)
+    chosen = _descended(hulls, budget, before, others)
+    if budget.kind != "error":
+        chosen = _filled(curves, chosen, budget.limit(before), others)
+    after = others + sum(level.cost for level in chosen)
+    saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
+    rows = tuple(
+        _allotted(candidate, curve, hull, level)
+        for candidate, curve, hull, level in zip(candidates, curves, hulls, chosen, strict=True)
+    )
+    return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
+
+
+def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
+    """The levels on the lower convex hull of cost and squared error, from the dense one down."""
+    found: list[Level] = []
+    for level in sorted(curve, key=lambda each: (-each.cost, each.error)):
+        while len(found) > 1 and _slope(found[-2], found[-1]) >= _slope(found[-2], level):
+            found.pop()
+        if not found or level.cost < found[-1].cost:
+            found.append(level)
+    return tuple(found)
+
+
+def _slope(above: Level, below: Level) -> float:
+    """The squared error added for each unit of cost saved."""
+    saved = above.cost - below.cost
+    return (below.error**2 - above.error**2) / saved if saved > 0 else math.inf
+
+
+def _descended(
+    hulls: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float
+) -> list[Level]:
+    """The levels reached by going down the hulls until the budget is met."""
+    steps = sorted(
+        (
+            (_slope(above, below), number, below)
+            for number, hull in enumerate(hulls)
+            for above, below in itertools.pairwise(hull)
+        ),
+        key=lambda each: each[:2],
+    )
+    chosen, total = [hull[0] for hull in hulls], before
+    is_error = budget.kind == "error"
+    for _, number, below in steps:
+        if not is_error and total <= budget.limit(before) and below.error > LEAST:
+            break
+        former = chosen[number]
+        chosen[number] = below
+        if is_error and _mean(chosen) > budget.amount:
+            chosen[number] = former
+            continue
+        total += below.cost - former.cost
+    if not is_error and total > budget.limit(before) * (1 + 1e-9):
+        unit = UNITS[budget.kind]
+        raise ShapeError(
+            f"{budget.limit(before):,.4g} {unit} of {before:,.4g} are too few: {others:,.4g} are of what no form is"
+            f" looked for, and the lowest forms take {total - others:,.4g}",
+            fix=f"allow {total:,.4g}, include more, or choose other methods",
+        )
+    return chosen
+
+
+def _filled(
+    curves: Sequence[tuple[Level, ...]], chosen: Sequence[Level], limit: float, others: float
+) -> list[Level]:
+    """The levels, some of them raised by what the budget has left: hulls have few corners."""
+    found = list(chosen)
+    room = limit - others - sum(level.cost for level in found)
+    while True:
+        better = [
+            ((level.error**2 - each.error**2) / (each.cost - level.cost), number, each)
+            for number, (curve, level) in enumerate(zip(curves, found, strict=True))
+            for each in curve
+            if level.cost < each.cost <= level.cost + room and each.error < level.error - LEAST
+        ]
+        if not better:
+            return found
+        _, number, each = max(better, key=lambda one: one[:2])
+        room -= each.cost - found[number].cost
+        found[number] = each
+
+
+def _mean(chosen: Sequence[Level]) -> float:
+    return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
+
+
+def _allotted(candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level], level: Level) -> Allotted:
+    """What a weight is given, and why."""
+    dense = curve[0]
+    above = [each for each in hull if each.cost > level.cost and each.error < level.error]
+    below = [each for each in hull if each.cost < level.cost]
+    following = min(above, key=lambda each: each.cost, default=None)
+    if len(curve) == 1:
+        reason = "no form of it costs less"
+    elif level.method is None:
+        lower = max(below, key=lambda each: each.cost)
+        reason = f"the next form down would lose {lower.error:.1%} of it"
+    elif following is None:
+        reason = "the highest level that is worth its cost"
+    else:
+        what = following.method or "dense"
+        reason = f"{what} at {following.cost / level.cost:.2g}× the cost would leave {following.error:.1%}"
+    return Allotted(candidate.path, candidate.shape, level, dense, following, reason)
+
+
+def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of forms, one or several."""
+    return tuple(methods.split()) if isinstance(methods, str) else tuple(methods)

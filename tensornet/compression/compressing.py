@@ -1,0 +1,275 @@
+"""Networks whose weights become factors under a budget: chosen, put in their places, fitted."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..emitting.program import planned
+from ..errors import EquationError, ShapeError
+from ..fitting.activations import Site, batches_of, metrics, sites
+from ..fitting.weights import Misfit, fit
+from ..graph.formula import parameter_count
+from ..graph.graph import Graph
+from ..graph.naming import told_by
+from ..graph.substitution import substitute
+from ..graph.weights import Modes
+from ..language.expression import Ref, axes_of_index
+from ..planning.planner import NOMINAL, whole_sizes
+from ..protocol import Backend, backend_of, load_backend
+from ..ranks import Rank
+from ..running.arguments import wrong_names
+from ..sizes import evaluate
+from .allocating import Allocation, Budget, allotted, flat
+from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied
+
+__all__ = ["Compressed", "allocate", "compress", "cost_of", "included"]
+
+Telling = Callable[[str, int, int], None]
+"""What is told how far it is: a weight, how many are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A network with factors in the place of weights.
+
+    Attributes:
+        model: the graph, or the module.
+        params: the parameters of the graph; those of a module are its own.
+        allocation: what each weight was given, and why.
+        misfits: what each of those that became factors has lost.
+    """
+
+    model: Any
+    params: dict[str, Any] | None
+    allocation: Allocation
+    misfits: Mapping[str, Misfit] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(self.allocation)
+
+
+def allocate(
+    graph: Graph,
+    params: Mapping[str, Any],
+    /,
+    *,
+    parameters: float | None = None,
+    flops: float | None = None,
+    seconds: float | None = None,
+    error: float | None = None,
+    method: str | Sequence[str] = "low_rank",
+    modes: Modes | None = None,
+    include: str | Sequence[str] = "*",
+    exclude: str | Sequence[str] = (),
+    inputs: Any = None,
+    backend: str | Backend = "torch",
+    device: str | None = None,
+    progress: Telling | None = None,
+    **sizes: int,
+) -> Allocation:
+    """Spreads one budget over the weights of a network: which become factors, of which form, at which ranks.
+
+    Of each weight W the levels Ŵ of each form are looked at, what they cost and lose, e = ‖W − Ŵ‖/‖W‖. Weights go
+    down the levels in the order of the e² that each adds for what it saves, until the budget is met; what is better
+    left dense stays dense.
+
+    Args:
+        graph: the network.
+        params: its parameters, name to array.
+        parameters: the budget as parameters of the whole network: 0.2 is a fifth of what it has, 100_000 a number.
+        flops: the budget as FLOPs of a call at `sizes`.
+        seconds: the budget as a part of the time that a call at `sizes` is expected to take.
+        error: no budget but a bound: of the mean of e² over the weights, its root. As few parameters as it allows.
+        method: a form of the table of `tensornet.substitute`, or several to choose from.
+        modes: into what parts dimensions are split, as for `substitute`.
+        include, exclude: the weights to look at, by patterns of their names; `*` stands for anything.
+        inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by something.
+        backend, device: what FLOPs and seconds are planned for.
+        progress: called with a weight, how many are done, and how many there are.
+        **sizes: of open axes, for FLOPs and seconds; 64 where none is given.
+
+    Raises:
+        ShapeError: there is not one budget, or no forms meet it.
+        EquationError: a pattern fits nothing.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> graph = tn.layer("h[b,k] = tanh(x[b,i] * A[k,i])\\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=64, k=64, o=64)
+        >>> draw = np.random.default_rng(0)
+        >>> params = {"A": np.outer(draw.standard_normal(64), draw.standard_normal(64)), "B": np.eye(64)}
+        >>> found = allocate(graph, params, parameters=0.6)
+        >>> found.weights, round(found.error, 3)
+        ({'A': ('low_rank', (1,))}, 0.0)
+    """
+    _check_names(graph, params)
+    budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
+    backend = load_backend(backend)
+    cost = cost_of(budget, backend, device, modes)
+    candidates = tuple(_candidates(graph, params, included(graph, include, exclude), inputs, sizes))
+    whole = parameter_count(graph)
+    if not isinstance(whole, int):
+        names = ", ".join(f"{name}=" for name in graph.open_sizes)
+        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({names}…)")
+    total: float = whole
+    if budget.kind in ("flops", "seconds"):
+        plan = planned(graph, sizes, backend, device or backend.device(), "float32")
+        total = float(getattr(plan, budget.kind))
+    sizes_of = (
+        float(math.prod(each.shape)) if cost is None else cost(each.layer, each.rows) for each in candidates
+    )
+    others = max(0.0, total - sum(sizes_of))
+    return allotted(candidates, budget, flat(method), cost, others, whole, modes, progress)
+
+
+def compress(
+    network: Any,
+    params: Mapping[str, Any] | None = None,
+    /,
+    *,
+    parameters: float | None = None,
+    flops: float | None = None,
+    seconds: float | None = None,
+    error: float | None = None,
+    method: str | Sequence[str] = "low_rank",
+    modes: Modes | None = None,
+    include: str | Sequence[str] = "*",
+    exclude: str | Sequence[str] = (),
+    calibrate: Any = None,
+    backend: str | Backend = "torch",
+    device: str | None = None,
+    progress: Telling | None = None,
+    **sizes: int,
+) -> Compressed:
+    """Makes a trained network smaller: a budget is spread over its weights, and these become factors.
+
+    A graph comes back as a graph with its parameters, a `torch.nn.Module` as a module of the same structure:
+    `Linear`, `Conv1d` to `Conv3d`, `Embedding`, the projections of `MultiheadAttention` and `Conv1D` of transformers
+    keep their classes, their biases, their names and their hooks, and have factors in the place of `weight`, which is
+    still there to be read. The network that is given stays as it is.
+
+    Args:
+        network: a graph, or a `torch.nn.Module`.
+        params: the parameters of the graph, name to array.
+        parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
+        method, modes, include, exclude: as for `tensornet.allocate`; the names are those of parameters.
+        calibrate: batches of inputs, such as a loader, by which weights are weighed: what is lost of what they are
+            multiplied by is then least. Of a module each is an array, a tuple of arguments, or a mapping of keywords.
+        backend, device: what FLOPs and seconds are planned for.
+        progress: as for `tensornet.allocate`.
+        **sizes: of open axes of a graph, for FLOPs and seconds.
+
+    Returns:
+        The network as `model`, with `params` where it is a graph; what each weight was given as `allocation`, and
+        what it has lost as `misfits`.
+
+    Raises:
+        ShapeError, EquationError: as `tensornet.allocate` and `tensornet.fit` do.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
+        >>> small = compress(graph, {"W": np.outer(np.ones(64), np.arange(64.0))}, parameters=0.1)
+        >>> tn.parameter_count(small.model), small.misfits["W"].weight < 1e-12
+        (128, True)
+    """
+    options: dict[str, Any] = {"method": method, "modes": modes, "include": include, "exclude": exclude}
+    options |= {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    options |= {"device": device, "progress": progress}
+    if not isinstance(network, Graph):
+        torch: Any = load_backend("torch")
+        compressed: Compressed = torch.compressed(network, calibrate=calibrate, **options)
+        return compressed
+    if params is None:
+        raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
+    calibrate = None if calibrate is None else list(batches_of(calibrate))
+    allocation = allocate(network, params, inputs=calibrate, backend=backend, **{**options, **sizes})
+    if not allocation.weights:
+        return Compressed(network, dict(params), allocation)
+    with any_rank():
+        made = substitute(network, allocation.weights, modes=modes)
+    found, misfits = fit(network, params, made, inputs=calibrate)
+    return Compressed(made, found, allocation, misfits)
+
+
+def _check_names(graph: Graph, params: Mapping[str, Any]) -> None:
+    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
+        raise wrong_names(graph, params)
+
+
+def included(graph: Graph, include: str | Sequence[str], exclude: str | Sequence[str]) -> tuple[str, ...]:
+    """The parameters of a graph that patterns tell, without those that others tell."""
+    known = tuple(leaf.name for leaf in graph.parameters)
+    out = told_by(exclude, known, "parameter of this graph", "parameters") if exclude else ()
+    return tuple(
+        name for name in told_by(include, known, "parameter of this graph", "parameters") if name not in out
+    )
+
+
+def cost_of(budget: Budget, backend: Backend, device: str | None, modes: Modes | None) -> Cost | None:
+    """What a layer costs in the unit of a budget; nothing where that are its parameters."""
+    if budget.kind in ("parameters", "error"):
+        return None
+
+    @functools.cache
+    def cost(layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
+        if form is not None:
+            layer = substitute(layer, {WEIGHT: form}, modes=modes)
+        place = device or backend.device()
+        return float(getattr(planned(layer, {"n": rows}, backend, place, "float32"), budget.kind))
+
+    return cost
+
+
+def _candidates(
+    graph: Graph, params: Mapping[str, Any], names: Sequence[str], inputs: Any, sizes: Mapping[str, int]
+) -> Iterator[Candidate]:
+    """The weights that are multiplied by something wherever they are read, and those whose rows are looked up."""
+    whole = graph.flat
+    given = whole_sizes(graph, sizes)
+    known = {**whole.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
+    found = {name: sites(whole, name) for name in names if params[name].ndim > 1}
+    dims_of = {
+        leaf.name: tuple(tuple(int(evaluate(axis.size, graph.bound)) for axis in dim) for dim in leaf.dims)
+        for leaf in graph.parameters
+        if leaf.name in found
+    }
+    weighed = {}
+    if inputs is not None and any(found.values()):
+        paths = [name for name, each in found.items() if each]
+        weighed = metrics(graph, params, paths, batches_of(inputs), backend_of(params[paths[0]]), 1e-4)
+    for name, each in found.items():
+        dims = dims_of[name]
+        if each:
+            kept = tuple(n for n in each[0].dims if set(each[0].axes(n)) & set(each[0].kept))
+            rows = sum(_rows(whole, site, known) for site in each)
+            layer = multiplied(dims, each[0].dims, kept)
+            yield Candidate(name, dims, layer, params[name], max(1, rows), weighed.get(name))
+        elif looked_up := _looked_up(whole, name, known):
+            yield Candidate(name, dims, gathered(dims), params[name], looked_up)
+
+
+def _rows(graph: Graph, site: Site, known: Mapping[str, int]) -> int:
+    """By how many rows a weight is multiplied in a place."""
+    scope, own = graph.scope(site.line), axes_of_index(site.weight.index)
+    rest = (axis for axis in site.around if axis not in own)
+    return math.prod(int(evaluate(evaluate(scope[axis], graph.bound), known)) for axis in rest)
+
+
+def _looked_up(graph: Graph, name: str, known: Mapping[str, int]) -> int:
+    """How many rows of a weight are looked up in a call; none if anything else is done with it."""
+    rows = 0
+    for line in graph.own:
+        for ref in line.references:
+            if ref.name != name:
+                continue
+            first, *rest = ref.index
+            if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
+                return 0
+            scope = graph.scope(line)
+            axes = [axis for axis in first.index if isinstance(axis, str)]
+            rows += math.prod(int(evaluate(evaluate(scope[axis], graph.bound), known)) for axis in axes)
+    return rows

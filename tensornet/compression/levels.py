@@ -1,0 +1,246 @@
+"""What a weight costs and loses in each form and at each rank: the levels that it may be taken down to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import ShapeError, TensornetWarning
+from ..factorizations import FACTORIZATIONS, form_named
+from ..fitting.approximating import Settings, approximate
+from ..fitting.forms import form_of
+from ..fitting.metrics import Metric
+from ..fitting.trees import tree_of
+from ..graph.graph import Graph
+from ..graph.layers import layer
+from ..graph.weights import Modes, in_form
+from ..protocol import backend_of
+from ..ranks import Rank
+from ..sizes import evaluate
+
+__all__ = ["WEIGHT", "Candidate", "Cost", "Level", "any_rank", "gathered", "levels", "multiplied"]
+
+WEIGHT = "weight"
+"""What the weight is called in a layer of it alone."""
+
+FRACTIONS = (1.0, 0.7, 0.5, 0.36, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, 0.008)
+"""Of the dense parameters: the levels that a form is looked at."""
+
+RANKS = 40
+"""So many ranks of a matrix at the most, closer together where they are low."""
+
+ROUNDS = 10
+"""Of least squares for each level, where there are any."""
+
+
+class Cost(Protocol):
+    """What a layer of a weight costs."""
+
+    def __call__(self, layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
+        """Of so many rows in a call, and with the weight in a form or as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A weight that may become factors.
+
+    Attributes:
+        path: its name in the network.
+        dims: the sizes of the axes that each dimension is made of.
+        layer: the weight by itself, with what it is multiplied by: y[n,…] = Σ x[n,…]·weight[…].
+        array: its values.
+        rows: by how many rows it is multiplied in a call of the network.
+        metric: what weighs its columns, if that is known.
+    """
+
+    path: str
+    dims: tuple[tuple[int, ...], ...]
+    layer: Graph
+    array: Any
+    rows: int = 1
+    metric: Metric | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return tuple(int(size) for size in self.array.shape)
+
+    @functools.cached_property
+    def spectrum(self) -> Any:
+        """The squares of the singular values of the weight as a matrix, its columns weighed."""
+        array = np.asarray(backend_of(self.array).numpy(self.array), dtype=np.float64)
+        weighed = array if self.metric is None else self.metric.weighed(array)
+        return np.linalg.svd(weighed.reshape(len(array), -1), compute_uv=False) ** 2
+
+
+@dataclass(frozen=True)
+class Level:
+    """A form of a weight at a rank; no form is the weight as it is.
+
+    Attributes:
+        method, rank: as `substitute` takes them.
+        factors: the sizes of each factor.
+        parameters: how many these have.
+        cost: in the unit of the budget.
+        error: ‖W − Ŵ‖ / ‖W‖, columns weighed where that is known.
+    """
+
+    method: str | None
+    rank: Rank
+    factors: tuple[tuple[int, ...], ...]
+    parameters: int
+    cost: float
+    error: float
+
+
+@functools.lru_cache(maxsize=256)
+def multiplied(
+    dims: tuple[tuple[int, ...], ...], columns: tuple[int, ...], kept: tuple[int, ...] = ()
+) -> Graph:
+    """The layer of a weight that is multiplied along some of its dimensions, of which some are not summed.
+
+    Args:
+        dims: the sizes of the axes that each dimension is made of.
+        columns: the dimensions along which it is multiplied.
+        kept: those of them that are not summed.
+
+    Example:
+        >>> print(multiplied(((8,), (2, 2)), (1,)).equations[0])
+        y[n,a] = x[n,(b1,b2)] * weight[a,(b1,b2)]
+    """
+    axes, sizes = _axes(dims)
+    read = ",".join(["n", *(axes[each] for each in columns)])
+    left = ",".join(["n", *(axis for each, axis in enumerate(axes) if each not in columns or each in kept)])
+    return layer(f"y[{left}] = x[{read}] * {WEIGHT}[{','.join(axes)}]", inputs="x", **sizes)
+
+
+@functools.lru_cache(maxsize=256)
+def gathered(dims: tuple[tuple[int, ...], ...]) -> Graph:
+    """The layer of a weight whose rows are looked up.
+
+    Example:
+        >>> print(gathered(((100,), (8,))).equations[0])
+        y[n,b] = weight[k[n],b]
+    """
+    axes, sizes = _axes(dims)
+    rest = ",".join(axes[1:])
+    text = f"{WEIGHT}[{','.join(axes)}]: parameter\ny[n,{rest}] = {WEIGHT}[k[n],{rest}]"
+    return layer(text, inputs="k", **sizes)
+
+
+def _axes(dims: tuple[tuple[int, ...], ...]) -> tuple[list[str], dict[str, Any]]:
+    """The dimensions as they are written, and the sizes of their axes."""
+    written, sizes = list[str](), dict[str, Any]()
+    for letter, dim in zip("abcdefghijlm", dims, strict=False):
+        names = [f"{letter}{n}" for n in range(1, len(dim) + 1)] if len(dim) > 1 else [letter]
+        written.append(f"({','.join(names)})" if len(dim) > 1 else letter)
+        sizes |= zip(names, dim, strict=True)
+    return written, sizes
+
+
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """A weight in a form: what computes it, the sizes of its factors, and its ranks."""
+
+    program: Graph
+    factors: tuple[tuple[int, ...], ...]
+    rank: Rank
+
+    @property
+    def parameters(self) -> int:
+        """How many the factors have."""
+        return sum(map(math.prod, self.factors))
+
+
+@functools.lru_cache(maxsize=4096)
+def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: Modes | None) -> _Form | None:
+    """A weight in a form, or nothing where it has no such form."""
+    try:
+        with any_rank():
+            program, found = in_form(dims, method, rank, modes)
+    except ShapeError:
+        return None
+    shapes = [[int(evaluate(size, program.bound)) for size in leaf.shape] for leaf in program.parameters]
+    return _Form(program, tuple(map(tuple, shapes)), tuple(found.ranks.values()) or "same")
+
+
+@contextlib.contextmanager
+def any_rank() -> Iterator[None]:
+    """Where the nearest rank is as good as any."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TensornetWarning)
+        yield
+
+
+def levels(
+    candidate: Candidate, methods: Sequence[str], cost: Cost | None, modes: Modes | None = None
+) -> tuple[Level, ...]:
+    """The weight as it is, and each of its forms that costs less, at one rank after another.
+
+    Args:
+        candidate: the weight.
+        methods: names of forms.
+        cost: what a layer costs; as many parameters as it has, if nothing is given.
+        modes: into what parts dimensions are split, as for `substitute`.
+    """
+    size = math.prod(candidate.shape)
+    dense = float(size) if cost is None else cost(candidate.layer, candidate.rows)
+    found = [Level(None, "same", (candidate.shape,), size, dense, 0.0)]
+    for method in methods:
+        kind, seen = form_named(method), set[int]()
+        for rank, form in _ranked(candidate, kind, modes):
+            if form.parameters not in seen and form.parameters < size:
+                seen.add(form.parameters)
+                price = float(form.parameters)
+                if cost is not None:
+                    with any_rank():
+                        price = cost(candidate.layer, candidate.rows, (kind, form.rank))
+                if price < dense:
+                    error = _error(candidate, kind, rank, form)
+                    found.append(Level(kind, form.rank, form.factors, form.parameters, price, error))
+    return tuple(found)
+
+
+def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[tuple[Rank, _Form]]:
+    """The ranks at which a form is looked at."""
+    ranks: Sequence[Rank] = FRACTIONS
+    if FACTORIZATIONS[kind].halves:
+        ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
+    for rank in ranks:
+        form = _formed(candidate.dims, kind, rank, modes)
+        if form is not None:
+            yield rank, form
+
+
+@functools.cache
+def _ladder(most: int) -> tuple[int, ...]:
+    """Ranks up to a largest, each about a tenth higher than the last."""
+    found, step = [1], max(1.08, most ** (1 / RANKS))
+    while found[-1] < most:
+        found.append(min(most, max(found[-1] + 1, int(found[-1] * step))))
+    return tuple(found)
+
+
+def _error(candidate: Candidate, kind: str, rank: Rank, form: _Form) -> float:
+    """What a form loses at a rank."""
+    if FACTORIZATIONS[kind].halves and isinstance(rank, int):
+        values = candidate.spectrum
+        whole = float(values.sum())
+        return math.sqrt(max(0.0, float(values[rank:].sum())) / whole) if whole else 0.0
+    settings = Settings(iterations=0 if _is_tree(form.program) else ROUNDS, tolerance=1e-4)
+    found = approximate(form.program, candidate.array, settings=settings, metric=candidate.metric)
+    return found.error if found.output is None else found.output
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_tree(program: Graph) -> bool:
+    """Whether singular value decompositions alone find a form."""
+    form = form_of(program)
+    return form is not None and all(tree_of(form, product) is not None for product in form.products)
