@@ -359,5 +359,11 @@ class TorchBackend:
         """A `torch.nn.Module` with factors in the place of weights."""
         return importlib.import_module("tensornet.backends.torch_compressed").compressed(module, **options)
 
+    def restored(self, module: Any, allocation: Any, path: str) -> Any:
+        """A `torch.nn.Module` with factors as they were allotted, and their values from a file."""
+        return importlib.import_module("tensornet.backends.torch_compressed").restored(
+            module, allocation, path
+        )
+
 
 backend = TorchBackend()

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from tensornet.compression.allocating import Allocation, Budget, allotted, flat
-from tensornet.compression.compressing import Compressed, cost_of
+from tensornet.compression.compressed import Compressed
+from tensornet.compression.compressing import cost_of
 from tensornet.compression.levels import WEIGHT, Candidate, gathered, multiplied
 from tensornet.errors import EquationError, ShapeError
 from tensornet.factorizations import Factor, Factored
@@ -210,7 +211,7 @@ def form_of(
         return Form(program, program)
     if kind is CONVOLUTION:
         return Form(program, _chain(program, found, shape))
-    sizes: dict[str, Any] = dict(zip("oi", shape, strict=True))
+    sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
     dense = layer(text, inputs="x" if kind.text else "k", **sizes)
     made = substitute(dense, {WEIGHT: (method, rank)}, modes=modes)
@@ -427,13 +428,23 @@ def compressed(
     return Compressed(network, None, allocation, misfits)
 
 
-def restored(module: Module, allocation: Allocation) -> Module:
-    """A copy of a network with factors where an allocation has them, of which the values are still to be loaded."""
-    network = copy.deepcopy(module)
-    weights = allocation.weights
-    holdings = {each.path: each for each in _holdings(network, list(weights), ())}
-    for path, (method, rank) in weights.items():
-        holding = holdings[path]
+def restored(module: Module, allocation: Allocation, path: str) -> Module:
+    """A copy of a network with factors where an allocation has them, and all values from a safetensors file.
+
+    Raises:
+        EquationError: the network has no such weights, or others than the file.
+    """
+    from safetensors.torch import load_model
+
+    network, weights = copy.deepcopy(module), allocation.weights
+    holdings = {each.path: each for each in _holdings(network, list(weights), ())} if weights else {}
+    shapes_of = {row.path: row.shape for row in allocation.rows}
+    for name in weights:
+        if holdings[name].shape != shapes_of[name]:
+            fix = "give a module of the structure that was compressed"
+            raise EquationError(f"'{name}' has shape {holdings[name].shape}, not {shapes_of[name]}", fix=fix)
+    for name, (method, rank) in weights.items():
+        holding = holdings[name]
         program, _ = in_form(holding.dims, method, rank, allocation.modes)
         shapes = {
             leaf.name: [int(evaluate(size, program.bound)) for size in leaf.shape]
@@ -446,6 +457,11 @@ def restored(module: Module, allocation: Allocation) -> Module:
             allocation.modes,
             {name: torch.zeros(shape) for name, shape in shapes.items()},
         )
+    try:
+        load_model(network, path)
+    except RuntimeError as error:
+        fix = "give a module of the structure that was compressed"
+        raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
     return network
 
 

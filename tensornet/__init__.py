@@ -22,6 +22,7 @@ from .language.registering import register
 
 if TYPE_CHECKING:
     from . import models
+    from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
     from .emitting.program import plan
     from .fitting.weights import fit
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "Compressed",
     "DtypeError",
     "EquationError",
     "Executable",
@@ -65,6 +67,7 @@ __all__ = [
     "init",
     "jvp",
     "layer",
+    "load_compressed",
     "model",
     "models",
     "module",
@@ -82,6 +85,8 @@ __all__ = [
 _WHEN_USED = {
     "allocate": "compression.compressing",
     "compress": "compression.compressing",
+    "Compressed": "compression.compressed",
+    "load_compressed": "compression.compressed",
     "models": "models",
     "ValueAndGrad": "running.differentiated",
     "einsum": "running.eager",

@@ -1,5 +1,5 @@
-"""The command line: plan an equation, count a layer, sweep over settings, list the functions, run the study, measure
-the device.
+"""The command line: plan an equation, count a layer, sweep over settings, compress a network, list the functions,
+run the study, measure the device.
 
 A result goes to standard output, as JSON with `--json`; what a user did wrong goes to standard error, as text
 either way, and the exit code is 2. A program looks at the exit code before it reads.
@@ -272,6 +272,103 @@ def _list_models(as_json: bool) -> None:
 
 def _shown(default: Any) -> str:
     return "" if default is inspect.Parameter.empty else str(default)
+
+
+@app.command()
+def compress(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of tensors with their equations: a run of a study (`runs/*.safetensors`), or what this"
+            " command wrote; or the folder of a Hugging Face model."
+        ),
+    ],
+    parameters: Annotated[
+        float | None, typer.Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
+    ] = None,
+    flops: Annotated[float | None, typer.Option(help="FLOPs of a call, a part or a number.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Expected time of a call, as a part of now.")] = None,
+    error: Annotated[float | None, typer.Option(help="As few parameters as lose no more than this.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A form, e.g. `tt`; repeatable, to choose from several. `low_rank` if not given."),
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="A pattern of the weights to look at; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="A pattern of weights to leave as they are; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file to write, `<checkpoint>.small.safetensors` if not given."),
+    ] = None,
+    size: SizeOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Put factors in the place of weights of a trained network, under one budget; never over what is read.
+
+    Example: tensornet compress runs/swin.1f2e3d4c.safetensors --parameters 0.2 --method tt
+    """
+    from rich.progress import Progress
+
+    from .compression.compressing import compress as compressed
+
+    target = out or checkpoint.with_name(f"{checkpoint.name.removesuffix('.safetensors')}.small.safetensors")
+    if target.exists():
+        raise EquationError(f"{target} is there already", fix="give another --out, or remove it first")
+    given = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    budgets: dict[str, Any] = {name: _part_or_number(value) for name, value in given.items()}
+    with Progress(console=_console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("weights", total=None)
+
+        def progress(path: str, done: int, count: int) -> None:
+            bar.update(task, completed=done, total=count, description=path)
+
+        found = compressed(
+            *_network(checkpoint),
+            **budgets,
+            method=tuple(method or ("low_rank",)),
+            include=tuple(include or ("*",)),
+            exclude=tuple(exclude or ()),
+            progress=progress,
+            **_sizes(size or [], compressed),
+        )
+    found.save(target)
+    allocation = found.allocation
+    if as_json:
+        typer.echo(json.dumps({"file": str(target), **json.loads(allocation.to_json())}, indent=1))
+        return
+    console = _console()
+    console.print(allocation)
+    console.print(f"written: {target}")
+
+
+def _part_or_number(value: float | None) -> float | None:
+    """A budget as it was written: above 1 a whole number."""
+    return int(value) if value is not None and value > 1 and value.is_integer() else value
+
+
+def _network(checkpoint: Path) -> tuple[Any, ...]:
+    """What is to be compressed: a graph with its parameters, or a module."""
+    from .compression.compressed import read_checkpoint
+
+    if not checkpoint.is_dir():
+        return read_checkpoint(checkpoint)
+    try:
+        import transformers
+    except ImportError:
+        raise EquationError(
+            f"{checkpoint} is a folder, and transformers is not installed", fix="pip install transformers"
+        ) from None
+    config = checkpoint / "config.json"
+    if not config.exists():
+        raise EquationError(f"{checkpoint} is no folder of a Hugging Face model", fix="one has a config.json")
+    names = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+    kind = getattr(transformers, names[0], None) if names else transformers.AutoModel
+    if kind is None:
+        raise EquationError(f"transformers has no '{names[0]}'", fix="install the version that wrote it")
+    return (kind.from_pretrained(checkpoint, local_files_only=True),)
 
 
 @app.command()

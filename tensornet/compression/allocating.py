@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..documents import Part
 from ..errors import ShapeError
+from ..factorizations import FACTORIZATIONS
 from ..graph.weights import Modes
 from ..ranks import Rank
 from .levels import Candidate, Cost, Level, levels
@@ -143,6 +145,57 @@ class Allocation:
     def to_json(self) -> str:
         """The budget and what each weight is given, as JSON."""
         return json.dumps({**asdict(self), "error": self.error}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Allocation:
+        """Reads what `to_json` wrote: an equal allocation.
+
+        Raises:
+            EquationError: the text is no such document.
+        """
+        part = Part.of(text, "allocation")
+        before, after = (each.whole() for each in part["parameters"].pair())
+        modes = part["modes"]
+        return Allocation(
+            Budget(part["budget"]["kind"].one_of(*UNITS, "error"), part["budget"]["amount"].real()),
+            part["before"].real(),
+            part["after"].real(),
+            (before, after),
+            tuple(_read_row(each) for each in part["rows"]),
+            None if modes.is_none else _read_modes(modes),
+        )
+
+
+def _read_row(part: Part) -> Allotted:
+    following = part["next"]
+    return Allotted(
+        part["path"].name(),
+        tuple(each.whole() for each in part["shape"]),
+        _read_level(part["level"]),
+        _read_level(part["dense"]),
+        None if following.is_none else _read_level(following),
+        part["reason"].text(),
+    )
+
+
+def _read_level(part: Part) -> Level:
+    method, rank = part["method"], part["rank"]
+    return Level(
+        None if method.is_none else method.one_of(*FACTORIZATIONS),
+        rank.one_of("same") if isinstance(rank.value, str) else tuple(each.whole() for each in rank),
+        tuple(tuple(each.whole() for each in factor) for factor in part["factors"]),
+        part["parameters"].whole(),
+        part["cost"].real(),
+        part["error"].real(),
+    )
+
+
+def _read_modes(part: Part) -> Modes:
+    if isinstance(part.value, int):
+        return part.whole()
+    return tuple(
+        each.whole() if isinstance(each.value, int) else tuple(size.whole() for size in each) for each in part
+    )
 
 
 def allotted(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..emitting.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
-from ..fitting.weights import Misfit, fit
+from ..fitting.weights import fit
 from ..graph.formula import parameter_count
 from ..graph.graph import Graph
 from ..graph.naming import told_by
@@ -24,32 +23,13 @@ from ..ranks import Rank
 from ..running.arguments import wrong_names
 from ..sizes import evaluate
 from .allocating import Allocation, Budget, allotted, flat
+from .compressed import Compressed
 from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied
 
-__all__ = ["Compressed", "allocate", "compress", "cost_of", "included"]
+__all__ = ["allocate", "compress", "cost_of", "included"]
 
 Telling = Callable[[str, int, int], None]
 """What is told how far it is: a weight, how many are done, and how many there are."""
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """A network with factors in the place of weights.
-
-    Attributes:
-        model: the graph, or the module.
-        params: the parameters of the graph; those of a module are its own.
-        allocation: what each weight was given, and why.
-        misfits: what each of those that became factors has lost.
-    """
-
-    model: Any
-    params: dict[str, Any] | None
-    allocation: Allocation
-    misfits: Mapping[str, Misfit] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return str(self.allocation)
 
 
 def allocate(

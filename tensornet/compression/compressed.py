@@ -1,0 +1,134 @@
+"""Compressed networks as files: the factors as safetensors, and in its header the equations as JSON.
+
+Nothing that is read is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import EquationError
+from ..fitting.weights import Misfit
+from ..graph.graph import Graph
+from ..protocol import backend_of, load_backend
+from .allocating import Allocation
+
+__all__ = ["Compressed", "load_compressed", "read_checkpoint"]
+
+FORMAT = "tensornet.compressed.1"
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A network with factors in the place of weights.
+
+    Attributes:
+        model: the graph, or the module.
+        params: the parameters of the graph; those of a module are its own.
+        allocation: what each weight was given, and why.
+        misfits: what each of those that became factors has lost.
+    """
+
+    model: Any
+    params: dict[str, Any] | None
+    allocation: Allocation
+    misfits: Mapping[str, Misfit] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(self.allocation)
+
+    def __rich__(self) -> Any:
+        return self.allocation.__rich__()
+
+    def save(self, path: str | Path) -> Path:
+        """Writes it to a safetensors file, whole or not at all, with the equations in its header.
+
+        Args:
+            path: the file, `small.safetensors`; one that is there is not written over.
+
+        Raises:
+            EquationError: the file is there already.
+        """
+        path = Path(path)
+        if path.exists():
+            raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
+        half = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            if isinstance(self.model, Graph):
+                from safetensors.numpy import save_file
+
+                given = self.params or {}
+                arrays = {name: backend_of(array).numpy(array) for name, array in given.items()}
+                save_file(arrays, half, {**metadata, "graph": self.model.to_json()})
+            else:
+                from safetensors.torch import save_model
+
+                save_model(self.model, str(half), metadata)
+            half.replace(path)
+        finally:
+            half.unlink(missing_ok=True)
+        return path
+
+
+def load_compressed(path: str | Path, module: Any = None) -> Compressed:
+    """Reads what `Compressed.save` wrote.
+
+    Args:
+        path: the file.
+        module: for a module, one of the structure that the compressed one had before; its weights are not read.
+
+    Returns:
+        The graph with its parameters as NumPy arrays, or a module.
+
+    Raises:
+        EquationError: the file is none of these, or the module is another.
+    """
+    arrays, metadata = _read(Path(path))
+    if metadata.get("format") != FORMAT:
+        fix = "give a file that tensornet.compress or `tensornet compress` wrote"
+        raise EquationError(f"{path} is no compressed network", fix=fix)
+    allocation = Allocation.from_json(metadata.get("allocation", ""))
+    if "graph" in metadata:
+        return Compressed(Graph.from_json(metadata["graph"]), arrays, allocation)
+    if module is None:
+        fix = "give module=, one of the structure that it had before"
+        raise EquationError(f"{path} holds the factors of a module", fix=fix)
+    torch: Any = load_backend("torch")
+    return Compressed(torch.restored(module, allocation, str(path)), None, allocation)
+
+
+def read_checkpoint(path: Path) -> tuple[Graph, dict[str, Any]]:
+    """A graph and its parameters, of a file that holds both: a study's run, or what `Compressed.save` wrote.
+
+    Raises:
+        EquationError: it holds no graph, or other parameters.
+    """
+    arrays, metadata = _read(path)
+    if "graph" not in metadata:
+        fix = "give a run of a study (runs/*.safetensors), or a folder of a Hugging Face model"
+        raise EquationError(f"{path} says nothing of the equations that its tensors belong to", fix=fix)
+    graph = Graph.from_json(metadata["graph"])
+    names = {leaf.name for leaf in graph.parameters}
+    if set(arrays) != names:
+        odd = ", ".join(sorted(set(arrays) ^ names)[:4])
+        raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix="write it anew")
+    return graph, arrays
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The arrays in a file, and the texts in its header."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise EquationError(f"there is no file {path}", fix="give one that is there") from None
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise EquationError(f"{path} is no safetensors file: {error}", fix="write it anew") from None

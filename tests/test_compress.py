@@ -1,0 +1,442 @@
+"""Trained networks made smaller: budgets are kept, errors are those that were told, and layers stay what they are."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from typer.testing import CliRunner
+
+import tensornet as tn
+from tensornet import models
+from tensornet.cli import app
+from tensornet.compression.allocating import Allocation
+
+FORMS = ("low_rank", "tucker", "cp", "tt", "blocktt", "kronecker")
+DRAW = np.random.default_rng(0)
+
+
+def decaying(rows: int, columns: int, power: float, seed: int = 0) -> Any:
+    """A matrix whose singular values fall as a power of their number."""
+    draw = np.random.default_rng(seed)
+    left, _ = np.linalg.qr(draw.standard_normal((rows, rows)))
+    right, _ = np.linalg.qr(draw.standard_normal((columns, columns)))
+    count = min(rows, columns)
+    values = np.arange(1, count + 1) ** -power
+    return (left[:, :count] * values) @ right[:count]
+
+
+PAIR = tn.layer("h[b,k] = tanh(x[b,i] * A[k,i])\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=48, k=64, o=40)
+VALUES = {"A": decaying(64, 48, 1.5), "B": decaying(40, 64, 0.3, 1)}
+WIDE = (
+    tn.layer("h[b,k] = tanh(x[b,i] * A[k,i])\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=512, k=512, o=512),
+    {"A": decaying(512, 512, 1.0), "B": decaying(512, 512, 0.5, 1)},
+)
+X = np.random.default_rng(2).standard_normal((100, 48))
+
+
+def errors_of(found: Any) -> dict[str, float]:
+    """‖W − Ŵ‖/‖W‖ of each weight, as it is computed in what came out."""
+    names = [row.path for row in found.allocation.rows if row.level.method]
+    return {
+        name: float(np.linalg.norm(VALUES[name] - value_of(found, name, X)) / np.linalg.norm(VALUES[name]))
+        for name in names
+    }
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+@pytest.mark.parametrize("part", [0.7, 0.4, 0.2])
+def test_a_budget_of_parameters_is_kept_and_used(part: float) -> None:
+    found = tn.compress(PAIR, VALUES, parameters=part)
+    before, after = tn.parameter_count(PAIR), tn.parameter_count(found.model)
+    assert part * before * 0.9 < after <= part * before
+    assert found.allocation.parameters == (before, after)
+    for name, error in errors_of(found).items():
+        row = next(each for each in found.allocation.rows if each.path == name)
+        assert error == pytest.approx(row.level.error, abs=1e-6) == pytest.approx(found.misfits[name].weight)
+
+
+def test_what_loses_least_is_taken_first() -> None:
+    found = tn.allocate(PAIR, VALUES, parameters=0.8)
+    assert "A" in found.weights
+    assert "B" not in found.weights
+    assert "dense" in str(found)
+
+
+def test_one_budget_beats_one_rank() -> None:
+    found = tn.compress(PAIR, VALUES, parameters=0.4)
+    spent = tn.parameter_count(found.model)
+    equal = {name: int(0.4 * array.size / sum(array.shape)) for name, array in VALUES.items()}
+    lost = [np.linalg.svd(VALUES[name], compute_uv=False)[rank:] for name, rank in equal.items()]
+    uniform = sum(
+        (values**2).sum() / (array**2).sum() for values, array in zip(lost, VALUES.values(), strict=True)
+    )
+    assert spent <= 0.4 * tn.parameter_count(PAIR)
+    assert sum(error**2 for error in errors_of(found).values()) < uniform
+
+
+def test_an_error_is_a_bound() -> None:
+    counts = []
+    for bound in (0.05, 0.2, 0.4):
+        found = tn.compress(PAIR, VALUES, error=bound)
+        assert found.allocation.error <= bound
+        counts.append(tn.parameter_count(found.model))
+    assert counts == sorted(counts, reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["flops", "seconds"])
+def test_what_a_call_costs_is_a_budget(kind: str) -> None:
+    graph, values = WIDE
+    found = tn.compress(graph, values, **{kind: 0.5}, b=256)
+    assert found.allocation.after <= 0.5 * found.allocation.before
+    plans = [tn.plan(graph, backend="torch", b=256, compare=False) for graph in (graph, found.model)]
+    if kind == "flops":
+        assert plans[1].flops <= 0.5 * plans[0].flops
+        assert found.allocation.before == plans[0].flops
+    assert plans[1].seconds < plans[0].seconds
+
+
+def test_activations_tell_what_matters() -> None:
+    """Inputs that never reach some columns: a weight may be wrong there."""
+    seen = X * (np.arange(48) < 6)
+    plain = tn.compress(PAIR, VALUES, parameters=0.55, include="A")
+    weighed = tn.compress(PAIR, VALUES, parameters=0.55, include="A", calibrate=seen)
+    h = tn.compile(PAIR, outputs="h")(VALUES, seen)
+    lost = [float(np.linalg.norm(h - value_of(found, "h", seen))) for found in (plain, weighed)]
+    assert lost[1] < 0.5 * lost[0]
+
+
+def value_of(found: Any, name: str, *inputs: Any) -> Any:
+    """A tensor of what came out."""
+    run = tn.compile(found.model, outputs=name)
+    given = inputs[: len(run.graph.inputs)]
+    return run({leaf.name: found.params[leaf.name] for leaf in run.graph.parameters}, *given)
+
+
+def test_forms_are_chosen_among_several() -> None:
+    kron = np.kron(DRAW.standard_normal((8, 6)), DRAW.standard_normal((8, 8)))
+    found = tn.compress(PAIR, {**VALUES, "A": kron}, parameters=0.45, method=("low_rank", "kronecker"))
+    chosen = {row.path: row.level.method for row in found.allocation.rows}
+    assert chosen["A"] == "kronecker"
+    assert found.misfits["A"].weight < 1e-6
+
+
+def test_patterns_and_budgets_that_cannot_be_are_refused() -> None:
+    with pytest.raises(tn.EquationError, match="'C'"):
+        tn.compress(PAIR, VALUES, parameters=0.5, include="C")
+    for wrong in ({}, {"parameters": 0.5, "flops": 0.5}, {"parameters": 0.0}, {"parameters": 1.5}):
+        with pytest.raises(tn.ShapeError, match="budget"):
+            tn.compress(PAIR, VALUES, **wrong)
+    with pytest.raises(tn.ShapeError, match="too few"):
+        tn.compress(PAIR, VALUES, parameters=0.001)
+    with pytest.raises(tn.ShapeError, match="'A' is missing"):
+        tn.compress(PAIR, {"B": VALUES["B"]}, parameters=0.5)
+    with pytest.raises(tn.EquationError, match="with its parameters"):
+        tn.compress(PAIR, parameters=0.5)
+    with pytest.raises(tn.ShapeError, match="no factorization 'svd'"):
+        tn.compress(PAIR, VALUES, parameters=0.5, method="svd")
+
+
+def test_a_whole_model_with_blocks() -> None:
+    graph = models.vit(16, 4, 32, 3, 4, 64, 10)
+    draw = np.random.default_rng(0)
+    values = {
+        name: 0.2 * draw.standard_normal(array.shape) if array.ndim > 1 else array
+        for name, array in tn.init(graph, seed=0, dtype="float64").items()
+    }
+    found = tn.compress(graph, values, parameters=0.5, exclude=["embed.*", "head.*"])
+    assert all(row.path.startswith("blocks") for row in found.allocation.rows)
+    assert tn.parameter_count(found.model) <= 0.5 * tn.parameter_count(graph)
+    x = draw.standard_normal((2, 3, 16, 16))
+    dense = {row.path: value_of(found, row.path, x) for row in found.allocation.rows if row.level.method}
+    expected = tn.compile(graph)({**values, **dense}, x)
+    np.testing.assert_allclose(tn.compile(found.model)(found.params, x), expected, rtol=1e-9)
+
+
+# ---------------------------------------------------------------------------- files
+
+
+def test_a_graph_is_saved_and_read(tmp_path: Path) -> None:
+    found = tn.compress(PAIR, VALUES, parameters=0.4)
+    path = found.save(tmp_path / "small.safetensors")
+    read = tn.load_compressed(path)
+    assert read.model == found.model
+    assert read.allocation == found.allocation == Allocation.from_json(found.allocation.to_json())
+    for name, array in found.params.items():
+        np.testing.assert_array_equal(read.params[name], array)
+    with pytest.raises(tn.EquationError, match="is there already"):
+        found.save(path)
+
+
+def test_what_is_no_compressed_network_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"nothing")
+    with pytest.raises(tn.EquationError, match="no safetensors file"):
+        tn.load_compressed(broken)
+    with pytest.raises(tn.EquationError, match="there is no file"):
+        tn.load_compressed(tmp_path / "absent.safetensors")
+
+
+def test_the_command_writes_another_file(tmp_path: Path) -> None:
+    first = tn.compress(PAIR, VALUES, error=1e-9).save(tmp_path / "net.safetensors")
+    content = first.read_bytes()
+    result = CliRunner().invoke(
+        app, ["compress", str(first), "--parameters", "0.5", "--method", "low_rank", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert Path(document["file"]).name == "net.small.safetensors"
+    assert first.read_bytes() == content
+    read = tn.load_compressed(document["file"])
+    assert tn.parameter_count(read.model) == document["parameters"][1]
+    again = CliRunner().invoke(app, ["compress", str(first), "--parameters", "0.5"])
+    assert "is there already" in str(again.exception)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
+    )
+    network = transformers.BertModel(config)
+    network.save_pretrained(tmp_path / "bert")
+    out = tmp_path / "small.safetensors"
+    result = CliRunner().invoke(
+        app, ["compress", str(tmp_path / "bert"), "--parameters", "0.8", "--out", str(out)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "written: " in result.output
+    read = tn.load_compressed(out, transformers.BertModel(config)).model
+    count = sum(each.numel() for each in read.parameters())
+    assert count <= 0.8 * sum(each.numel() for each in network.parameters())
+
+
+# ---------------------------------------------------------------------------- modules
+
+
+class Words(nn.Module):
+    """An embedding tied to the last layer, attention, two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(50, 32, padding_idx=3)
+        self.att = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.fc, self.fc2 = nn.Linear(32, 64), nn.Linear(64, 32, bias=False)
+        self.out = nn.Linear(32, 50, bias=False)
+        self.out.weight = self.emb.weight
+
+    def forward(self, k: torch.Tensor) -> torch.Tensor:
+        x = self.emb(k)
+        x = x + self.att(x, x, x)[0]
+        found: torch.Tensor = self.out(self.fc2(torch.relu(self.fc(x))))
+        return found
+
+
+class Images(nn.Module):
+    """Convolutions of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Conv2d(6, 16, 3, padding="same")
+        self.strided = nn.Conv2d(16, 32, 3, stride=2, padding=1, dilation=2, bias=False)
+        self.grouped = nn.Conv2d(32, 32, 3, groups=4, padding=1, padding_mode="reflect")
+        self.line, self.space = nn.Conv1d(32, 24, 5), nn.Conv3d(4, 16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.grouped(torch.relu(self.strided(torch.relu(self.same(x)))))
+        x = self.line(x.flatten(2))
+        x = x.flatten(1)[:, : 4 * 3 * 4 * 5].reshape(len(x), 4, 3, 4, 5)
+        found: torch.Tensor = self.space(x)
+        return found
+
+
+def words() -> tuple[Words, torch.Tensor]:
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50, (2, 7))
+    tokens[0, 0] = 3
+    return Words().eval(), tokens
+
+
+def images() -> tuple[Images, torch.Tensor]:
+    torch.manual_seed(0)
+    return Images().eval(), torch.randn(2, 6, 12, 12)
+
+
+MADE = {"words": words, "images": images}
+
+
+def dense_of(network: nn.Module, small: nn.Module) -> nn.Module:
+    """The network with weights as those that the small one has, each whole."""
+    found = copy.deepcopy(network)
+    for name, module in found.named_modules():
+        other: Any = small.get_submodule(name)
+        for each in ("weight", "in_proj_weight"):
+            if module._parameters.get(each) is not None:
+                module._parameters[each] = nn.Parameter(getattr(other, each).detach().clone())
+    return found
+
+
+@pytest.mark.parametrize("method", FORMS)
+@pytest.mark.parametrize("name", MADE)
+def test_layers_compute_what_their_weights_say(name: str, method: str) -> None:
+    network, x = MADE[name]()
+    before = copy.deepcopy(network.state_dict())
+    found = tn.compress(network, parameters=0.6, method=method)
+    small = found.model
+    assert sum(each.numel() for each in small.parameters()) == found.allocation.parameters[1]
+    assert found.allocation.parameters[1] <= 0.6 * found.allocation.parameters[0]
+    torch.testing.assert_close(small(x), dense_of(network, small)(x), rtol=1e-4, atol=1e-5)
+    for key, value in network.state_dict().items():
+        assert torch.equal(value, before[key])
+    for path, misfit in found.misfits.items():
+        module, _, weight = path.rpartition(".")
+        one, other = (getattr(each.get_submodule(module), weight).detach() for each in (network, small))
+        lost = float((one - other).norm() / one.norm())
+        assert lost == pytest.approx(misfit.weight, abs=2e-2 if "emb" in path else 1e-4)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_full_rank_is_the_network(name: str) -> None:
+    network, x = MADE[name]()
+    found = tn.compress(network, parameters=10**7, method="low_rank")
+    torch.testing.assert_close(found.model(x), network(x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_layer_was_it_still_is() -> None:
+    network, x = words()
+    network.fc.register_forward_hook(lambda module, args, y: y + 1)
+    network.fc2.weight.requires_grad_(False)
+    small: Any = tn.compress(network.double(), parameters=0.4).model
+    assert isinstance(small.fc, nn.Linear)
+    assert (small.fc.in_features, small.fc.out_features) == (32, 64)
+    assert torch.equal(small.fc.bias, network.fc.bias)
+    assert len(small.fc._forward_hooks) == 1
+    assert not small.training
+    assert small.fc.weight.dtype == torch.float64
+    assert [each.requires_grad for each in small.fc2.parameters()] == [False, False]
+    assert {id(each) for each in small.out.parameters()} == {
+        id(each) for each in small.emb.weight_factors.parameters()
+    }
+    assert "fc.bias" in small.state_dict()
+    assert any(name.startswith("fc.weight_factors.") for name in small.state_dict())
+    row = small.emb(torch.tensor([3]))
+    assert torch.equal(row[0], network.emb.weight[3])
+    small.train()(x).sum().backward()
+    assert "weight[" in repr(small.fc)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", MADE)
+def test_copies_compilers_and_types(name: str) -> None:
+    network, x = MADE[name]()
+    small: Any = tn.compress(network, parameters=0.6).model
+    y = small(x)
+    other = copy.deepcopy(small)
+    torch.testing.assert_close(other(x), y)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(small))(x), y)
+    for each in other.parameters():
+        each.data.add_(0.1)
+    assert not torch.allclose(other(x), y)
+    torch.testing.assert_close(small(x), y)
+    other.load_state_dict(small.state_dict())
+    torch.testing.assert_close(other(x), y)
+    torch._dynamo.reset()
+    compiled = torch.compile(small, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), y, rtol=1e-4, atol=1e-5)
+    exported = torch.export.export(small, (x,)).module()
+    torch.testing.assert_close(exported(x), y, rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(small(x).float(), y, rtol=0.1, atol=0.1)
+    double = small.double()
+    assert double(x if name == "words" else x.double()).dtype == torch.float64
+
+
+def test_a_module_is_saved_and_read(tmp_path: Path) -> None:
+    network, x = words()
+    found = tn.compress(network, parameters=0.5, method="tt")
+    path = found.save(tmp_path / "small.safetensors")
+    torch.manual_seed(5)
+    read = tn.load_compressed(path, Words().eval())
+    torch.testing.assert_close(read.model(x), found.model(x))
+    with pytest.raises(tn.EquationError, match="module="):
+        tn.load_compressed(path)
+    with pytest.raises(tn.TensornetError):
+        tn.load_compressed(path, nn.Sequential(nn.Linear(3, 3)))
+
+
+def test_batches_weigh_weights_of_modules() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 40))
+    x = torch.randn(200, 48) * (torch.arange(48) < 6)
+    y = network(x)
+    lost = [
+        (tn.compress(network, parameters=0.3, calibrate=batches).model(x) - y).norm().item()
+        for batches in (None, [x[:100], x[100:]])
+    ]
+    assert lost[1] < 0.6 * lost[0]
+    found = tn.compress(network, flops=0.5, calibrate=x)
+    assert found.allocation.after <= 0.5 * found.allocation.before
+    with pytest.raises(tn.ShapeError, match="calibrate="):
+        tn.compress(network, flops=0.5)
+
+
+@given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))
+@settings(max_examples=25, deadline=None)
+def test_linear_layers_of_any_shape(method: str, ins: int, outs: int, bias: bool, part: float) -> None:
+    torch.manual_seed(ins)
+    network = nn.Linear(ins, outs, bias=bias).double()
+    try:
+        found = tn.compress(network, parameters=part, method=method)
+    except tn.ShapeError as error:
+        assert "too few" in str(error)  # noqa: PT017 - the smallest of a form is more than that
+        return
+    x = torch.randn(3, ins, dtype=torch.float64)
+    weight = found.model.weight
+    assert weight.shape == (outs, ins)
+    expected = x @ weight.T + (network.bias if bias else 0)
+    torch.testing.assert_close(found.model(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+@pytest.mark.parametrize("kind", ["ViT", "Swin", "Bert", "GPT2", "Llama", "ResNet"])
+def test_networks_of_transformers(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokens, picture = torch.randint(0, 100, (2, 9)), torch.randn(2, 3, 32, 32)
+    small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96}
+    image = {"image_size": 32, "patch_size": 8}
+    settings = {
+        "ViT": ({**small, **image}, picture),
+        "Swin": (
+            {"embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4, "image_size": 32},
+            picture,
+        ),
+        "Bert": ({**small, "vocab_size": 100}, tokens),
+        "GPT2": ({"n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 100}, tokens),
+        "Llama": ({**small, "vocab_size": 100, "num_key_value_heads": 2}, tokens),
+        "ResNet": ({"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}, picture),
+    }
+    options, x = settings[kind]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        network = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**options))
+        network = network.eval()
+        found = tn.compress(network, parameters=0.6)
+        with torch.no_grad():
+            y, expected = (each(x)[0] for each in (found.model, dense_of(network, found.model)))
+    torch.testing.assert_close(y, expected, rtol=1e-3, atol=1e-4)
+    assert found.allocation.parameters[1] <= 0.6 * found.allocation.parameters[0]
+    assert sum("weight_factors" in key for key in found.model.state_dict()) >= 2
