@@ -359,6 +359,22 @@ class TorchBackend:
         """A `torch.nn.Module` with factors in the place of weights."""
         return importlib.import_module("tensornet.backends.torch_compressed").compressed(module, **options)
 
+    def adapted(self, module: Any, weights: Any, **options: Any) -> Any:
+        """A `torch.nn.Module` with adapters."""
+        return importlib.import_module("tensornet.backends.torch_adapted").adapted(module, weights, **options)
+
+    def merged(self, module: Any) -> Any:
+        """A `torch.nn.Module` whose adapters are added to its weights."""
+        return importlib.import_module("tensornet.backends.torch_adapted").merged(module)
+
+    def load_peft(self, module: Any, folder: Any) -> Any:
+        """A `torch.nn.Module` with the adapters in a folder of peft."""
+        return importlib.import_module("tensornet.backends.torch_adapted").load_peft(module, folder)
+
+    def save_peft(self, module: Any, folder: Any) -> Any:
+        """Writes the adapters of a module as peft does."""
+        return importlib.import_module("tensornet.backends.torch_adapted").save_peft(module, folder)
+
     def restored(self, module: Any, allocation: Any, path: str) -> Any:
         """A `torch.nn.Module` with factors as they were allotted, and their values from a file."""
         return importlib.import_module("tensornet.backends.torch_compressed").restored(

@@ -33,7 +33,7 @@ from tensornet.sizes import evaluate
 
 from .torch_module import make as module_of
 
-__all__ = ["compressed", "restored"]
+__all__ = ["LINEAR", "TURNED", "Kind", "compressed", "kind_of", "restored", "without_scope"]
 
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
@@ -215,10 +215,10 @@ def form_of(
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
     dense = layer(text, inputs="x" if kind.text else "k", **sizes)
     made = substitute(dense, {WEIGHT: (method, rank)}, modes=modes)
-    return Form(program, _without_scope(made))
+    return Form(program, without_scope(made))
 
 
-def _without_scope(graph: Graph) -> Graph:
+def without_scope(graph: Graph) -> Graph:
     """The graph whose factors have names without that of the weight."""
     names = {leaf.name: leaf.name.removeprefix(f"{WEIGHT}.") for leaf in graph.parameters}
     leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in graph.leaves)

@@ -22,6 +22,7 @@ from .language.registering import register
 
 if TYPE_CHECKING:
     from . import models
+    from .compression.adapting import adapt, load_peft, merge, save_peft
     from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
     from .emitting.program import plan
@@ -55,6 +56,7 @@ __all__ = [
     "TensornetError",
     "TensornetWarning",
     "ValueAndGrad",
+    "adapt",
     "allocate",
     "compile",
     "compress",
@@ -68,6 +70,8 @@ __all__ = [
     "jvp",
     "layer",
     "load_compressed",
+    "load_peft",
+    "merge",
     "model",
     "models",
     "module",
@@ -76,6 +80,7 @@ __all__ = [
     "parameter_table",
     "plan",
     "register",
+    "save_peft",
     "substitute",
     "sweep",
     "to_backend",
@@ -83,6 +88,10 @@ __all__ = [
 ]
 
 _WHEN_USED = {
+    "adapt": "compression.adapting",
+    "load_peft": "compression.adapting",
+    "merge": "compression.adapting",
+    "save_peft": "compression.adapting",
     "allocate": "compression.compressing",
     "compress": "compression.compressing",
     "Compressed": "compression.compressed",

@@ -65,7 +65,8 @@ def substitute(
 
     Args:
         graph: a layer or a model.
-        weights: name to equations, or to a factorization. The names are scoped ones of parameters, or patterns of
+        weights: name to equations, or to a factorization, or with a `+` before it, "+low_rank", to the weight as it
+            was and that, which starts at zero. The names are scoped ones of parameters, or patterns of
             `fnmatch`, where `*` stands for anything, dots included; what a later pattern says overrides an earlier
             one. In the equations a name that no line defines is a new parameter of this weight; the weight's own
             name is the weight as it was, which stays as the parameter `W.base`, and what is added to it starts at

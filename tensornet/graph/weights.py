@@ -121,7 +121,12 @@ class Weights:
         if not isinstance(text, str):
             fix = f"write its equation, or one of {', '.join(FACTORIZATIONS)}"
             raise EquationError(f"{text!r} is no text", fix=fix)
-        program, names = self._read(leaf, text) if "=" in text else (self._form(leaf, text, rank), {})
+        if "=" in text:
+            program, names = self._read(leaf, text, self.sizes)
+        elif text.startswith("+"):
+            program, names = self._added(leaf, text, rank)
+        else:
+            program, names = self._form(leaf, text, rank)[0], {}
         leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
         sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
         own = _apart(sized, leaf.name, self.taken)
@@ -130,7 +135,7 @@ class Weights:
 
     # ---- from the table
 
-    def _form(self, leaf: Leaf, name: str, rank: Rank) -> Graph:
+    def _form(self, leaf: Leaf, name: str, rank: Rank) -> tuple[Graph, Factored]:
         """The equation of a factorization."""
         shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
         if not all(isinstance(size, int) for size in shape):
@@ -138,11 +143,20 @@ class Weights:
             fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
             raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
         dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
-        return in_form(dims, form_named(name), rank, self.modes)[0]
+        return in_form(dims, form_named(name), rank, self.modes)
+
+    def _added(self, leaf: Leaf, text: str, rank: Rank) -> tuple[Graph, dict[str, str]]:
+        """The weight as it was, and what `+form` adds to it, `+0.5*form` a half of."""
+        factor, _, name = text.removeprefix("+").rpartition("*")
+        program, found = self._form(leaf, name.strip(), rank)
+        left = show_index(program.equations[0].left)
+        scale = f"{factor} * " if factor else ""
+        line = f"whole[{left}] = whole[{left}] + {scale}{found}"
+        return self._read(leaf, line, read_sizes(dict(program.bound)))
 
     # ---- from a text
 
-    def _read(self, leaf: Leaf, text: str) -> tuple[Graph, dict[str, str]]:
+    def _read(self, leaf: Leaf, text: str, given: Mapping[str, Any]) -> tuple[Graph, dict[str, str]]:
         """The graph of a text, and the leaf of the model that each of its inputs is."""
         read = WeightText(text)
         self.used |= read.words
@@ -157,7 +171,7 @@ class Weights:
             inputs.append(target if target in read.shown else read_as(target, leaf))
         sizes, constants, init = (
             {name: value for name, value in part.items() if name in read.words}
-            for part in (self.sizes, self.constants, self.init)
+            for part in (given, self.constants, self.init)
         )
         whole = read.targeted(leaf)
 

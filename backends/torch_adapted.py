@@ -1,0 +1,243 @@
+"""Linear layers with adapters, which alone are trained, and the files in which peft keeps such."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from tensornet.compression.levels import WEIGHT
+from tensornet.errors import EquationError
+from tensornet.graph.graph import Graph
+from tensornet.graph.initialise import init
+from tensornet.graph.layers import layer
+from tensornet.graph.naming import told_by
+from tensornet.graph.substitution import substitute
+from tensornet.graph.weights import Modes, in_form
+from tensornet.protocol import load_backend
+from tensornet.ranks import Rank
+from tensornet.running.executable import compile
+
+from .torch_compressed import LINEAR, TURNED, Kind, kind_of, without_scope
+from .torch_module import make as module_of
+
+__all__ = ["adapted", "load_peft", "merged", "save_peft"]
+
+Module: TypeAlias = torch.nn.Module
+
+PREFIX = "base_model.model."
+"""What peft puts before the paths of modules."""
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+
+class Adapted:
+    """What a linear layer is besides that has an adapter: it adds what the factors make of its input."""
+
+    def forward(self, x: Any) -> Any:
+        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ."""
+        module: Any = self
+        found = super().forward(x)  # type: ignore[misc]
+        return found + module.adapter(x).to(found.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _class_of(base: type) -> type:
+    return type(f"Adapted{base.__name__}", (Adapted, base), {"__module__": __name__, "__reduce__": _reduced})
+
+
+def _reduced(module: Any) -> tuple[Any, ...]:
+    return _bare, (type(module).__mro__[2],), dict(module.__dict__)
+
+
+def _bare(base: type) -> Any:
+    made: Any = _class_of(base)
+    return made.__new__(made)
+
+
+def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
+    """The layers that can have an adapter, by the names of their weights."""
+    found = {}
+    for name, module in network.named_modules():
+        kind = kind_of(module)
+        if kind in (LINEAR, TURNED) and "weight" in module._parameters:
+            found[f"{name}.weight" if name else "weight"] = module, kind
+    return found
+
+
+def _graphs(
+    kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, scale: float, modes: Modes | None
+) -> Any:
+    """What the adapter of a layer computes, and the layer with it, whose factors start as they are to."""
+    sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+    alone = kind.text if scale == 1 else kind.text.replace("= ", f"= {scale} * ", 1)
+    dense = layer(alone, inputs="x", **sizes)
+    adapter = without_scope(substitute(dense, {WEIGHT: (method, rank)}, modes=modes))
+    whole = substitute(layer(kind.text, inputs="x", **sizes), {WEIGHT: (f"+{method}", rank)}, modes=modes)
+    return adapter, whole
+
+
+def adapted(
+    module: Module,
+    weights: str | Sequence[str],
+    *,
+    method: str,
+    rank: Rank,
+    scale: float,
+    modes: Modes | None,
+    seed: int | None,
+) -> Module:
+    """A copy of a network in which some linear layers have adapters, and nothing else is trained."""
+    network = copy.deepcopy(module)
+    layers = _layers(network)
+    draw = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
+    if seed is None:
+        draw.seed()
+    for name in told_by(weights, list(layers), "weight of a linear layer", "weights"):
+        found, kind = layers[name]
+        adapter, whole = _graphs(kind, tuple(found.weight.shape), method, rank, scale, modes)
+        number = int(torch.randint(2**31, (), generator=draw).item())
+        starts = init(whole, seed=number, backend=load_backend("torch"))
+        factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
+        _put(found, adapter, factors, (kind, method, rank, scale, modes))
+    _only_adapters(network)
+    return network
+
+
+def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Any, ...]) -> None:
+    """Gives a layer its adapter."""
+    if isinstance(found, Adapted):
+        raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
+    like = found.weight
+    values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
+    base: Any = type(found)
+    found.__class__ = _class_of(base)
+    found.add_module("adapter", module_of(adapter, params=values).train(found.training))
+    found.__dict__["_form"] = form
+
+
+def _only_adapters(network: Module) -> None:
+    """Has nothing trained but adapters."""
+    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    for each in network.parameters():
+        each.requires_grad_(id(each) in own)
+
+
+def _with_adapters(network: Module) -> dict[str, Any]:
+    return {name: each for name, each in network.named_modules() if isinstance(each, Adapted)}
+
+
+def merged(module: Module) -> Module:
+    """A copy of a network whose adapters are added to the weights; all of it is trained again."""
+    network = copy.deepcopy(module)
+    layers = _with_adapters(network)
+    if not layers:
+        raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    for each in layers.values():
+        _, method, rank, scale, modes = each._form
+        program, _ = in_form([(size,) for size in each.weight.shape], method, rank, modes)
+        factors = {name: array.detach() for name, array in each.adapter.named_parameters()}
+        with torch.no_grad():
+            each.weight += scale * compile(program, backend="torch")(factors)
+        del each._modules["adapter"], each.__dict__["_form"]
+        each.__class__ = type(each).__mro__[2]
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+    return network
+
+
+# ---------------------------------------------------------------------------- files of peft
+
+
+def load_peft(module: Module, folder: Path) -> Module:
+    """A copy of a network with the adapters in a folder; see `tensornet.load_peft`."""
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+    except (OSError, ValueError) as error:
+        fix = f"give a folder with {CONFIG} and {TENSORS}"
+        raise EquationError(f"{folder} holds no adapters of peft: {error}", fix=fix) from None
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
+        kind = config.get("peft_type")
+        raise EquationError(
+            f"{folder} holds adapters of kind {kind}, or with more than factors",
+            fix="give plain LoRA adapters",
+        )
+    network = copy.deepcopy(module)
+    layers = _layers(network)
+    names = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}
+    for name in sorted(names):
+        path, keys = f"{name}.weight", [f"{PREFIX}{name}.lora_{each}.weight" for each in "AB"]
+        if path not in layers or any(key not in tensors for key in keys):
+            known = ", ".join(list(layers)[:4])
+            fix = f"give the network that was adapted; this one has {known}, …"
+            raise EquationError(
+                f"{folder} has an adapter of '{name}', which is no linear layer here", fix=fix
+            )
+        found, kind = layers[path]
+        ins, outs = (tensors[key] for key in keys)
+        scale = _scale(config, name, len(ins))
+        rank = len(ins)
+        adapter, _ = _graphs(kind, tuple(found.weight.shape), "low_rank", rank, scale, None)
+        u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
+        _put(
+            found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, "low_rank", rank, scale, None)
+        )
+    _only_adapters(network)
+    return network
+
+
+def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
+    """What peft multiplies an adapter with."""
+    alpha = config.get("lora_alpha", 8)
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if name == pattern or name.endswith(f".{pattern}"):
+            alpha = value
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def save_peft(module: Module, folder: Path) -> Path:
+    """Writes adapters as peft does; see `tensornet.save_peft`."""
+    from safetensors.torch import save_file
+
+    layers = _with_adapters(module)
+    if not layers or any(each._form[1] != "low_rank" for each in layers.values()):
+        what = "adapters that are not of low rank" if layers else "no adapters"
+        raise EquationError(
+            f"the module has {what}", fix="peft's LoRA is tensornet.adapt(…, method='low_rank')"
+        )
+    if folder.exists():
+        raise EquationError(f"{folder} is there already", fix="give a new folder")
+    tensors, ranks, alphas = {}, {}, {}
+    for name, each in layers.items():
+        kind, _, _, scale, _ = each._form
+        u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
+        ins, outs = (u.mT, v.mT) if kind is TURNED else (v, u)
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
+        ranks[name], alphas[name] = len(ins), scale * len(ins)
+    first = next(iter(layers))
+    config = {
+        "peft_type": "LORA",
+        "r": ranks[first],
+        "lora_alpha": alphas[first],
+        "target_modules": list(layers),
+        "rank_pattern": {name: rank for name, rank in ranks.items() if rank != ranks[first]},
+        "alpha_pattern": {name: alpha for name, alpha in alphas.items() if alpha != alphas[first]},
+        "bias": "none",
+        "lora_dropout": 0.0,
+        "fan_in_fan_out": any(each._form[0] is TURNED for each in layers.values()),
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / TENSORS)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    return folder
