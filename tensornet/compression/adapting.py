@@ -118,6 +118,16 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
 
     Raises:
         EquationError: it holds no such adapters, or those of another network.
+
+    Example:
+        >>> import tempfile, torch, tensornet as tn
+        >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8))
+        >>> adapted = tn.adapt(network, "0.weight", rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sorted(each.name for each in tn.save_peft(adapted, f"{folder}/lora").iterdir())
+        ...     torch.equal(load_peft(network, f"{folder}/lora")(torch.ones(8)), adapted(torch.ones(8)))
+        ['adapter_config.json', 'adapter_model.safetensors']
+        True
     """
     torch: Any = load_backend("torch")
     return torch.load_peft(module, Path(folder))
@@ -132,6 +142,13 @@ def save_peft(module: Any, folder: str | Path, /) -> Path:
 
     Raises:
         EquationError: the module has no adapters, or others than of low rank; the folder is there already.
+
+    Example:
+        >>> import tempfile, torch, tensornet as tn
+        >>> adapted = tn.adapt(torch.nn.Sequential(torch.nn.Linear(8, 8)), "0.weight", rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_peft(adapted, f"{folder}/lora").name
+        'lora'
     """
     torch: Any = load_backend("torch")
     found: Path = torch.save_peft(module, Path(folder))

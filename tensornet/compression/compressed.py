@@ -31,6 +31,12 @@ class Compressed:
         params: the parameters of the graph; those of a module are its own.
         allocation: what each weight was given, and why.
         misfits: what each of those that became factors has lost.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
+        >>> tn.compress(graph, {"W": np.ones((64, 64))}, parameters=0.1).allocation.parameters
+        (4096, 128)
     """
 
     model: Any
@@ -88,6 +94,15 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
 
     Raises:
         EquationError: the file is none of these, or the module is another.
+
+    Example:
+        >>> import tempfile, numpy as np, tensornet as tn
+        >>> graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
+        >>> small = tn.compress(graph, {"W": np.ones((64, 64))}, parameters=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = small.save(f"{folder}/small.safetensors")
+        ...     print(load_compressed(path).model == small.model)
+        True
     """
     arrays, metadata = _read(Path(path))
     if metadata.get("format") != FORMAT:
