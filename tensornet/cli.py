@@ -393,7 +393,10 @@ def functions(as_json: Json = False) -> None:
 
 @app.command()
 def study(
-    task: Annotated[str, typer.Argument(help="What to study: `digits`, `text` or `thesis`.")] = "digits",
+    task: Annotated[
+        str,
+        typer.Argument(help="What to study: `digits`, `text`, `thesis`, or a TOML file that says a study."),
+    ] = "digits",
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -412,7 +415,15 @@ def study(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of each run; the study's own number if not given.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed gives the same numbers; 0 if nothing is said.")
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="Several seeds, `0,1,2`, or how many, `3`: mean ± standard deviation of each row over them."
+        ),
+    ] = None,
     row: Annotated[
         list[str] | None, typer.Option("--row", help="Run only this row of the table; repeatable.")
     ] = None,
@@ -436,6 +447,30 @@ def study(
         str, typer.Option(help="`float32`, `bfloat16`, `float16`; `auto` is bfloat16 where a GPU has it.")
     ] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Do finished runs again.")] = False,
+    measure: Annotated[
+        bool, typer.Option(help="Measure the time of a step and of a prediction, apart from training.")
+    ] = True,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Train so many runs at once here; the cores are divided.")
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Train the runs on the Dask cluster of this scheduler."),
+    ] = None,
+    submitit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER", help="Train each run as a job that submitit starts: `slurm`, or `local`."
+        ),
+    ] = None,
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resource",
+            metavar="NAME=VALUE",
+            help="What a job of `--submitit` asks for: `slurm_partition=gpu`, `timeout_min=240`; repeatable.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train classifiers of handwritten digits, photographs or texts, dense and tensorized, and compare them.
@@ -445,19 +480,22 @@ def study(
     with the published figures beside them.
 
     Stopped at any moment and given again it goes on where it was, to the same numbers. Several processes
-    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`.
+    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`; whole runs are trained at
+    once by `--jobs`, `--dask` or `--submitit`.
 
-    Example: tensornet study thesis --data mnist --row swin --optimizer adamw --epochs 5
+    Example: tensornet study thesis --data mnist --row swin --optimizer adamw --epochs 5 --seeds 3 --jobs 2
     """
     from .study import results_folder, run_study
 
     folder = folder or results_folder(task, data)
+    workers = _workers(folder, jobs, dask, submitit, resource or [])
     run_study(
         folder,
         task=task,
         data=data,
         epochs=epochs,
         seed=seed,
+        seeds=None if seeds is None else _seeds(seeds),
         rows=row,
         optimizers=optimizer,
         recipe=_settings(setting or []),
@@ -465,10 +503,47 @@ def study(
         threads=threads,
         precision=precision,
         fresh=fresh,
+        measure=measure,
+        workers=workers,
         console=Console(stderr=as_json),
     )
     if as_json and os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun speaks
         typer.echo((folder / "results.json").read_text())
+
+
+def _workers(
+    folder: Path, jobs: int | None, dask: str | None, submitit: str | None, resources: list[str]
+) -> Any:
+    """Who trains the runs; this process if nothing is said.
+
+    Raises:
+        TensornetError: more than one is given, or resources are asked of who takes none.
+    """
+    from .study import Dask, Processes, Submitit
+
+    given = [
+        name
+        for name, value in (("--jobs", jobs), ("--dask", dask), ("--submitit", submitit))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise TensornetError(f"{' and '.join(given)} are both given", fix="give one of them")
+    if resources and submitit is None:
+        raise TensornetError("--resource is for --submitit", fix="give --submitit slurm, or leave it out")
+    if jobs is not None:
+        return Processes(jobs)
+    if dask is not None:
+        return Dask(dask)
+    return None if submitit is None else Submitit(folder / "submitit", submitit, _settings(resources))
+
+
+def _seeds(text: str) -> int | list[int]:
+    """`3`, or `0,1,2`."""
+    try:
+        found = [int(each) for each in text.split(",") if each.strip()]
+    except ValueError:
+        raise TensornetError(f"the seeds are {text}", fix="give 0,1,2, or how many: 3") from None
+    return found if "," in text else found[0]
 
 
 @app.command()

@@ -24,10 +24,11 @@ pytest.importorskip("matplotlib")
 import torch
 
 from tensornet.study import STUDY, RunResult, load_trained, run_study
+from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.digits import DIGITS, build_graph, split_digits
 from tensornet.study.libraries import library
-from tensornet.study.pictures import pareto_front
+from tensornet.study.pictures import FORMATS, PICTURES, pareto_front
 from tensornet.study.report import table
 from tensornet.study.results import Trained
 
@@ -46,12 +47,8 @@ def printed(console: Console) -> str:
 def study(folder: Path, **changes: object) -> tuple[list[RunResult], str]:
     """Two rows at two epochs, and what was printed."""
     console = quiet()
-    settings = {"epochs": 2, "rows": ROWS, "console": console, **changes}
+    settings = {"epochs": 2, "rows": ROWS, "console": console, "measure": False, **changes}
     return run_study(folder, **settings), printed(console)  # type: ignore[arg-type]
-
-
-def timeless(results: list[RunResult]) -> list[RunResult]:
-    return [replace(each, step_ms=0.0) for each in results]
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +59,7 @@ def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunResult], str]:
     folder = tmp_path_factory.mktemp("study")
-    results, text = study(folder)
+    results, text = study(folder, measure=True)
     return folder, results, text
 
 
@@ -123,7 +120,7 @@ def test_results_are_whole(finished: tuple[Path, list[RunResult], str]) -> None:
     for each in results:
         assert each.parameters == each.counted
         assert each.flops > 0
-        assert each.step_ms > 0
+        assert each.seed == 0
         assert len(each.history) == 2
         assert each.history[1].train_loss < each.history[0].train_loss
         assert all(0 <= epoch.test_top1 <= epoch.test_top5 <= 100 for epoch in each.history)
@@ -152,8 +149,8 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
     for each in results:
         assert f"{each.about} | AdamW, 0.01, 0.1 | {each.parameters:,} |" in text
         assert f"`{each.formula}`" in text
-    for name in ("pareto.png", "curves.png", "training.png"):
-        assert f"]({name})" in text
+    for name in PICTURES:
+        assert f"]({name}.png)" in text
     assert (
         "$ tensornet study digits --seed 0 --threads 1 --device cpu --precision float32 --row dense-6 --row tcl4-cp --set epochs=2\n"
         in text
@@ -163,9 +160,9 @@ def test_the_report_links_what_is_there(finished: tuple[Path, list[RunResult], s
         "results.json",
         "results.csv",
         "report.md",
-        "pareto.png",
-        "curves.png",
-        "training.png",
+        "report.html",
+        "measured.json",
+        *(f"{name}.{kind}" for name in PICTURES for kind in FORMATS),
     }
     assert set((folder / "runs").iterdir()) == {
         kept(folder, each.name, end) for each in results for end in ("json", "safetensors")
@@ -214,10 +211,17 @@ def test_weights_that_are_none_are_told(tmp_path: Path, damage: bytes | None) ->
 def test_the_pictures_are_pictures(finished: tuple[Path, list[RunResult], str]) -> None:
     import matplotlib.image
 
-    for name, size in (("pareto.png", (600, 960)), ("curves.png", (600, 960)), ("training.png", (336, 960))):
-        path = finished[0] / name
+    for name, size in (
+        ("pareto", (780, 1020)),
+        ("costs", (1440, 2100)),
+        ("curves", (780, 2100)),
+        ("training", (750, 2100)),
+    ):
+        path = finished[0] / f"{name}.png"
         assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
         assert matplotlib.image.imread(path).shape[:2] == size
+        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF-")
+        assert b"<svg" in path.with_suffix(".svg").read_bytes()
 
 
 def test_what_is_printed(finished: tuple[Path, list[RunResult], str]) -> None:
@@ -254,7 +258,7 @@ def test_the_same_seed_gives_the_same_numbers(
 ) -> None:
     torch.manual_seed(99)
     alone, _ = study(tmp_path, rows=[ROWS[1]])
-    assert timeless(alone) == timeless(finished[1][1:])
+    assert alone == finished[1][1:]
 
 
 # ---- resuming
@@ -291,7 +295,7 @@ def test_a_damaged_run_is_done_again(
     path.write_text(changed, encoding="utf-8")
     before = stamps(copy)
     results, text = study(copy)
-    assert timeless(results) == timeless(finished[1])
+    assert results == finished[1]
     assert "kept, finished before: dense-6\n" in text
     dense = kept(copy, "dense-6").name
     assert stamps(copy)[dense] == before[dense]
@@ -321,7 +325,7 @@ def test_fresh_runs_are_done_again(copy: Path, finished: tuple[Path, list[RunRes
     before = stamps(copy)
     results, text = study(copy, rows=["dense-6"], fresh=True)
     assert "kept" not in text
-    assert timeless(results) == timeless(finished[1][:1])
+    assert results == finished[1][:1]
     changed = {name for name, stamp in stamps(copy).items() if stamp != before[name]}
     assert changed == {kept(copy, "dense-6").name}
 
@@ -333,7 +337,7 @@ def test_a_fresh_run_that_is_stopped_goes_on_without_fresh(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(study_run, "train", interrupted)
+        patched.setattr(study_jobs, "train", interrupted)
         console = quiet()
         with pytest.raises(KeyboardInterrupt):
             run_study(copy, epochs=2, rows=ROWS, fresh=True, console=console)
@@ -349,7 +353,7 @@ def test_a_run_without_its_weights_is_done_again(
     damage(kept(copy, "tcl4-cp", "safetensors"))  # type: ignore[operator]
     results, text = study(copy)
     assert "kept, finished before: dense-6\n" in text
-    assert timeless(results) == timeless(finished[1])
+    assert results == finished[1]
     load_trained(kept(copy, "tcl4-cp", "safetensors"))
 
 
@@ -380,8 +384,8 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return whole(name, *arguments, **options)  # type: ignore[arg-type]
 
-    whole = study_run.train
-    monkeypatch.setattr(study_run, "train", interrupted)
+    whole = study_jobs.train
+    monkeypatch.setattr(study_jobs, "train", interrupted)
     console = quiet()
     with pytest.raises(KeyboardInterrupt):
         run_study(tmp_path, epochs=1, rows=ROWS, console=console)
@@ -423,7 +427,7 @@ def test_wrong_settings_are_told(tmp_path: Path, changes: dict[str, object], mes
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_run, "train", None)  # it is told before a run is trained
+    monkeypatch.setattr(study_run, "train_job", None)  # it is told before a run is trained
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     with pytest.raises(TensornetError, match=r"cannot write .*file"):
         study(tmp_path / "file")

@@ -27,6 +27,7 @@ pytest.importorskip("safetensors")
 
 import torch
 
+from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study import training
 from tensornet.study.checkpoint import Checkpoint, Checkpoints
@@ -74,9 +75,10 @@ def trained(recipe: Recipe = FULL, **changes: Any) -> Trained:
 
 
 def same(one: Trained, other: Trained) -> bool:
-    """Equal to the bit, all but the time."""
-    results = replace(one.result, step_ms=0.0) == replace(other.result, step_ms=0.0)
-    return results and all(torch.equal(one.parameters[n], other.parameters[n]) for n in one.parameters)
+    """Equal to the bit."""
+    return one.result == other.result and all(
+        torch.equal(one.parameters[n], other.parameters[n]) for n in one.parameters
+    )
 
 
 class Stopped(Exception):  # noqa: N818
@@ -430,16 +432,16 @@ def study_of_rows(folder: Path, every: float = training.CHECKPOINT_SECONDS) -> s
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(study_run.TASKS, "rows", lambda data: TASK)
         patched.setattr(training, "SHARE_OF_WRITING", 1e9)
-        patched.setattr(study_run, "train", functools.partial(train, every=every))
+        patched.setattr(study_jobs, "train", functools.partial(train, every=every))
         patched.setattr(study_run, "write_outputs", lambda *arguments: None)
-        study_run.run_study(folder, task="rows", threads=1, console=console)
+        study_run.run_study(folder, task="rows", threads=1, measure=False, console=console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def result_of(folder: Path) -> Any:
     (path,) = (folder / "runs").glob("*.json")
-    return {**json.loads(path.read_text())["result"], "step_ms": 0.0}
+    return json.loads(path.read_text())["result"]
 
 
 def newest(folder: Path) -> int:

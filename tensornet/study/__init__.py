@@ -5,6 +5,7 @@ examples → every row of a task × every optimizer → accuracy against paramet
 - `digits`: multi-layer classifiers of 1,797 images of 8×8 pixels.
 - `text`: Transformers on the sentiment of movie reviews.
 - `thesis`: Swin and the tensorized Swin Transformer on MNIST, CIFAR-10, Tiny ImageNet, or the digits.
+- a TOML file: rows, budgets, seeds and a recipe of one's own, as `docs/studies.md` says.
 """
 
 from __future__ import annotations
@@ -14,5 +15,18 @@ from .recipe import Recipe
 from .results import Epoch, RunResult
 from .run import results_folder, run_study
 from .store import load_trained
+from .workers import Dask, Processes, Submitit
 
-__all__ = ["Epoch", "Recipe", "Row", "RunResult", "STUDY", "load_trained", "results_folder", "run_study"]
+__all__ = [
+    "Dask",
+    "Epoch",
+    "Processes",
+    "Recipe",
+    "Row",
+    "RunResult",
+    "STUDY",
+    "Submitit",
+    "load_trained",
+    "results_folder",
+    "run_study",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -157,6 +158,14 @@ def split_digits(seed: int) -> tuple[Any, Any, Any, Any]:
     return train, train_labels, test, test_labels
 
 
+def _label(name: str) -> str:
+    """`TCL 8, Tucker` of tcl8-tucker."""
+    words = {"tcl": "TCL ", "-tucker": ", Tucker", "-cp": ", CP", "-tt": ", TT", "blocktt": "block-TT"}
+    for short, long in words.items():
+        name = name.replace(short, long)
+    return re.sub(r"-(\d)", r" \1", name)
+
+
 DIGITS = Task(
     name="digits",
     title="Handwritten digits: parameters and accuracy",
@@ -166,6 +175,10 @@ DIGITS = Task(
     load=load_digits,
     reference="dense",
     build=lambda row, examples: build_graph(row),
+    splits=True,
+    labels={name: _label(name) for name in STUDY},
+    controls=frozenset(name for name in STUDY if name.startswith("dense")),
+    kinds=("dense", "tensorized"),
     caution="The recipe itself is the better of two that were tried over three seeds on these images, so the"
     " accuracies are a little hopeful.",
 )

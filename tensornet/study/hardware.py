@@ -14,7 +14,7 @@ from tensornet.errors import BackendError, TensornetError
 
 from .libraries import library
 
-__all__ = ["PRECISIONS", "Hardware", "processes"]
+__all__ = ["PRECISIONS", "Hardware", "Place", "processes"]
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 """In what the contractions of a step are computed; parameters stay in float32."""
@@ -143,6 +143,28 @@ class Hardware:
                 os.environ.pop(name)
                 if value is not None:
                     os.environ[name] = value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are computed: the hardware, and what a reader wants to know of the machine."""
+
+    hardware: Hardware
+    machine: str
+
+    @classmethod
+    def chosen(cls, device: str | None, threads: int | None, precision: str) -> Place:
+        """As `Hardware.chosen`, of this machine."""
+        hardware = Hardware.chosen(device, threads, precision)
+        return cls(hardware, hardware.machine())
+
+    @classmethod
+    def on_worker(cls, asked: tuple[str | None, int | None, str]) -> Place | TensornetError:
+        """Device, threads and precision, as `chosen` takes them, on another machine; errors come back as values."""
+        try:
+            return cls.chosen(*asked)
+        except TensornetError as error:
+            return error
 
 
 def _precision(wanted: str, device: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import BackendError
 
-__all__ = ["check_libraries", "library", "versions"]
+__all__ = ["check_libraries", "library", "toml", "versions"]
 
 NEEDED = {
     "torch": "torch",
@@ -20,6 +21,9 @@ NEEDED = {
     "filelock": "filelock",
 }
 """Name to import → name to install; all are needed for every study."""
+
+EXTRAS = {"distributed": "dask", "submitit": "slurm"}
+"""Name to import → the extra that installs it; a study needs them only where it is told to use them."""
 
 
 def library(name: str) -> Any:
@@ -32,10 +36,16 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = {**NEEDED, "PIL": "pillow"}.get(name.partition(".")[0], name)
-        fix = f"pip install {package}; in a checkout, pip install '.[study]' installs all that it needs"
+        extra = EXTRAS.get(package, "study")
+        fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
         raise BackendError(
             f"the study needs {package}, and it cannot be imported: {error}", fix=fix
         ) from None
+
+
+def toml() -> Any:
+    """What reads TOML: a part of Python since 3.11, a library before."""
+    return library("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def check_libraries() -> None:

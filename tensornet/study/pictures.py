@@ -1,137 +1,322 @@
-"""The pictures of a study, drawn without a screen and without matplotlib's global state."""
+"""The pictures of a study, as they would be printed: PNG, SVG and PDF, a column or a page wide.
+
+Drawn without a screen and without matplotlib's global state, in the colours of Okabe and Ito ("Color Universal
+Design", 2008), which the colour-blind tell apart; marks and lines differ besides. Bars and bands are a standard
+deviation over the seeds.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from .libraries import library
-from .results import Epoch, RunResult
+from .results import Appraisal, RunResult, Summary, summaries
+from .task import Task
 
-__all__ = ["curves_picture", "pareto_front", "pareto_picture", "training_picture"]
+__all__ = ["FORMATS", "PICTURES", "draw", "pareto_front"]
+
+FORMATS = ("png", "svg", "pdf")
+
+COLUMN, PAGE = 3.4, 7.0
+"""Inches: the width of a column of a paper, and of both."""
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#999999"
+COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+LINES = ("-", "--", ":", "-.")
+
+FONT = 7.0
+"""Points."""
+
+DPI = 300
 
 
-def pareto_front(results: Sequence[RunResult]) -> list[RunResult]:
-    """The results that no other beats: each is more accurate than all with as few parameters."""
-    front: list[RunResult] = []
-    for result in sorted(results, key=lambda each: (each.parameters, -each.test_top1)):
+class _Point(Protocol):
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def test_top1(self) -> float: ...
+
+
+Point = TypeVar("Point", bound=_Point)
+
+
+def pareto_front(
+    results: Sequence[Point], cost: Callable[[Point], float] = lambda each: each.parameters
+) -> list[Point]:
+    """The results that no other beats: each is more accurate than all that cost as little."""
+    front: list[Point] = []
+    for result in sorted(results, key=lambda each: (cost(each), -each.test_top1)):
         if not front or result.test_top1 > front[-1].test_top1:
             front.append(result)
     return front
 
 
-def pareto_picture(results: Sequence[RunResult]) -> bytes:
-    """Test top-1 (percent) against parameters (log scale), the Pareto front drawn, as PNG."""
-    figure = _figure(8, 5)
+def draw(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> dict[str, bytes]:
+    """Every picture in every format, by the name of its file."""
+    shown = _Shown(task, summaries(results), costs)
+    rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
+    with library("matplotlib").rc_context(rc):
+        return {
+            f"{name}.{kind}": content
+            for name, picture in PICTURES.items()
+            for kind, content in _saved(picture(shown)).items()
+        }
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a picture shows: the rows of a task, and what they cost where that was measured."""
+
+    task: Task
+    rows: Sequence[Summary]
+    costs: Mapping[str, Appraisal]
+
+    def name(self, row: Summary) -> str:
+        """As one would call it: the row, and the optimizer where there are several."""
+        label, optimizer = self.task.label(row.first.row), row.first.recipe.optimizer
+        several = len({each.first.recipe.optimizer for each in self.rows}) > 1
+        return f"{label} ({optimizer})" if several else label
+
+    def kinds(self) -> list[tuple[str, list[Summary], str, str]]:
+        """The controls and the others, with their name, colour and mark."""
+        controls = [each for each in self.rows if each.first.row in self.task.controls]
+        others = [each for each in self.rows if each.first.row not in self.task.controls]
+        control, other = self.task.kinds
+        kinds = [(control, controls, BLUE, "o"), (other, others, ORANGE, "s")]
+        return [kind for kind in kinds if kind[1]]
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Something of which less is better: what an axis says, its unit, and its number for a row."""
+
+    title: str
+    unit: str
+    of: Callable[[Summary], float]
+
+
+def _costs(shown: _Shown) -> list[_Cost]:
+    costs = shown.costs
+    found = [
+        _Cost("parameters", "", lambda row: row.parameters),
+        _Cost(f"FLOPs for one {shown.task.example}", "", lambda row: row.first.flops),
+    ]
+    if costs:
+        latency = _Cost(
+            f"latency for one {shown.task.example}", "s", lambda row: costs[row.name].latency_ms / 1e3
+        )
+        kept = _Cost("kept for gradients, a mini-batch", "B", lambda row: max(1, costs[row.name].kept))
+        found += [latency, kept]
+    return found
+
+
+# ---------------------------------------------------------------------------- each picture
+
+
+def _pareto(shown: _Shown) -> Any:
+    """Test top-1 against parameters, the Pareto front drawn: a column wide."""
+    figure = _figure(COLUMN, 2.6)
     axes = figure.add_subplot()
-    front = pareto_front(results)
+    _against(axes, shown, _costs(shown)[0])
+    axes.set_ylabel("test top-1 (%)")
+    axes.legend(loc="lower right", frameon=False)
+    return figure
+
+
+def _all_costs(shown: _Shown) -> Any:
+    """Test top-1 against each cost: a page wide, two panels in a row, one axis of accuracies."""
+    costs = _costs(shown)
+    lines = len(costs) // 2
+    figure = _figure(PAGE, 2.4 * lines)
+    panels = figure.subplots(lines, 2, sharey=True, squeeze=False)
+    for axes, cost in zip(panels.flat, costs, strict=True):
+        _against(axes, shown, cost)
+    for line in panels:
+        line[0].set_ylabel("test top-1 (%)")
+    panels[0][0].legend(loc="lower right", frameon=False)
+    return figure
+
+
+def _curves(shown: _Shown) -> Any:
+    """Test top-1 by epoch, a line for each row: a page wide, the names beside."""
+    figure = _figure(PAGE, max(2.6, 0.16 * len(shown.rows)))
+    axes = figure.add_subplot()
+    for number, row in enumerate(shown.rows):
+        style = LINES[number // len(COLOURS) % len(LINES)]
+        _line(axes, row, "test_top1", shown.name(row), COLOURS[number % len(COLOURS)], style)
+    _limit(axes, [each for row in shown.rows for each in _settled(row, "test_top1")])
+    _by_epoch(axes)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("test top-1 (%)")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return figure
+
+
+def _training(shown: _Shown) -> Any:
+    """A panel for each row, all with the same axes: top-1 on train and test by epoch."""
+    columns = min(3, len(shown.rows))
+    lines = -(-len(shown.rows) // columns)
+    figure = _figure(COLUMN if columns == 1 else PAGE, 1.0 + 1.5 * lines)
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, row in zip(panels.flat, shown.rows, strict=False):
+        _line(axes, row, "train_top1", "train", BLUE, "--")
+        _line(axes, row, "test_top1", "test", ORANGE, "-")
+        axes.set_title(f"{shown.name(row)}: {row.parameters:,}", fontsize=FONT)
+        _by_epoch(axes)
+    _limit(panels[0][0], [each for row in shown.rows for part in PARTS for each in _settled(row, part)])
+    for axes in panels.flat[len(shown.rows) :]:
+        axes.set_axis_off()
+    for axes in panels[-1]:
+        axes.set_xlabel("epoch")
+    for line in panels:
+        line[0].set_ylabel("top-1 (%)")
+    panels[0][0].legend(loc="lower right", frameon=False)
+    return figure
+
+
+PICTURES: dict[str, Callable[[_Shown], Any]] = {
+    "pareto": _pareto,
+    "costs": _all_costs,
+    "curves": _curves,
+    "training": _training,
+}
+"""Name of the file → how it is drawn."""
+
+PARTS = ("train_top1", "test_top1")
+
+
+# ---------------------------------------------------------------------------- their parts
+
+
+def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
+    """Test top-1 against a cost on a logarithmic axis, the Pareto front, and names."""
+    front = pareto_front(shown.rows, cost.of)
     axes.step(
-        [each.parameters for each in front],
+        [cost.of(each) for each in front],
         [each.test_top1 for each in front],
         where="post",
-        color="0.6",
+        color=GREY,
+        linewidth=0.8,
         zorder=1,
         label="Pareto front",
     )
-    for kind, colour in (("dense", "tab:blue"), ("tensorized", "tab:orange")):
-        chosen = [each for each in results if _kind(each) == kind]
-        if chosen:
-            counts, accuracies = [each.parameters for each in chosen], [each.test_top1 for each in chosen]
-            axes.scatter(counts, accuracies, color=colour, zorder=2, label=kind)
-    _log_axis(axes)
-    axes.margins(x=0.15, y=0.12)
-    _label(axes, results)
-    axes.set_xlabel("parameters")
-    axes.set_ylabel("test top-1 (%)")
-    axes.grid(visible=True, which="both", alpha=0.2)
-    axes.legend(loc="lower right")
-    return _png(figure)
-
-
-def curves_picture(results: Sequence[RunResult]) -> bytes:
-    """Test top-1 (percent) by epoch, a line for each run, as PNG."""
-    figure = _figure(8, 5)
-    axes = figure.add_subplot()
-    colours = library("matplotlib").colormaps["tab10"]
-    for number, result in enumerate(results):
-        accuracies = [epoch.test_top1 for epoch in result.history]
-        axes.plot(
-            range(1, len(accuracies) + 1),
-            accuracies,
-            color=colours(number % 10),
-            linestyle="-" if number < 10 else "--",
-            marker="o" if len(accuracies) == 1 else None,
-            linewidth=1.2,
-            label=result.name,
+    for kind, rows, colour, mark in shown.kinds():
+        axes.errorbar(
+            [cost.of(each) for each in rows],
+            [each.test_top1 for each in rows],
+            _beside([(each.test_top1, each.deviation("test_top1")) for each in rows]),
+            fmt=mark,
+            color=colour,
+            markersize=3.5,
+            elinewidth=0.8,
+            capsize=1.5,
+            zorder=2,
+            label=kind,
+            clip_on=False,
         )
-    _from_settled(axes, [epoch.test_top1 for each in results for epoch in _settled(each)])
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("test top-1 (%)")
-    axes.grid(visible=True, alpha=0.2)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return _png(figure)
+    _log_axis(axes, [cost.of(each) for each in shown.rows], cost.unit)
+    _limit(axes, [(each.test_top1, each.deviation("test_top1")) for each in shown.rows], 0.15)
+    axes.set_xlabel(cost.title)
+    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
+    _label(axes, [(cost.of(each), each.test_top1, shown.name(each)) for each in shown.rows])
 
 
-def training_picture(results: Sequence[RunResult]) -> bytes:
-    """A panel for each run: top-1 (percent) on train and test by epoch, as PNG."""
-    columns = min(3, len(results))
-    rows = -(-len(results) // columns)
-    figure = _figure(4 * columns, 2.8 * rows)
-    for number, result in enumerate(results, 1):
-        axes = figure.add_subplot(rows, columns, number)
-        epochs = range(1, len(result.history) + 1)
-        mark = "o" if len(epochs) == 1 else None
-        axes.plot(epochs, [each.train_top1 for each in result.history], label="train", marker=mark)
-        axes.plot(epochs, [each.test_top1 for each in result.history], label="test", marker=mark)
-        _from_settled(axes, [top1 for each in _settled(result) for top1 in (each.train_top1, each.test_top1)])
-        axes.set_title(f"{result.name}, {result.parameters:,} parameters", fontsize=9)
-        axes.set_xlabel("epoch", fontsize=8)
-        axes.set_ylabel("top-1 (%)", fontsize=8)
-        axes.tick_params(labelsize=8)
-        axes.grid(visible=True, alpha=0.2)
-        axes.legend(loc="lower right", fontsize=8)
-    return _png(figure)
+def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: str) -> None:
+    """The mean by epoch, in a band of a deviation to each side."""
+    curve = row.curve(figure)
+    epochs = range(1, len(curve) + 1)
+    means = [mean for mean, _ in curve]
+    mark = "o" if len(curve) == 1 else None
+    axes.plot(
+        epochs,
+        means,
+        style,
+        color=colour,
+        marker=mark,
+        markersize=3,
+        linewidth=1.0,
+        label=label,
+        clip_on=False,
+    )
+    if len(row.runs) > 1:
+        below, above = _beside(curve)
+        low = [mean - each for mean, each in zip(means, below, strict=True)]
+        high = [mean + each for mean, each in zip(means, above, strict=True)]
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _settled(result: RunResult) -> Sequence[Epoch]:
-    """The epochs after the first fifth."""
-    return result.history[len(result.history) // 5 :]
+def _beside(shares: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """How far the deviations reach below and above the means, none beyond 0 and 100 %."""
+    below = [min(mean, deviation) for mean, deviation in shares]
+    return below, [min(100.0 - mean, deviation) for mean, deviation in shares]
 
 
-def _from_settled(axes: Any, accuracies: Sequence[float]) -> None:
-    """Limits for these: the first epochs, near chance, would press what matters into the top of the picture."""
-    axes.set_ylim(max(0.0, min(accuracies) - 3.0), 100.5)
+def _settled(row: Summary, figure: str) -> Sequence[tuple[float, float]]:
+    """The epochs after the first fifth: those before, near chance, would press the others into the top."""
+    curve = row.curve(figure)
+    return curve[len(curve) // 5 :]
+
+
+def _limit(axes: Any, shares: Sequence[tuple[float, float]], room: float = 0.08) -> None:
+    """Limits around means and deviations in percent, of which there are none beyond 0 and 100."""
+    least = min(mean - deviation for mean, deviation in shares)
+    most = max(mean + deviation for mean, deviation in shares)
+    margin = max(1.0, room * (most - least))
+    axes.set_ylim(max(0.0, least - margin), min(100.0, most + margin))
+
+
+def _by_epoch(axes: Any) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
-def _kind(result: RunResult) -> str:
-    return "dense" if result.name.startswith(("dense", "swin")) else "tensorized"
-
-
-def _log_axis(axes: Any) -> None:
-    """A logarithmic x axis with numbers written out: 200, 500, 1,000."""
+def _log_axis(axes: Any, values: Sequence[float], unit: str) -> None:
+    """A logarithmic x axis around these values, with few numbers: 500, 1 k, 20 M."""
     ticker = library("matplotlib.ticker")
+    least, most = min(values) / 1.7, max(values) * 2.2
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlim(least, most)
+    axes.xaxis.set_major_locator(ticker.FixedLocator(_ticks(least, most)))
+    axes.xaxis.set_major_formatter(ticker.EngFormatter(unit))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _label(axes: Any, results: Sequence[RunResult]) -> None:
-    """Names the points, each label on the first side of its point where it covers no other."""
+def _ticks(least: float, most: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten in between; of many, these powers alone."""
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    fine = [
+        step * 10.0**power for power in powers for step in (1, 2, 5) if least <= step * 10.0**power <= most
+    ]
+    return fine if len(fine) <= 6 else [10.0**power for power in powers if least <= 10.0**power <= most]
+
+
+def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """Names the points, each label on the first side of its point where it covers no other and stays inside."""
     figure = axes.figure
     renderer = figure.canvas.get_renderer()
-    figure.canvas.draw()
-    taken = [_around(axes.transData.transform((each.parameters, each.test_top1))) for each in results]
-    for result in results:
-        point = (result.parameters, result.test_top1)
+    figure.draw_without_rendering()
+    inside = axes.get_window_extent(renderer)
+    taken = [_around(axes.transData.transform((x, y)), figure.dpi) for x, y, _ in points]
+    for x, y, name in points:
         for offset, horizontal, vertical in _SIDES:
             text = axes.annotate(
-                result.name, point, offset, textcoords="offset points", ha=horizontal, va=vertical, fontsize=8
+                name,
+                (x, y),
+                offset,
+                textcoords="offset points",
+                ha=horizontal,
+                va=vertical,
+                fontsize=FONT - 1,
             )
+            text.set_in_layout(False)  # a label takes no room from what it labels
             box = text.get_window_extent(renderer)
-            if not any(box.overlaps(other) for other in taken):
+            held = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if held and not any(box.overlaps(other) for other in taken):
                 break
             if (offset, horizontal, vertical) != _SIDES[-1]:
                 text.remove()
@@ -139,34 +324,47 @@ def _label(axes: Any, results: Sequence[RunResult]) -> None:
 
 
 _SIDES = (
-    ((6, -8), "left", "center"),
-    ((6, 8), "left", "center"),
-    ((-6, -8), "right", "center"),
-    ((-6, 8), "right", "center"),
-    ((6, 0), "left", "center"),
-    ((-6, 0), "right", "center"),
-    ((0, -7), "center", "top"),
-    ((0, 7), "center", "bottom"),
-    ((6, -18), "left", "center"),
-    ((6, 18), "left", "center"),
+    ((4, -5), "left", "center"),
+    ((4, 5), "left", "center"),
+    ((-4, -5), "right", "center"),
+    ((-4, 5), "right", "center"),
+    ((5, 0), "left", "center"),
+    ((-5, 0), "right", "center"),
+    ((0, -5), "center", "top"),
+    ((0, 5), "center", "bottom"),
+    ((4, -12), "left", "center"),
+    ((4, 12), "left", "center"),
+    ((-4, -12), "right", "center"),
+    ((-4, 12), "right", "center"),
+    ((4, -5), "left", "center"),
 )
 """Where a label may stand: offset in points, alignment; below the front first, where no line runs."""
 
 
-def _around(centre: Any) -> Any:
+def _around(centre: Any, dpi: float) -> Any:
     """The box, in pixels, of the mark of a point."""
-    x, y = centre
-    return library("matplotlib.transforms").Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
+    (x, y), half = centre, 2.5 * dpi / 72.0
+    return library("matplotlib.transforms").Bbox.from_extents(x - half, y - half, x + half, y + half)
 
 
 def _figure(width: float, height: float) -> Any:
     """A figure of that size in inches on the Agg canvas."""
-    figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=120, layout="constrained")
+    figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     return figure
 
 
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+_METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""The same picture is the same bytes, whenever it is drawn."""
+
+
+def _saved(figure: Any) -> dict[str, bytes]:
+    """The figure in each format."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is laid out, once for all formats
+    found = {}
+    for kind in FORMATS:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=_METADATA[kind])
+        found[kind] = buffer.getvalue()
+    return found

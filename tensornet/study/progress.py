@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..planning.watching import unwatched
+from .files import remove, write_whole
 from .results import Epoch
+from .schema import read
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-__all__ = ["Bars", "bars"]
+__all__ = ["Bars", "Noted", "Watch", "bars", "watch"]
 
 SECONDS_BETWEEN_LINES = 30.0
 """Where there is no terminal."""
+
+SECONDS_BETWEEN_NOTES = 1.0
+"""In which a process elsewhere says how far it is."""
 
 
 class Bars:
@@ -63,8 +71,108 @@ class Bars:
 @contextmanager
 def bars(console: Console, runs: int) -> Iterator[Bars]:
     """Bars for so many runs, gone when they are done."""
+    with _drawn(console) as shown:
+        yield Bars(console, shown, runs)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """How far a run is: steps done, of how many, and the newest accuracy on the test, in percent."""
+
+    done: int = 0
+    steps: int = 0
+    top1: float = 0.0
+
+
+class Noted:
+    """Writes how far a run is into a file, from which another process shows it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._note, self._written = path, _Note(), -SECONDS_BETWEEN_NOTES
+
+    def begin(self, name: str, done: int, steps: int) -> None:
+        """A run starts, or goes on after some of its steps."""
+        self._set(_Note(done, steps))
+
+    def step(self) -> None:
+        """One step more."""
+        self._set(replace(self._note, done=self._note.done + 1))
+
+    def epoch(self, name: str, number: int, epoch: Epoch) -> None:
+        """One epoch more."""
+        self._set(replace(self._note, top1=epoch.test_top1))
+
+    def end(self) -> None:
+        """The run is finished."""
+        remove(self._path)
+
+    def _set(self, note: _Note) -> None:
+        self._note = note
+        if time.monotonic() - self._written >= SECONDS_BETWEEN_NOTES:
+            write_whole(self._path, json.dumps(asdict(note)).encode())
+            self._written = time.monotonic()
+
+
+def _noted(path: Path) -> _Note | None:
+    """What a file says, if there is one and it says something."""
+    try:
+        return read(_Note, json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+class Watch:
+    """A bar over runs, and one for each run that another process trains; lines if there is no terminal."""
+
+    def __init__(self, console: Console, shown: Progress | None, runs: Mapping[str, Path]) -> None:
+        self._console, self._shown, self._left = console, shown, dict(runs)
+        self._runs, self._spoke, self._looked = len(runs), time.monotonic(), 0.0
+        self._bars: dict[str, TaskID] = {}
+        self._over = None if shown is None else shown.add_task("runs", total=len(runs))
+
+    def look(self) -> None:
+        """Shows how far the runs are."""
+        if time.monotonic() - self._looked < SECONDS_BETWEEN_NOTES:
+            return
+        self._looked = time.monotonic()
+        found = {name: note for name, path in self._left.items() if (note := _noted(path)) is not None}
+        if self._shown is not None:
+            for name, note in found.items():
+                told = f"{name} {note.top1:.1f} %" if note.top1 else name
+                if name not in self._bars:
+                    self._bars[name] = self._shown.add_task(name)
+                self._shown.update(self._bars[name], description=told, completed=note.done, total=note.steps)
+        elif time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
+            self._spoke = time.monotonic()
+            lines = [f"{name}: step {note.done:,} of {note.steps:,}" for name, note in found.items()]
+            head = f"{self._runs - len(self._left)} of {self._runs} runs"
+            self._console.print("; ".join([head, *lines]), highlight=False, soft_wrap=True)
+
+    def end(self, name: str) -> None:
+        """A run is finished."""
+        remove(self._left.pop(name))
+        if self._shown is not None and self._over is not None:
+            self._shown.advance(self._over)
+            if name in self._bars:
+                self._shown.remove_task(self._bars.pop(name))
+
+
+@contextmanager
+def watch(console: Console, runs: Mapping[str, Path]) -> Iterator[Watch]:
+    """What other processes do, as the files say that they write, gone when it is done."""
+    try:
+        with _drawn(console) as shown:
+            yield Watch(console, shown, runs)
+    finally:
+        for path in runs.values():  # of those that were stopped
+            remove(path)
+
+
+@contextmanager
+def _drawn(console: Console) -> Iterator[Progress | None]:
+    """Where bars are drawn, on a terminal."""
     if not console.is_terminal:
-        yield Bars(console, None, runs)
+        yield None
         return
     from rich.progress import (
         BarColumn,
@@ -83,4 +191,4 @@ def bars(console: Console, runs: int) -> Iterator[Bars]:
         TimeRemainingColumn(),
     )
     with unwatched(), Progress(*columns, console=console, transient=True) as shown:
-        yield Bars(console, shown, runs)
+        yield shown

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     import tensornet as tn
 
-__all__ = ["Epoch", "RunResult", "Trained"]
+__all__ = ["Appraisal", "Epoch", "RunResult", "Summary", "Trained", "summaries"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class RunResult:
     Attributes:
         name: that of the run: the row, and the optimizer where there are several.
         row: that of its row in the task.
+        seed: that of all that is random in it.
         about: what the classifier is.
         recipe: how it was trained.
         formula: its number of parameters, in the sizes of axes.
@@ -61,12 +63,11 @@ class RunResult:
         train_top5: percent whose five most likely classes hold the right one.
         test_top1: likewise, of the test examples.
         test_top5: likewise.
-        step_ms: milliseconds of a training step (mini-batch, forward, backward, update), the mean over
-            an epoch, the median over epochs.
     """
 
     name: str
     row: str
+    seed: int
     about: str
     recipe: Recipe
     formula: str
@@ -79,18 +80,101 @@ class RunResult:
     train_top5: float
     test_top1: float
     test_top5: float
-    step_ms: float
 
     def __post_init__(self) -> None:
-        for name in ("parameters", "counted", "flops"):
+        for name in ("seed", "parameters", "counted", "flops"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}")
         if len(self.history) != self.recipe.epochs:
             raise ValueError(f"there are {len(self.history)} epochs of {self.recipe.epochs}")
-        if not 0.0 <= self.step_ms < math.inf:
-            raise ValueError(f"a step takes {self.step_ms} ms")
         _check_shares(self.train_top1, self.train_top5)
         _check_shares(self.test_top1, self.test_top5)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The runs of one row by one optimizer, one for each seed; what the seed decides is told by mean and deviation."""
+
+    runs: tuple[RunResult, ...]
+
+    @property
+    def first(self) -> RunResult:
+        """The first run: for all that is the same in each."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """That of the runs."""
+        return self.first.name
+
+    @property
+    def parameters(self) -> int:
+        """Those of the classifier."""
+        return self.first.parameters
+
+    @property
+    def test_top1(self) -> float:
+        """The mean over the seeds."""
+        return self.mean("test_top1")
+
+    def mean(self, figure: str) -> float:
+        """The mean over the seeds of a field of `RunResult`."""
+        return statistics.fmean(getattr(each, figure) for each in self.runs)
+
+    def deviation(self, figure: str) -> float:
+        """Its standard deviation over the seeds (divided by n - 1); 0 for one run."""
+        values = [getattr(each, figure) for each in self.runs]
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+    def told(self, figure: str) -> str:
+        """`97.20`, or over several seeds `97.20 ± 0.31 (3)`."""
+        mean = f"{self.mean(figure):.2f}"
+        return mean if len(self.runs) == 1 else f"{mean} ± {self.deviation(figure):.2f} ({len(self.runs)})"
+
+    def curve(self, figure: str) -> tuple[tuple[float, float], ...]:
+        """Mean and deviation over the seeds of a field of `Epoch`, by epoch."""
+        epochs = zip(*(each.history for each in self.runs), strict=True)
+        values = ([getattr(each, figure) for each in epoch] for epoch in epochs)
+        return tuple(
+            (statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else 0.0) for each in values
+        )
+
+
+def summaries(results: Iterable[RunResult]) -> list[Summary]:
+    """The results of the same name together, in the order in which the names come first."""
+    grouped: dict[str, list[RunResult]] = {}
+    for each in results:
+        grouped.setdefault(each.name, []).append(each)
+    return [Summary(tuple(runs)) for runs in grouped.values()]
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What the classifier of a run costs where it was measured; its numbers are checked when it is made.
+
+    Attributes:
+        name: that of the run.
+        equations: the classifier, as it prints.
+        plan: how a mini-batch of training is computed, as it prints.
+        kept: bytes kept from the way forward to the way back, for a mini-batch.
+        step_ms: milliseconds of a training step (forward, backward, update) of one mini-batch that lies
+            ready, the median over rounds in which each classifier takes its turn.
+        latency_ms: milliseconds of a prediction for one example, likewise.
+    """
+
+    name: str
+    equations: str
+    plan: str
+    kept: int
+    step_ms: float
+    latency_ms: float
+
+    def __post_init__(self) -> None:
+        if self.kept < 0:
+            raise ValueError(f"{self.kept} bytes are kept")
+        for name in ("step_ms", "latency_ms"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

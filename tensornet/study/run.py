@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import numbers
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,39 +11,35 @@ from typing import TYPE_CHECKING, Any
 from tensornet.errors import TensornetError
 from tensornet.terminal import printable
 
-from .digits import DIGITS
-from .hardware import Hardware, processes
+from .appraising import Wanted, appraise, appraise_on_worker, keep_appraisals, kept_appraisals
+from .hardware import Hardware, Place, processes
+from .jobs import Job, Run, counts, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
-from .progress import Bars, bars
+from .progress import bars, watch
 from .recipe import OPTIMIZERS, Recipe
 from .report import table, write_outputs
-from .results import RunResult, Trained
+from .results import Appraisal, RunResult
+from .seeds import checked_seeds
 from .store import RunStore
-from .task import Examples, Task
-from .text import TEXT
-from .thesis import thesis
-from .training import train
+from .subjects import TASKS, Subject, forget_examples
+from .task import Task
+from .workers import Workers, on_workers
+from .written import read_study
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["TASKS", "results_folder", "run_study"]
 
-TASKS: dict[str, Callable[[str | None], Task]] = {
-    "digits": lambda data: DIGITS,
-    "text": lambda data: TEXT,
-    "thesis": thesis,
-}
-"""What can be studied, by name; the thesis is a study of its own for each data set."""
-
 
 def run_study(
     folder: Path,
     *,
-    task: str = "digits",
+    task: str | Path = "digits",
     data: str | None = None,
     epochs: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
+    seeds: int | Sequence[int] | None = None,
     rows: Sequence[str] | None = None,
     optimizers: Sequence[str] | None = None,
     recipe: Mapping[str, Any] | None = None,
@@ -53,33 +47,42 @@ def run_study(
     threads: int | None = None,
     precision: str = "auto",
     fresh: bool = False,
+    measure: bool = True,
+    workers: Workers | None = None,
     console: Console | None = None,
 ) -> list[RunResult]:
     """Trains the classifiers of a task on its examples and writes the results into a folder.
 
     A run that the folder holds already, with the same settings, is kept; one that was interrupted
     goes on from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
-    `report.md`, `pareto.png`, `curves.png`, `training.png`, and for each run `runs/<name>.<fingerprint>.json`
-    and its weights as safetensors. They show every run that is finished with these settings, those of an
-    earlier call too. Started by `torchrun`, the processes share each mini-batch.
+    `report.md`, `report.html`, pictures as PNG, SVG and PDF, and for each run
+    `runs/<name>.seed<n>.<fingerprint>.json` and its weights as safetensors. They show every run that is
+    finished with these settings and seeds, those of an earlier call too. Started by `torchrun`, the
+    processes share each mini-batch; with `workers` whole runs are trained at once.
 
     Args:
         folder: made if it is not there.
-        task: "digits", "text" or "thesis".
+        task: "digits", "text" or "thesis", or a TOML file that says a study; what is given here besides
+            goes before what it says.
         data: where the examples come from, as the task takes it.
         epochs: passes over the training examples; those of the task's recipe if not given.
-        seed: for the split, the initial values, the mini-batches and all else that is random.
+        seed: for the split, the initial values, the mini-batches and all else that is random; 0 if
+            nothing is said.
+        seeds: several of them, or how many, from 0; each row is trained with each.
         rows: names among the rows of the task, all if not given.
         optimizers: "adamw", "adam", "sgd"; those of the task if not given.
         recipe: other numbers for the recipe, by name.
         device: as torch names it; the first CUDA device if there is one, else the CPU.
-        threads: of each process on the CPU; as the task says if not given.
+        threads: of each process on the CPU; as the task says if not given, or its share of the cores.
         precision: "float32", "bfloat16", "float16", or "auto" for bfloat16 where a GPU has it.
         fresh: whether runs in the folder are done anew.
+        measure: whether times are measured, apart from training, and what is kept for gradients told.
+        workers: who trains the runs, several at once: `Processes(2)`, `Dask(address)`, `Submitit(folder)`;
+            this process, one after the other, if not given.
         console: where progress is shown; standard output if not given.
 
     Returns:
-        The results of these rows, in their order in the task.
+        The results of these rows, in their order in the task, and of each in the order of the seeds.
 
     Raises:
         BackendError: PyTorch, scikit-learn or matplotlib is missing, or there is no such device.
@@ -88,52 +91,80 @@ def run_study(
     """
     from rich.console import Console
 
-    data = None if data is None else str(data)
-    subject = _task(task, data)
+    subject = subject_of(task, data)
+    studied = subject.task()
     changes = dict(recipe or {}) | ({} if epochs is None else {"epochs": epochs})
-    runs = _runs(subject, rows, optimizers, changes)
-    seed = _checked_seed(seed)
+    runs = _runs(studied, rows, optimizers, changes)
+    chosen = _seeds(subject, seed, seeds)
     check_libraries()
+    forget_examples()
     with processes():
-        hardware = Hardware.chosen(device, subject.threads if threads is None else threads, precision)
+        place = _place(workers, device, studied.threads if threads is None else threads, precision)
+        hardware = place.hardware
         if hardware.rank:
             console = Console(file=io.StringIO())
         else:
             RunStore(Path(folder)).prepare()
-        examples = subject.load(seed, data)
-        if examples.standard is None and any(run.recipe.augments for run in runs):
-            raise TensornetError(
-                f"a {subject.example} is not shifted, turned, zoomed or mirrored",
-                fix="leave these settings out",
-            )
         study = _Study(
-            Path(folder), task, subject, examples, data, changes, seed, hardware, console or Console()
+            Path(folder).absolute() if workers else Path(folder),
+            subject,
+            studied,
+            changes,
+            chosen,
+            place,
+            console or Console(),
+            workers,
         )
+        study.check(runs)
         results = study.run(runs, fresh)
         if not hardware.rank:
-            study.write(results)
+            study.write(results, measure and hardware.processes == 1)
     return results
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A row of a task, and how it is trained."""
-
-    name: str
-    of: str
-    row: Any
-    recipe: Recipe
+def results_folder(task: str | Path, data: str | None = None) -> Path:
+    """Where the results of a study go if nothing is said: a folder for each task and data set, or for a file."""
+    subject = subject_of(task, data)
+    return Path(f"study-{Path(task).stem if subject.written else subject.task().name}")
 
 
-def results_folder(task: str, data: str | None = None) -> Path:
-    """Where the results of a study go if nothing is said: a folder for each task and data set."""
-    return Path(f"study-{_task(task, data).name}")
+def subject_of(task: str | Path, data: str | None = None) -> Subject:
+    """What a study is about that is called by a name or by its file.
+
+    Raises:
+        TensornetError: the file says no study.
+    """
+    data = None if data is None else str(data)
+    if not str(task).endswith(".toml"):
+        return Subject(str(task), data)
+    written = read_study(task)
+    return Subject(written.study, data or written.data, written)
 
 
-def _task(name: str, data: str | None) -> Task:
-    if name not in TASKS:
-        raise TensornetError(f"there is no study '{name}'", fix=f"choose of {', '.join(TASKS)}")
-    return TASKS[name](data)
+def _seeds(subject: Subject, seed: int | None, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Those that are given, else those of the file, else 0."""
+    if seed is not None and seeds is not None:
+        raise TensornetError("seed and seeds are both given", fix="give one of them")
+    if seeds is not None:
+        return checked_seeds(seeds)
+    if seed is not None:
+        return checked_seeds([seed])
+    return subject.written.seeds if subject.written else (0,)
+
+
+def _place(workers: Workers | None, device: str | None, threads: int | None, precision: str) -> Place:
+    """On what runs are computed: here, or where the workers are."""
+    if workers is None:
+        return Place.chosen(device, threads, precision)
+    here = Place.chosen(device if workers.are_here else "cpu", threads, "auto")
+    if here.hardware.processes > 1:
+        raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
+    threads = threads or workers.threads(here.hardware.threads)
+    if workers.are_here:
+        return Place.chosen(device, threads, precision)
+    found: list[Place] = []
+    on_workers(workers, Place.on_worker, [(device, threads, precision)], lambda _, place: found.append(place))
+    return found[0]
 
 
 def _runs(
@@ -141,16 +172,18 @@ def _runs(
     rows: Sequence[str] | None,
     optimizers: Sequence[str] | None,
     changes: Mapping[str, Any],
-) -> list[_Run]:
+) -> list[Run]:
     """The runs of these rows by these optimizers, in the order of the task."""
     names = _among(task.rows, rows, "row")
     chosen = _among(OPTIMIZERS, task.optimizers if optimizers is None else optimizers, "optimizer")
     return [
-        _Run(
+        Run(
             name if task.optimizers == (optimizer,) else f"{name}-{optimizer}",
             name,
-            task.rows[name],
-            _recipe(task.recipe.changed(task.changes(task.rows[name])).optimized_by(optimizer), changes),
+            _recipe(
+                task.recipe.changed(task.changes(task.rows[name])).optimized_by(optimizer),
+                {**task.overrides.get(name, {}), **changes},
+            ),
         )
         for name in names
         for optimizer in chosen
@@ -174,125 +207,163 @@ def _recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return recipe.changed(changes)
 
 
-def _checked_seed(seed: int) -> int:
-    if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**32:
-        raise TensornetError(f"seed is {seed}", fix="give a whole number, 0 to 4294967295")
-    return int(seed)
-
-
 @dataclass(frozen=True)
 class _Study:
-    """A folder, the task, its examples, what is changed of its recipe, the seed, the hardware: what runs share."""
+    """A folder, what is studied, what is changed of its recipe, seeds, the hardware, workers: what runs share."""
 
     folder: Path
-    called: str
+    subject: Subject
     task: Task
-    examples: Examples
-    data: str | None
     changes: Mapping[str, Any]
-    seed: int
-    hardware: Hardware
+    seeds: tuple[int, ...]
+    place: Place
     console: Console
+    workers: Workers | None
 
     @property
     def store(self) -> RunStore:
         """The runs in the folder."""
         return RunStore(self.folder, self._say)
 
+    @property
+    def hardware(self) -> Hardware:
+        """What computes the runs."""
+        return self.place.hardware
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Raises an error for what would be wrong only after other runs were trained."""
+        examples = self.subject.examples(self.seeds[0])
+        if examples.standard is None and any(run.recipe.augments for run in runs):
+            raise TensornetError(
+                f"a {self.task.example} is not shifted, turned, zoomed or mirrored",
+                fix="leave these settings out",
+            )
+        if self.subject.written is not None:
+            for run in runs:
+                self.task.build(self.task.rows[run.of], examples)
+
     def environment(self) -> dict[str, Any]:
-        """What the numbers depend on beside the run: seed, recipe, data, hardware, versions."""
-        counts = {"train": len(self.examples.train_labels), "test": len(self.examples.test_labels)}
+        """What the numbers depend on beside the run: seeds, recipe, data, hardware, versions."""
+        examples, written = self.subject.examples(self.seeds[0]), self.subject.written
         return {
-            "task": self.called,
-            "seed": self.seed,
+            "task": self.subject.name if written is None else written.path,
+            **({"seed": self.seeds[0]} if len(self.seeds) == 1 else {}),
+            "seeds": list(self.seeds),
             "recipe": asdict(_recipe(self.task.recipe, self.changes)),
             "changes": dict(self.changes),
-            "data": {"place": self.data, "about": self.examples.about, **counts},
+            "data": {"place": self.subject.data, "about": examples.about, **counts(examples)},
             "hardware": self.hardware.described(),
-            "machine": self.hardware.machine(),
+            "machine": self.place.machine,
             "versions": versions(),
         }
 
-    def settings(self, run: _Run) -> dict[str, Any]:
-        """All that the numbers of a run depend on."""
-        settings = {"name": run.name, "row": asdict(run.row), "trained": asdict(run.recipe)}
-        environment = self.environment()
-        del environment["data"]["place"]  # the same files in another place change nothing
-        shared = {name: environment[name] for name in ("task", "seed", "data", "hardware", "versions")}
-        return {**settings, **shared}
-
-    def run(self, runs: Sequence[_Run], fresh: bool) -> list[RunResult]:
-        """The results of these runs, found in the folder or trained now."""
-        if fresh and not self.hardware.rank:
+    def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
+        """Each run with each seed; those of a seed together, as they share examples."""
+        for seed in self.seeds:
+            examples = self.subject.examples(seed)
             for run in runs:
-                self.store.remove(run.name, self.settings(run))
-        found = {} if self.hardware.rank else {run.name: self._finished(run) for run in runs}
+                settings = settings_of(self.subject, self.task, run, seed, examples, self.hardware)
+                yield Job(self.folder, self.subject, run, seed, self.hardware, settings)
+
+    def run(self, runs: Sequence[Run], fresh: bool) -> list[RunResult]:
+        """The results of these runs, found in the folder or trained now."""
+        jobs = list(self.jobs(runs))
+        if fresh and not self.hardware.rank:
+            for job in jobs:
+                self.store.remove(job.run.name, job.settings)
+        found = {} if self.hardware.rank else {self._name(job): self._finished(job) for job in jobs}
         done = {name: result for name, result in found.items() if result is not None}
         done = self.hardware.agreed(done)
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
-            self._train([run for run in runs if run.name not in done], done)
+            self._train([job for job in jobs if self._name(job) not in done], done)
         except KeyboardInterrupt:
             self._say(
-                f"stopped: {len(done)} of {len(runs)} runs are finished and kept in {self.folder};"
+                f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder};"
                 f" give the same command again{', without --fresh,' if fresh else ''} to resume"
             )
             raise
-        return [done[run.name] for run in runs]
+        return self._in_order(runs, done.values())
 
-    def write(self, results: Sequence[RunResult]) -> None:
+    def write(self, results: Sequence[RunResult], measure: bool) -> None:
         """Writes these results, and those of other runs that the folder holds, and shows them."""
-        known = {result.name: result for result in results}
+        known = {(result.name, result.seed): result for result in results}
         others = _runs(self.task, None, tuple(OPTIMIZERS), self.changes)
-        found = [known.get(run.name) or self._finished(run) for run in others]
-        shown = [result for result in found if result is not None]
-        write_outputs(self.folder, self.task, shown, self.environment())
-        self.console.print(table(self.task, shown))
+        found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
+        shown = self._in_order(others, [result for result in found if result is not None])
+        names = {result.name for result in shown}
+        costs = self._costs([run for run in others if run.name in names]) if measure else {}
+        write_outputs(self.folder, self.task, shown, self.environment(), costs)
+        self.console.print(table(self.task, shown, costs))
         self._say(f"results in {self.folder}")
 
-    def _finished(self, run: _Run) -> RunResult | None:
-        return self.store.load(run.name, self.settings(run))
+    def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:
+        """Those of a row together, by seed."""
+        names = [run.name for run in runs]
+        return sorted(results, key=lambda each: (names.index(each.name), self.seeds.index(each.seed)))
 
-    def _train(self, runs: Sequence[_Run], done: dict[str, RunResult]) -> None:
+    def _costs(self, runs: Sequence[Run]) -> dict[str, Appraisal]:
+        """What the classifiers of these runs cost, by the name of the run; measured before, or now."""
+        seed = self.seeds[0]
+        examples = self.subject.examples(seed)
+        settings = {
+            "machine": self.place.machine,
+            "runs": [
+                settings_of(self.subject, self.task, run, seed, examples, self.hardware) for run in runs
+            ],
+        }
+        found = list(kept_appraisals(self.folder, settings, self._say))
+        if not found:
+            wanted = Wanted(self.subject, tuple(runs), seed, self.hardware)
+            if self.workers is None or self.workers.are_here:
+                found.extend(appraise(wanted))
+            else:
+                on_workers(self.workers, appraise_on_worker, [wanted], lambda _, costs: found.extend(costs))
+            keep_appraisals(self.folder, found, settings)
+        return {each.name: each for each in found}
+
+    def _name(self, job: Job) -> str:
+        """What a run is called where there may be several seeds."""
+        return job.run.name if len(self.seeds) == 1 else f"{job.run.name} (seed {job.seed})"
+
+    def _finished(self, job: Job) -> RunResult | None:
+        return self.store.load(job.run.name, job.settings)
+
+    def _train(self, jobs: Sequence[Job], done: dict[str, RunResult]) -> None:
         """Trains these runs; each is kept, on disk and in `done`, as soon as it is finished."""
-        if not runs:
+        if not jobs:
             return
-        with bars(self.console, len(runs)) as progress:
-            for run in runs:
-                trained = self._train_one(run, progress)
-                done[run.name] = trained.result
+        if self.workers is not None:
+            self._train_elsewhere(self.workers, jobs, done)
+            return
+        with bars(self.console, len(jobs)) as progress:
+            for job in jobs:
+                done[self._name(job)] = result = train_job(job, self.store, progress)
                 progress.end()
-                if not self.console.is_terminal:
-                    self._say(_line(trained.result))
+                self._tell(job, result)
 
-    def _train_one(self, run: _Run, progress: Bars) -> Trained:
-        settings, first = self.settings(run), not self.hardware.rank
-        checkpoints = self.store.checkpoints(run.name, settings)
-        with self.store.training(run.name, settings) if first else nullcontext():
-            trained = train(
-                run.name,
-                run.of,
-                run.row.about,
-                self.task.build(run.row, self.examples),
-                self.examples,
-                recipe=run.recipe,
-                seed=self.seed,
-                hardware=self.hardware,
-                checkpoints=checkpoints,
-                progress=progress,
+    def _train_elsewhere(self, workers: Workers, jobs: Sequence[Job], done: dict[str, RunResult]) -> None:
+        with watch(self.console, {self._name(job): job.progress for job in jobs}) as shown:
+
+            def finished(job: Job, result: RunResult) -> None:
+                if self._finished(job) != result:
+                    raise TensornetError(
+                        f"a worker finished {self._name(job)}, and {self.folder} does not hold it",
+                        fix="give an --out that every worker sees",
+                    )
+                done[self._name(job)] = result
+                shown.end(self._name(job))
+                self._tell(job, result)
+
+            on_workers(workers, train_on_worker, jobs, finished, shown.look)
+
+    def _tell(self, job: Job, result: RunResult) -> None:
+        if not self.console.is_terminal:
+            self._say(
+                f"{self._name(job)}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
+                f" top-5 {result.test_top5:.2f} %"
             )
-            if first:
-                self.store.save(trained, settings)
-                checkpoints.remove()
-        return trained
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def _line(result: RunResult) -> str:
-    return (
-        f"{result.name}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
-        f" top-5 {result.test_top5:.2f} %, {result.step_ms:.2f} ms a step"
-    )

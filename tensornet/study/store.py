@@ -22,20 +22,27 @@ from .schema import read
 
 __all__ = ["RunStore", "fingerprint", "load_trained"]
 
-FORMAT = "tensornet.study.run.2"
-"""The second: sealed, and with the scaling of the inputs in the graph."""
+FORMAT = "tensornet.study.run.3"
+"""Of a result. The third: with its seed, and without times, which are measured apart."""
+
+WEIGHTS = "tensornet.study.run.2"
+"""Of its weights: sealed, and with the scaling of the inputs in the graph."""
+
+SECONDS_OF_WAITING = 30.0
+"""For a process that was stopped to let go of a run that another goes on with."""
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A text that differs when any setting does."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    """A text that differs when any setting does, or the format in which a run is kept."""
+    document = {"format": FORMAT, **settings}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class RunStore:
     """The runs in a folder, each known by its name and a fingerprint of all that its numbers depend on.
 
-    Of a finished one `runs/<name>.<fingerprint>.json` and its weights, `….safetensors`; meanwhile its
+    Of a finished one `runs/<name>.seed<n>.<fingerprint>.json` and its weights, `….safetensors`; meanwhile its
     checkpoints. Runs with other settings have other files, so none is ever lost to another. Each file
     is sealed; what is not as it was written is set aside, and the run counts as unfinished.
 
@@ -49,7 +56,11 @@ class RunStore:
 
     def path(self, name: str, settings: Mapping[str, Any]) -> Path:
         """Where the result of a run is kept."""
-        return self.folder / "runs" / f"{name}.{fingerprint(settings)[:8]}.json"
+        return self.folder / "runs" / f"{name}.seed{settings['seed']}.{fingerprint(settings)[:8]}.json"
+
+    def progress(self, name: str, settings: Mapping[str, Any]) -> Path:
+        """Where a run that is trained elsewhere says how far it is."""
+        return self.path(name, settings).with_suffix(".progress")
 
     def prepare(self) -> None:
         """Makes the folder, so that one that cannot be written is known before a run is trained.
@@ -67,8 +78,8 @@ class RunStore:
         return Checkpoints(path, fingerprint(settings), self.say)
 
     @contextmanager
-    def training(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Keeps other processes from training the same run.
+    def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
+        """Keeps other processes from training the same run; waits so many seconds for one that does.
 
         Raises:
             TensornetError: one does already.
@@ -77,7 +88,7 @@ class RunStore:
         if path.is_dir():
             set_aside(path)
         try:
-            with locks.FileLock(path, timeout=0):
+            with locks.FileLock(path, timeout=wait):
                 yield
                 path.unlink(missing_ok=True)
         except locks.Timeout:
@@ -92,7 +103,7 @@ class RunStore:
             TensornetError: the folder cannot be written.
         """
         path = self.path(trained.result.name, settings)
-        metadata = {"format": FORMAT, "graph": trained.graph.to_json()}
+        metadata = {"format": WEIGHTS, "graph": trained.graph.to_json()}
         weights = sealed_tensors(trained.parameters, metadata)
         document = {
             "format": FORMAT,
@@ -133,7 +144,8 @@ class RunStore:
         if hashlib.sha256(weights).hexdigest() != document.weights:
             raise ValueError("the weights beside it are not those that were written")
         result = document.result
-        if result.name != name or asdict(result.recipe) != settings["trained"]:
+        found = (result.name, result.seed, asdict(result.recipe))
+        if found != (name, settings["seed"], settings["trained"]):
             raise ValueError("its result is of another run")
         return result
 
@@ -166,7 +178,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
     tokens and which of them are there, (n, words) each.
 
     Args:
-        path: the file `runs/<name>.<fingerprint>.safetensors` of a study.
+        path: the file `runs/<name>.seed<n>.<fingerprint>.safetensors` of a study.
 
     Returns:
         The graph, inputs → y[b,o], a logit for each class, and its parameters.
@@ -177,7 +189,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
     """
     try:
         parameters, metadata = read_tensors(Path(path))
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") != WEIGHTS:
             raise ValueError("no study wrote it")
         graph = tn.Graph.from_json(metadata.get("graph", ""))
         _check_parameters(graph, parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensornet as tn
@@ -76,11 +76,16 @@ class Task:
         build: the graph of a row for these examples.
         caution: what a reader of the accuracies should know.
         reference: the row that the parameters of the others are compared with.
-        changes: what a row changes of the recipe.
+        changes: what a row changes of the recipe, which the optimizer may change again.
+        overrides: name of a row to what it changes whatever the optimizer.
         optimizers: each row is trained by each of them; more than one stand in the names of runs.
         threads: of one process on the CPU; all cores if not given.
         published: what others reported on the same data.
         source: where they did.
+        splits: whether the examples depend on the seed.
+        labels: name of a row to what it is called in pictures, where that is another.
+        controls: the names of the rows that the others are compared with.
+        kinds: what the controls are called, and what the others.
     """
 
     name: str
@@ -93,7 +98,16 @@ class Task:
     caution: str = ""
     reference: str = ""
     changes: Callable[[Any], Mapping[str, Any]] = lambda row: {}
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     optimizers: tuple[str, ...] = ("adamw",)
     threads: int | None = 1
     published: tuple[Published, ...] = ()
     source: str = ""
+    splits: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    controls: frozenset[str] = frozenset()
+    kinds: tuple[str, str] = ("control", "compared")
+
+    def label(self, row: str) -> str:
+        """What a row is called in pictures."""
+        return self.labels.get(row, row)

@@ -166,4 +166,6 @@ TEXT = Task(
     recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),
     load=load_texts,
     build=_build,
+    controls=frozenset({"words"}),
+    kinds=("words alone", "Transformers"),
 )

@@ -203,4 +203,13 @@ def thesis(data: str | None) -> Task:
         " the accuracies are a little hopeful.",
         published=experiment.published,
         source=experiment.table,
+        splits=source.name == "digits",
+        labels={name: _label(name) for name in experiment.rows},
+        controls=frozenset({"swin"}),
+        kinds=("dense", "tensorized"),
     )
+
+
+def _label(name: str) -> str:
+    """`8×8×2, signed` of tensor-8x8x2-signed."""
+    return "Swin" if name == "swin" else name.removeprefix("tensor-").replace("x", "×").replace("-", ", ")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,7 +28,7 @@ from .schema import read
 if TYPE_CHECKING:
     from .task import Examples
 
-__all__ = ["CHECKPOINT_SECONDS", "Progress", "train"]
+__all__ = ["CHECKPOINT_SECONDS", "Progress", "TrainingRun", "sizes_of_batch", "train"]
 
 CHECKPOINT_SECONDS = 10.0
 """Between two checkpoints; more where writing one takes long."""
@@ -73,13 +72,9 @@ class _Kept(_State):
 
     Attributes:
         scaler: the state of what scales gradients.
-        seconds: of a step, for each epoch so far.
-        timed: the seconds and the steps of the present epoch so far.
     """
 
     scaler: dict[str, Any] = field(default_factory=dict)
-    seconds: tuple[float, ...] = ()
-    timed: tuple[float, ...] = (0.0, 0.0)
 
 
 def train(
@@ -98,7 +93,7 @@ def train(
 ) -> Trained:
     """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
-    The same seed gives the same numbers (all but the time), whatever ran before, and also if the run
+    The same seed gives the same numbers, whatever ran before, and also if the run
     was stopped, at any moment, and goes on from its checkpoint. Several processes give those of one,
     up to rounding, where nothing is dropped at random: each draws its own masks.
 
@@ -120,7 +115,7 @@ def train(
     """
     hardware, progress = hardware or Hardware(), progress or _Silent()
     with hardware.reproducible():
-        run = _Run(name, graph, examples, recipe, seed, hardware)
+        run = TrainingRun(name, graph, examples, recipe, seed, hardware)
         state = run.resumed(checkpoints)
         progress.begin(name, state.step, run.steps)
         saved, cost = time.monotonic(), 0.0
@@ -139,7 +134,7 @@ def train(
         return Trained(run.result(row, about, state), run.graph, run.parameters())
 
 
-class _Run:
+class TrainingRun:
     """A module, its optimizer and its examples, during training."""
 
     def __init__(
@@ -161,40 +156,44 @@ class _Run:
         self.scaler = hardware.scaler()
         self.order: tuple[int, Any] = (-1, None)
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
-        self.seconds: list[float] = []
-        self.timed = [0.0, 0]
 
     def advance(self, step: int) -> None:
         """One update, on the share of the mini-batch that is this process's own."""
-        start = time.perf_counter()
+        self.torch.manual_seed(self._seed("step", step, self.hardware.rank))  # dropout draws from it
+        taken, labels, count = self.mini_batch(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate(step, self.steps)
+        loss, logits = self.update(taken, labels, count)
+        right = _right(logits.detach(), labels)
+        self.sums += self.hardware.total(self.torch.stack([loss.detach().double(), *right]))
+
+    def mini_batch(self, step: int) -> tuple[tuple[Any, ...], Any, int]:
+        """Inputs, augmented, and labels of this process's share of a step, and how many examples the step has."""
         epoch, place = divmod(step, self.steps_of_epoch)
         chosen = self._shuffled(epoch)[place * self.recipe.batch : (place + 1) * self.recipe.batch]
-        hardware, recipe = self.hardware, self.recipe
-        self.torch.manual_seed(self._seed("step", step, hardware.rank))  # dropout draws from it
-        mine = slice(hardware.rank, None, hardware.processes)
         *inputs, labels = (each[chosen] for each in self.train)
         seed = self._seed("augment", step)
-        taken = self.examples.batch(tuple(inputs), lambda images: augmented(images, recipe, seed))
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.rate(step, self.steps)
+        taken = self.examples.batch(tuple(inputs), lambda images: augmented(images, self.recipe, seed))
+        mine = slice(self.hardware.rank, None, self.hardware.processes)
+        return tuple(each[mine] for each in taken), labels[mine], len(chosen)
+
+    def update(self, taken: tuple[Any, ...], labels: Any, count: int) -> tuple[Any, Any]:
+        """Forward, backward and update on a mini-batch of `count` examples over all processes; loss and logits."""
+        hardware, recipe = self.hardware, self.recipe
         with hardware.autocast():
-            logits = self.wrapped(*(each[mine] for each in taken)).float()
+            logits = self.wrapped(*taken).float()
         loss = self.torch.nn.functional.cross_entropy(
-            logits, labels[mine], label_smoothing=recipe.smoothing, reduction="sum"
+            logits, labels, label_smoothing=recipe.smoothing, reduction="sum"
         )
         self.optimizer.zero_grad()
         # over the processes gradients are averaged, so each stands for all
-        self.scaler.scale(loss * (hardware.processes / len(chosen))).backward()
+        self.scaler.scale(loss * (hardware.processes / count)).backward()
         if recipe.clip:
             self.scaler.unscale_(self.optimizer)
             self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), recipe.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        right = _right(logits.detach(), labels[mine])
-        self.sums += hardware.total(self.torch.stack([loss.detach().double(), *right]))
-        hardware.wait()
-        self.timed[0] += time.perf_counter() - start
-        self.timed[1] += 1
+        return loss, logits
 
     def counted(self, state: _State) -> _State:
         """The state after one update more; at the end of an epoch with accuracies."""
@@ -208,8 +207,6 @@ class _Run:
                 f"the loss of {self.name} is {loss} in epoch {len(state.history) + 1}",
                 fix="lower the learning rate, or limit the gradients: clip=1",
             )
-        self.seconds.append(self.timed[0] / self.timed[1])
-        self.timed = [0.0, 0]
         top1, top5 = (100.0 * share for share in right)
         epoch = Epoch(loss, top1, top5, *self.accuracies(self.test))
         return replace(state, history=(*state.history, epoch))
@@ -231,12 +228,12 @@ class _Run:
         """The run, finished."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted(str(size) for size in formula.free_symbols)
-        shapes = [(self.recipe.batch, *each.shape[1:]) for each in self.test[:-1]]
-        sizes = sizes_from_shapes(graph, graph.inputs, shapes)
+        sizes = sizes_of_batch(graph, self.examples, self.recipe.batch)
         train_top1, train_top5 = self.accuracies(self.train)
         return RunResult(
             name=self.name,
             row=row,
+            seed=self.seed,
             about=about,
             recipe=self.recipe,
             formula=str(formula),
@@ -249,7 +246,6 @@ class _Run:
             train_top5=train_top5,
             test_top1=state.history[-1].test_top1,
             test_top5=state.history[-1].test_top5,
-            step_ms=1e3 * statistics.median(self.seconds),
         )
 
     # ------------------------------------------------------------------------ being interrupted
@@ -260,9 +256,7 @@ class _Run:
 
     def checkpoint(self, state: _State) -> Checkpoint:
         """All that the rest of the run depends on."""
-        kept = _Kept(
-            state.step, state.history, self.scaler.state_dict(), tuple(self.seconds), tuple(self.timed)
-        )
+        kept = _Kept(state.step, state.history, self.scaler.state_dict())
         return Checkpoint(self._tensors(self.optimizer), asdict(kept))
 
     def _tensors(self, optimizer: Any) -> dict[str, Any]:
@@ -295,7 +289,6 @@ class _Run:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
         self.scaler.load_state_dict(kept.scaler)
-        self.seconds, self.timed = list(kept.seconds), list(kept.timed)
         self.sums.copy_(found.tensors["sums"])
         return kept
 
@@ -303,10 +296,8 @@ class _Run:
         """Raises ValueError unless this run can have written the checkpoint."""
         kept = read(_Kept, found.state)
         epochs = kept.step // self.steps_of_epoch
-        if not 0 < kept.step <= self.steps or not epochs == len(kept.history) == len(kept.seconds):
+        if not 0 < kept.step <= self.steps or epochs != len(kept.history):
             raise ValueError(f"it is of step {kept.step}, after {len(kept.history)} epochs")
-        if len(kept.timed) != 2 or min(*kept.timed, *kept.seconds) < 0.0:
-            raise ValueError(f"its times are {kept.timed}")
         if _types(kept.scaler) != _types(self.scaler.state_dict()):
             raise ValueError(f"its scaler is {kept.scaler}")
         there = _shapes(found.tensors)
@@ -338,6 +329,12 @@ class _Run:
         """A seed for each use, so that no number depends on what was drawn before."""
         text = ":".join(map(str, (self.seed, self.name, *use)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def sizes_of_batch(graph: tn.Graph, examples: Examples, batch: int) -> dict[str, int]:
+    """What the sizes of the inputs of a classifier are for so many examples."""
+    shapes = [(batch, *each.shape[1:]) for each in examples.test_inputs]
+    return dict(sizes_from_shapes(graph, graph.inputs, shapes))
 
 
 def _on(device: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:

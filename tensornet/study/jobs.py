@@ -1,0 +1,153 @@
+"""One run as a value, which this process or another trains, here or elsewhere, to the same numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tensornet.errors import TensornetError
+
+from .hardware import Hardware
+from .libraries import versions
+from .progress import Noted
+from .recipe import Recipe
+from .results import RunResult
+from .store import SECONDS_OF_WAITING, RunStore
+from .subjects import Subject
+from .task import Examples, Task
+from .training import Progress, train
+
+__all__ = ["Job", "Run", "counts", "settings_of", "train_job", "train_on_worker"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of a task, and how it is trained.
+
+    Attributes:
+        name: the row, and the optimizer where there are several.
+        of: the row.
+        recipe: how.
+    """
+
+    name: str
+    of: str
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run with one seed, with all that training it takes.
+
+    Attributes:
+        folder: that of the study; every process sees the same.
+        subject: what is studied.
+        run: which run of it.
+        seed: of all that is random.
+        hardware: what computes it.
+        settings: all that its numbers depend on; a process that finds others does not train it.
+    """
+
+    folder: Path
+    subject: Subject
+    run: Run
+    seed: int
+    hardware: Hardware
+    settings: Mapping[str, Any]
+
+    @property
+    def progress(self) -> Path:
+        """The file in which another process says how far it is."""
+        return RunStore(self.folder).progress(self.run.name, self.settings)
+
+
+def settings_of(
+    subject: Subject, task: Task, run: Run, seed: int, examples: Examples, hardware: Hardware
+) -> dict[str, Any]:
+    """All that the numbers of a run depend on."""
+    return {
+        "name": run.name,
+        "row": asdict(task.rows[run.of]),
+        "trained": asdict(run.recipe),
+        "task": subject.name,
+        "seed": seed,
+        "data": {"about": examples.about, **counts(examples)},
+        "hardware": hardware.described(),
+        "versions": versions(),
+    }
+
+
+def counts(examples: Examples) -> dict[str, int]:
+    """How many examples there are."""
+    return {"train": len(examples.train_labels), "test": len(examples.test_labels)}
+
+
+def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) -> RunResult:
+    """Trains a run from where it stands, and keeps it in the folder.
+
+    Args:
+        job: the run.
+        store: its folder.
+        progress: told of every step.
+        wait: so many seconds, at the most, for another process that trains it.
+
+    Raises:
+        TensornetError: the run comes to no result, or another process trains it.
+    """
+    run, settings, first = job.run, job.settings, not job.hardware.rank
+    task, examples = job.subject.task(), job.subject.examples(job.seed)
+    row = task.rows[run.of]
+    checkpoints = store.checkpoints(run.name, settings)
+    with store.training(run.name, settings, wait) if first else nullcontext():
+        found = store.load(run.name, settings) if wait else None
+        if found is not None:  # by who was waited for
+            return found
+        trained = train(
+            run.name,
+            run.of,
+            row.about,
+            task.build(row, examples),
+            examples,
+            recipe=run.recipe,
+            seed=job.seed,
+            hardware=job.hardware,
+            checkpoints=checkpoints,
+            progress=progress,
+        )
+        if first:
+            store.save(trained, settings)
+            checkpoints.remove()
+    return trained.result
+
+
+_ALONE = threading.Lock()
+"""Threads and seeds are those of the whole process: a worker of several threads trains one run at a time."""
+
+
+def train_on_worker(job: Job) -> RunResult | TensornetError:
+    """`train_job` in another process, which says how far it is in a file; errors come back as values."""
+    with _ALONE:
+        try:
+            _check_settings(job)
+            noted = Noted(job.progress)
+            result = train_job(job, RunStore(job.folder), noted, SECONDS_OF_WAITING)
+            noted.end()
+            return result
+        except TensornetError as error:
+            return error
+
+
+def _check_settings(job: Job) -> None:
+    """Raises an error unless this process finds the same data and versions as the one that asks."""
+    examples = job.subject.examples(job.seed)
+    found = settings_of(job.subject, job.subject.task(), job.run, job.seed, examples, job.hardware)
+    for name, value in job.settings.items():
+        if found[name] != value:
+            raise TensornetError(
+                f"a worker would train {job.run.name} with other {name}: {found[name]}, not {value}",
+                fix="install the same versions on every machine, and let them see the same data",
+            )

@@ -1,0 +1,67 @@
+"""What can be studied, by name or by a file, as a value that another process can take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensornet.errors import TensornetError
+
+from .digits import DIGITS
+from .task import Examples, Task
+from .text import TEXT
+from .thesis import thesis
+from .written import StudyFile
+
+__all__ = ["TASKS", "Subject", "forget_examples"]
+
+TASKS: dict[str, Callable[[str | None], Task]] = {
+    "digits": lambda data: DIGITS,
+    "text": lambda data: TEXT,
+    "thesis": thesis,
+}
+"""What can be studied, by name; the thesis is a study of its own for each data set."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a study is about.
+
+    Attributes:
+        name: one of `TASKS`.
+        data: where the examples come from, as the task takes it.
+        written: what a file changes of the task.
+    """
+
+    name: str
+    data: str | None = None
+    written: StudyFile | None = None
+
+    def task(self) -> Task:
+        """The task.
+
+        Raises:
+            TensornetError: there is none of that name, or the file asks for what it has not.
+        """
+        if self.name not in TASKS:
+            message, fix = f"there is no study '{self.name}'", f"choose of {', '.join(TASKS)}"
+            if self.written is not None:
+                message = f"{self.written.path}: study: {message}"
+            raise TensornetError(message, fix=fix if self.written else f"{fix}, or give a file, as my.toml")
+        base = TASKS[self.name](self.data)
+        return base if self.written is None else self.written.of(base)
+
+    def examples(self, seed: int) -> Examples:
+        """The examples of a seed; those asked for last are at hand."""
+        return _examples(self.name, self.data, seed if self.task().splits else 0)
+
+
+@functools.lru_cache(maxsize=1)
+def _examples(name: str, data: str | None, seed: int) -> Examples:
+    return TASKS[name](data).load(seed, data)
+
+
+def forget_examples() -> None:
+    """The next time they are loaded, as they are then."""
+    _examples.cache_clear()
