@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import importlib
 import io
+import json
 import pkgutil
 import re
 import shlex
@@ -55,6 +56,23 @@ def test_training_is_the_same_on_every_backend() -> None:
         np.testing.assert_allclose(found, losses["numpy"], rtol=0, atol=1e-6)
         assert len(found) == 100
         assert found[-1] < 0.1 * found[0]
+
+
+@pytest.mark.slow
+def test_the_study_of_the_page_runs(tmp_path: Path) -> None:
+    """As its file says, but for epochs."""
+    (text,) = re.findall(
+        r"```toml\n(.*?)```", (ROOT / "docs" / "studies.md").read_text(encoding="utf-8"), re.S
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text(text, encoding="utf-8")
+    command = ["study", str(file), "--out", str(tmp_path / "out"), "--epochs", "1", "--no-measure", "--json"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert [(each["name"], each["seeds"]) for each in document["summary"]] == [
+        (name, [0, 1, 2]) for name in ("dense", "tucker-0.1", "tucker-0.4", "tcl4-cp")
+    ]
 
 
 def test_the_error_in_the_readme_is_the_error() -> None:

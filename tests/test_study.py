@@ -23,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, RunResult, load_trained, run_study
+from tensornet.study import STUDY, RunResult, load_trained, report, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.digits import DIGITS, build_graph, split_digits
@@ -53,7 +53,10 @@ def study(folder: Path, **changes: object) -> tuple[list[RunResult], str]:
 
 @pytest.fixture(autouse=True)
 def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor drawing, but for the study that the module finishes first."""
     monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
+    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
+    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
 
 
 @pytest.fixture(scope="module")

@@ -241,7 +241,6 @@ def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: 
         markersize=3,
         linewidth=1.0,
         label=label,
-        clip_on=False,
     )
     if len(row.runs) > 1:
         below, above = _beside(curve)

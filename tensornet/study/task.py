@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensornet as tn
+from tensornet.language.expression import fresh
 
 from .recipe import Recipe
 
@@ -45,7 +46,8 @@ class Examples:
         if self.standard is None:
             return classifier
         standard, (image,) = self.standard, classifier.inputs
-        axes = ",".join(axis.name for dim in image.dims for axis in dim)
+        names = [axis.name for dim in image.dims for axis in dim]
+        axes = ",".join(fresh("n", set(names)) if name == "..." else name for name in names)
         return tn.model(lambda x: classifier(standard(x)), inputs=f"{image.name}[{axes}]")
 
 

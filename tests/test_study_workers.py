@@ -1,0 +1,341 @@
+"""Runs trained at once, here and elsewhere: the numbers of one process, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tensornet import cli
+from tensornet.errors import TensornetError
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from tensornet.study import Dask, Processes, Submitit, run_study
+from tensornet.study import workers as study_workers
+from tensornet.study.progress import Noted, Watch
+from tensornet.study.results import Epoch
+from tensornet.study.workers import TRIES, on_workers
+
+ROWS = ("dense-6", "tcl8-cp", "tcl8-tt", "tcl4-cp")
+
+
+def study(folder: Path, **changes: Any) -> str:
+    """A study without pictures of what it costs, and what was printed."""
+    console = Console(file=io.StringIO(), width=200)
+    run_study(folder, console=console, measure=False, **changes)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def results(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]
+
+
+@pytest.fixture(autouse=True)
+def _no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
+
+
+# ---- asked again
+
+
+@dataclass
+class Unsteady:
+    """Workers that call functions here, of which the first so many are lost."""
+
+    losses: int
+    asked: list[Any] = field(default_factory=list)
+
+    are_here = True
+
+    def threads(self, cores: int) -> int:
+        return 1
+
+    def lost(self) -> tuple[type[BaseException], ...]:
+        return (BrokenProcessPool,)
+
+    @contextmanager
+    def open(self) -> Iterator[Unsteady]:
+        yield self
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.asked.append(arguments[0])
+        if self.losses:
+            self.losses -= 1
+            future.set_exception(BrokenProcessPool("gone"))
+        else:
+            future.set_result(function(*arguments))
+        return future
+
+
+def test_what_is_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
+    workers, done = Unsteady(4), {}
+    on_workers(workers, lambda each: each**2, [1, 2, 3], lambda item, result: done.update({item: result}))
+    assert done == {1: 1, 2: 4, 3: 9}
+    assert workers.asked == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_who_is_lost_again_and_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
+    workers = Unsteady(10**6)
+    with pytest.raises(
+        TensornetError, match=r"workers end again and again .*: gone\nfix: look at what ends them"
+    ):
+        on_workers(workers, abs, [1], lambda item, result: None)
+    assert len(workers.asked) == TRIES
+
+
+def test_an_error_of_a_worker_is_that_of_the_study() -> None:
+    def wrong(item: int) -> TensornetError:
+        return TensornetError("the loss is nan", fix="lower the learning rate")
+
+    with pytest.raises(TensornetError, match=r"the loss is nan\nfix: lower"):
+        on_workers(Unsteady(0), wrong, [1, 2], lambda item, result: None)
+
+
+def test_progress_goes_by_files(tmp_path: Path) -> None:
+    path = tmp_path / "one.progress"
+    console = Console(file=io.StringIO(), width=100)
+    shown = Watch(console, None, {"one": path, "two": tmp_path / "two.progress"})
+    shown._spoke -= 60.0
+    noted = Noted(path)
+    noted.begin("one", 5, 100)
+    shown.look()
+    assert console.file.getvalue() == "0 of 2 runs; one: step 5 of 100\n"  # type: ignore[attr-defined]
+    noted._written -= 60.0
+    noted.epoch("one", 1, Epoch(0.1, 50.0, 100.0, 62.5, 100.0))
+    assert json.loads(path.read_text()) == {"done": 5, "steps": 100, "top1": 62.5}
+    path.write_bytes(b"half")
+    shown._spoke, shown._looked = shown._spoke - 60.0, 0.0
+    shown.look()
+    assert console.file.getvalue().endswith("\n0 of 2 runs\n")  # type: ignore[attr-defined]
+    shown.end("one")
+    assert not path.exists()
+
+
+# ---- here
+
+
+def test_two_at_once_give_the_numbers_of_one(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"rows": ROWS[2:], "seeds": 2, "epochs": 1}
+    study(tmp_path / "one", **chosen)
+    printed = study(tmp_path / "two", **chosen, workers=Processes(2))
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert "tcl8-tt (seed 1): 906 parameters" in printed
+    names = {path.name: path.read_bytes() for path in (tmp_path / "one" / "runs").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "two" / "runs").iterdir()} == names
+    assert "kept, finished before: tcl8-tt (seed 0)" in study(
+        tmp_path / "two", **chosen, workers=Processes(2)
+    )
+
+
+@pytest.mark.slow
+def test_killed_processes_are_replaced(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"rows": ROWS[:2], "seeds": 2, "epochs": 15}
+    study(tmp_path / "one", **chosen)
+    rng, killed, over = random.Random(0), [], threading.Event()
+
+    def kill() -> None:
+        while not over.wait(rng.uniform(6.0, 12.0)) and len(killed) < 3:
+            for each in multiprocessing.active_children()[:1]:
+                each.kill()
+                killed.append(each.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        study(tmp_path / "two", **chosen, workers=Processes(2))
+    finally:
+        over.set()
+        killer.join()
+    assert killed
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".json", ".safetensors"}
+
+
+# ---- elsewhere
+
+
+@contextmanager
+def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process, ended with the block."""
+    with (
+        log.open("wb") as file,
+        subprocess.Popen([sys.executable, *arguments], stdout=file, stderr=file) as running,
+    ):
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(30)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+def waited(found: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """What is found, as soon as it is."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        result = found()
+        if result:
+            return result
+        time.sleep(0.2)
+    raise AssertionError(f"nothing within {seconds} s")
+
+
+@pytest.mark.slow
+def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path: Path) -> None:
+    """Four rows by three seeds under two workers, each killed now and then, and started anew by its nanny."""
+    pytest.importorskip("distributed")
+    psutil = pytest.importorskip("psutil")
+    chosen = ["--seeds", "3", "--epochs", "8", "--no-measure", *(f"--row={row}" for row in ROWS)]
+    study(tmp_path / "one", rows=ROWS, seeds=3, epochs=8)
+    file, killed, rng = tmp_path / "scheduler.json", [], random.Random(0)
+    scheduler = [
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+    ]
+    worker = ["-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nworkers", "2"]
+    worker += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
+    with process(*scheduler, "--scheduler-file", str(file), log=tmp_path / "scheduler.log"):
+        waited(file.exists)
+        address = json.loads(file.read_text())["address"]
+        command = [
+            "-m",
+            "tensornet",
+            "study",
+            "digits",
+            *chosen,
+            "--dask",
+            address,
+            "--out",
+            str(tmp_path / "two"),
+        ]
+        with (
+            process(*worker, log=tmp_path / "worker.log") as nannies,
+            process(*command, log=tmp_path / "log") as run,
+        ):
+            began = time.monotonic()
+            waited(lambda: list((tmp_path / "two").glob("runs/*.lock")))
+            while run.poll() is None:
+                assert time.monotonic() - began < 900, (tmp_path / "log").read_text()
+                time.sleep(rng.uniform(3.0, 8.0))
+                trained = [
+                    each for each in psutil.Process(nannies.pid).children(recursive=True) if _computes(each)
+                ]
+                if trained and len(killed) < 5 and run.poll() is None:
+                    victim = rng.choice(trained)
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        victim.kill()
+                        killed.append(victim.pid)
+            assert run.wait() == 0, (tmp_path / "log").read_text()
+    assert killed
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".json", ".safetensors"}
+
+
+def _computes(process: Any) -> bool:
+    """Whether it is a worker: the process with the memory of torch, not a nanny's helper."""
+    try:
+        return bool(process.memory_info().rss > 150e6)
+    except Exception:  # it ended meanwhile
+        return False
+
+
+@pytest.mark.slow
+def test_submitit_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    chosen: dict[str, Any] = {"rows": ROWS[3:], "seeds": 2, "epochs": 1}
+    study(tmp_path / "one", **chosen)
+    command = [
+        "-m",
+        "tensornet",
+        "study",
+        "digits",
+        "--row",
+        ROWS[3],
+        "--seeds",
+        "2",
+        "--epochs",
+        "1",
+        "--no-measure",
+    ]
+    command += ["--submitit", "local", "--resource", "timeout_min=10", "--out", str(tmp_path / "two")]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+
+
+# ---- what can be wrong
+
+
+def test_workers_as_they_are_asked_for(tmp_path: Path) -> None:
+    asked = cli._workers(tmp_path, None, None, "slurm", ["slurm_partition=gpu", "timeout_min=60"])
+    assert asked == Submitit(tmp_path / "submitit", "slurm", {"slurm_partition": "gpu", "timeout_min": 60})
+    assert cli._workers(tmp_path, 2, None, None, []) == Processes(2)
+    assert cli._workers(tmp_path, None, "tcp://h:1", None, []) == Dask("tcp://h:1")
+    assert cli._workers(tmp_path, None, None, None, []) is None
+    assert (Processes(4).threads(8), Processes(4).threads(2)) == (2, 1)
+    assert Submitit(tmp_path, resources={"cpus_per_task": 3}).threads(64) == 3
+    with pytest.raises(TensornetError, match="--jobs and --dask are both given"):
+        cli._workers(tmp_path, 2, "tcp://h:1", None, [])
+    with pytest.raises(TensornetError, match="--resource is for --submitit"):
+        cli._workers(tmp_path, None, None, None, ["timeout_min=60"])
+    with pytest.raises(TensornetError, match="the seeds are 1;2"):
+        cli._seeds("1;2")
+    with pytest.raises(TensornetError, match="jobs is 0"):
+        Processes(0)
+
+
+def test_libraries_that_are_missing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("distributed", "submitit"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for workers, extra in ((Dask("tcp://127.0.0.1:1"), "dask"), (Submitit(tmp_path), "slurm")):
+        with pytest.raises(TensornetError, match=rf"(?s)cannot be imported.*pip install '.\[{extra}\]'"):
+            study(tmp_path, epochs=1, workers=workers)
+
+
+def test_other_data_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that would train something else does not."""
+    from tensornet.study import jobs
+
+    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
+    versions = jobs.versions()
+    monkeypatch.setattr(jobs, "versions", lambda: {**versions, "torch": os.urandom(4).hex()})
+    with pytest.raises(TensornetError, match=r"a worker would train dense-6 with other versions"):
+        study(tmp_path, rows="dense-6", epochs=1, workers=Unsteady(0))
+    assert not list((tmp_path / "runs").glob("*.json"))
+    monkeypatch.setattr(jobs, "versions", lambda: versions)
+    study(tmp_path, rows="dense-6", epochs=1, workers=Unsteady(2))
+    assert [each["name"] for each in results(tmp_path)] == ["dense-6"]
+    assert asdict(Processes(2)) == {"number": 2}
