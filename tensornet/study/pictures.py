@@ -125,6 +125,7 @@ def _pareto(shown: _Shown) -> Any:
     _against(axes, shown, _costs(shown)[0])
     axes.set_ylabel("test top-1 (%)")
     axes.legend(loc="lower right", frameon=False)
+    _label(axes, _points(shown, _costs(shown)[0]))
     return figure
 
 
@@ -139,6 +140,8 @@ def _all_costs(shown: _Shown) -> Any:
     for line in panels:
         line[0].set_ylabel("test top-1 (%)")
     panels[0][0].legend(loc="lower right", frameon=False)
+    for axes, cost in zip(panels.flat, costs, strict=True):
+        _label(axes, _points(shown, cost))
     return figure
 
 
@@ -171,7 +174,8 @@ def _training(shown: _Shown) -> Any:
     _limit(panels[0][0], [each for row in shown.rows for part in PARTS for each in _settled(row, part)])
     for axes in panels.flat[len(shown.rows) :]:
         axes.set_axis_off()
-    for axes in panels[-1]:
+    for axes in panels.flat[max(0, len(shown.rows) - columns) : len(shown.rows)]:  # the last of each column
+        axes.tick_params(labelbottom=True)
         axes.set_xlabel("epoch")
     for line in panels:
         line[0].set_ylabel("top-1 (%)")
@@ -194,7 +198,7 @@ PARTS = ("train_top1", "test_top1")
 
 
 def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
-    """Test top-1 against a cost on a logarithmic axis, the Pareto front, and names."""
+    """Test top-1 against a cost on a logarithmic axis, and the Pareto front."""
     front = pareto_front(shown.rows, cost.of)
     axes.step(
         [cost.of(each) for each in front],
@@ -223,7 +227,11 @@ def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
     _limit(axes, [(each.test_top1, each.deviation("test_top1")) for each in shown.rows], 0.15)
     axes.set_xlabel(cost.title)
     axes.grid(visible=True, alpha=0.25, linewidth=0.4)
-    _label(axes, [(cost.of(each), each.test_top1, shown.name(each)) for each in shown.rows])
+
+
+def _points(shown: _Shown, cost: _Cost) -> list[tuple[float, float, str]]:
+    """Where each row is, and its name."""
+    return [(cost.of(each), each.test_top1, shown.name(each)) for each in shown.rows]
 
 
 def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: str) -> None:
@@ -295,49 +303,72 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names the points, each label on the first side of its point where it covers no other and stays inside."""
+    """Names the points: each label as near to its point as it covers no mark, no label and no legend."""
     figure = axes.figure
     renderer = figure.canvas.get_renderer()
     figure.draw_without_rendering()
     inside = axes.get_window_extent(renderer)
     taken = [_around(axes.transData.transform((x, y)), figure.dpi) for x, y, _ in points]
+    legend = axes.get_legend()
+    taken += [] if legend is None else [legend.get_window_extent(renderer)]
     for x, y, name in points:
-        for offset, horizontal, vertical in _SIDES:
-            text = axes.annotate(
-                name,
-                (x, y),
-                offset,
-                textcoords="offset points",
-                ha=horizontal,
-                va=vertical,
-                fontsize=FONT - 1,
-            )
-            text.set_in_layout(False)  # a label takes no room from what it labels
-            box = text.get_window_extent(renderer)
-            held = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
-            if held and not any(box.overlaps(other) for other in taken):
-                break
-            if (offset, horizontal, vertical) != _SIDES[-1]:
-                text.remove()
-        taken.append(box)
+        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=FONT - 1)
+        text.set_in_layout(False)  # a label takes no room from what it labels
+        boxes = {place: _box(text, place, renderer) for place in _PLACES}
+        best = min(_PLACES, key=lambda place: _overlap(boxes[place], taken, inside))
+        taken.append(_box(text, best, renderer))
+        if best.distance > NEAR:
+            line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+            place = {"xytext": best.offset, "textcoords": "offset points", "ha": best.side, "va": "center"}
+            axes.annotate("", (x, y), **place, arrowprops=line).set_in_layout(False)
 
 
-_SIDES = (
-    ((4, -5), "left", "center"),
-    ((4, 5), "left", "center"),
-    ((-4, -5), "right", "center"),
-    ((-4, 5), "right", "center"),
-    ((5, 0), "left", "center"),
-    ((-5, 0), "right", "center"),
-    ((0, -5), "center", "top"),
-    ((0, 5), "center", "bottom"),
-    ((4, -12), "left", "center"),
-    ((4, 12), "left", "center"),
-    ((-4, -12), "right", "center"),
-    ((-4, 12), "right", "center"),
-    ((4, -5), "left", "center"),
+@dataclass(frozen=True)
+class _Place:
+    """Where a label may stand beside its point: so many points off, in a direction."""
+
+    distance: float
+    angle: float
+
+    @property
+    def offset(self) -> tuple[float, float]:
+        """To the right and up, in points."""
+        turn = math.radians(self.angle)
+        return self.distance * math.cos(turn), self.distance * math.sin(turn)
+
+    @property
+    def side(self) -> str:
+        """How the label is aligned: it goes on away from the point."""
+        right = self.offset[0]
+        return "center" if abs(right) < 1e-6 else "left" if right > 0 else "right"
+
+
+NEAR = 8.0
+"""Points; a label farther off has a line to its mark."""
+
+_PLACES = tuple(
+    _Place(distance, angle)
+    for distance in (5.0, 7.0, 12.0, 18.0, 25.0, 33.0)
+    for angle in (-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110)
 )
-"""Where a label may stand: offset in points, alignment; below the front first, where no line runs."""
+"""Nearest first, and below the front first, where no line runs."""
+
+
+def _box(text: Any, place: _Place, renderer: Any) -> Any:
+    """Puts a label in a place, and measures it there."""
+    text.set_position(place.offset)
+    text.set_horizontalalignment(place.side)
+    text.set_verticalalignment("center")
+    return text.get_window_extent(renderer)
+
+
+def _overlap(box: Any, taken: Sequence[Any], inside: Any) -> float:
+    """The area of a label that covers others, or is outside."""
+    bbox = library("matplotlib.transforms").Bbox
+    within = bbox.intersection(box, inside)
+    area = box.width * box.height - (0.0 if within is None else within.width * within.height)
+    covered = (bbox.intersection(box, other) for other in taken)
+    return float(round(area + sum(each.width * each.height for each in covered if each is not None), 6))
 
 
 def _around(centre: Any, dpi: float) -> Any:
