@@ -32,9 +32,10 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import Dask, Processes, Submitit, run_study
+from tensornet.study import Dask, Processes, Submitit, report, run_study
 from tensornet.study import workers as study_workers
 from tensornet.study.files import read_tensors
+from tensornet.study.pictures import FORMATS, PICTURES
 from tensornet.study.progress import Noted, Watch
 from tensornet.study.results import Epoch
 from tensornet.study.workers import TRIES, on_workers
@@ -43,7 +44,7 @@ ROWS = ("dense-6", "tcl8-cp", "tcl8-tt", "tcl4-cp")
 
 
 def study(folder: Path, **changes: Any) -> str:
-    """A study without pictures of what it costs, and what was printed."""
+    """A study without times, and what was printed."""
     console = Console(file=io.StringIO(), width=200)
     run_study(folder, console=console, measure=False, **changes)
     assert isinstance(console.file, io.StringIO)
@@ -55,8 +56,10 @@ def results(folder: Path) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
+    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
+    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
 
 
 # ---- asked again

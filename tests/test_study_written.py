@@ -289,6 +289,8 @@ def test_summaries_keep_the_order() -> None:
         ("seeds = [0, 3]", "seeds = [-1]", r"mine.toml: seeds: seed is -1\nfix: give a whole number"),
         ("seeds = [0, 3]", "seeds = 0", r"mine.toml: seeds: there are 0 seeds"),
         ("epochs = 2", "epoch = 2", r"mine.toml: recipe: the recipe has no setting 'epoch'\nfix: did you mean 'epochs'\?"),
+        ("epochs = 2", 'optimizer = "adam"', r'mine.toml: recipe.optimizer: the optimizer is not a number of the recipe\nfix: write optimizers = \["adam"\]'),
+        ("[rows.tucker]", '[rows."tucker-0.1"]\nmodel = "trl"\n[rows.tucker]', r"mine.toml: rows.tucker: there are two rows 'tucker-0.1'"),
         ("epochs = 2", "epochs = 0", r"mine.toml: recipe: epochs is 0\nfix: give a whole number, 1 or more"),
         ("learning_rate = 0.02", "rate = 1", r"mine.toml: rows.tucker.recipe: the recipe has no setting 'rate'"),
         ("budgets = [0.1, 0.4]", "", r"mine.toml: rows.tucker.settings.rank: there are no budgets\nfix: give a list"),

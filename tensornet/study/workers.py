@@ -60,8 +60,8 @@ class Workers(Protocol):
     def are_here(self) -> bool:
         """Whether they are processes of this machine."""
 
-    def threads(self, cores: int) -> int:
-        """The threads of each, of so many cores."""
+    def threads(self, cores: int) -> int | None:
+        """The threads of each, where this machine has so many cores; nothing for what the worker has."""
 
     def lost(self) -> tuple[type[BaseException], ...]:
         """The errors that say that a worker is gone, and nothing about what it did."""
@@ -120,7 +120,7 @@ def _leave_interrupts_to_the_parent() -> None:
 
 @dataclass(frozen=True)
 class Dask:
-    """The workers of a Dask cluster; `pip install 'tensornet-einsum[dask]'`.
+    """The workers of a Dask cluster; the extra `dask` installs what it needs.
 
     Attributes:
         address: of its scheduler, as "tcp://127.0.0.1:8786".
@@ -133,9 +133,9 @@ class Dask:
         """They may be anywhere."""
         return False
 
-    def threads(self, cores: int) -> int:
-        """Those of the worker."""
-        return cores
+    def threads(self, cores: int) -> None:
+        """Those that torch has there; a nanny leaves it one."""
+        return
 
     def lost(self) -> tuple[type[BaseException], ...]:
         """What `distributed` raises when workers died with a task."""
@@ -162,13 +162,14 @@ class Dask:
 
 @dataclass(frozen=True)
 class Submitit:
-    """Jobs of Slurm, or processes, that `submitit` starts; `pip install 'tensornet-einsum[slurm]'`.
+    """Jobs of Slurm, or processes, that `submitit` starts; the extra `slurm` installs what it needs.
 
     Attributes:
         folder: for the scripts and logs of the jobs; every machine sees the same.
         cluster: "slurm", or "local" for processes of this machine.
         resources: what is asked for each run, as `submitit.AutoExecutor.update_parameters` takes it:
-            `timeout_min`, `slurm_partition`, `gpus_per_node`, `mem_gb`.
+            `timeout_min`, `slurm_partition`, `gpus_per_node`, `mem_gb`, and `cpus_per_task`, the threads
+            of each run.
     """
 
     folder: Path

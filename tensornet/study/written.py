@@ -16,7 +16,7 @@ from tensornet.graph.fitting import sizes_from_shapes
 from tensornet.sizes import evaluate
 
 from .libraries import toml
-from .recipe import OPTIMIZERS
+from .recipe import OPTIMIZERS, Recipe
 from .seeds import checked_seeds
 from .task import Examples, Task
 
@@ -99,11 +99,9 @@ class StudyFile:
             fix = f"choose of {', '.join(rows)}"
             raise _error(self.path, "reference", f"there is no row '{self.reference}'", fix)
         reference = self.reference or base.reference
-        with _told(self.path, "recipe"):
-            recipe = base.recipe.changed(self.recipe)
+        recipe = self._changed(base.recipe, "recipe", self.recipe)
         for entry in entries.values():
-            with _told(self.path, f"{entry.place}.recipe"):
-                recipe.changed(entry.recipe)
+            self._changed(recipe, f"{entry.place}.recipe", entry.recipe)
         labels = {name: entry.label for name, entry in entries.items() if entry.label}
         controls = frozenset(name for name, entry in entries.items() if entry.control)
         return replace(
@@ -119,6 +117,14 @@ class StudyFile:
             labels={**base.labels, **labels},
             controls=controls or base.controls & rows.keys(),
         )
+
+    def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Recipe:
+        """A recipe with other numbers."""
+        if "optimizer" in changes:
+            fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
+            raise _error(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
+        with _told(self.path, key):
+            return recipe.changed(changes)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
         """The row of that name that the study has."""
@@ -189,12 +195,14 @@ def read_study(path: str | Path) -> StudyFile:
     if "seeds" in document:
         with _told(name, "seeds"):
             told["seeds"] = checked_seeds(document["seeds"])
-    return StudyFile(
-        name, **told, optimizers=_optimizers(name, document), rows=dict(_entries(name, document))
-    )
+    rows: dict[str, RowEntry] = {}
+    for row, entry in _entries(name, document):
+        if row in rows:
+            raise _error(name, entry.place, f"there are two rows '{row}'", "give one of them another name")
+        rows[row] = entry
+    return StudyFile(name, **told, optimizers=_optimizers(name, document), rows=rows)
 
 
-_NUMBERS = (int, float)
 _KEYS: dict[str, tuple[type, ...]] = {
     "study": (str,),
     "data": (str,),
