@@ -227,6 +227,16 @@ def test_the_pictures_are_pictures(finished: tuple[Path, list[RunResult], str]) 
         assert b"<svg" in path.with_suffix(".svg").read_bytes()
 
 
+def test_times_are_measured_or_not_printed(finished: tuple[Path, list[RunResult], str], copy: Path) -> None:
+    text = (finished[0] / "report.md").read_text(encoding="utf-8")
+    assert "| top-5 (%) | ms a step | ms a prediction | kept (MB) |\n" in text
+    assert "ms a" in finished[2]
+    _, printed = study(copy)
+    text = (copy / "report.md").read_text(encoding="utf-8")
+    assert "| top-1 (%) | top-5 (%) |\n" in text
+    assert "ms a" not in text + printed
+
+
 def test_what_is_printed(finished: tuple[Path, list[RunResult], str]) -> None:
     folder, results, text = finished
     for each in results:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError
+from tensornet.timing import Clock, timings
 
 from .files import BLANK, is_sealed, seal, set_aside, write_whole
 from .hardware import Hardware
@@ -27,11 +26,8 @@ __all__ = ["Wanted", "appraise", "appraise_on_worker", "kept_appraisals", "keep_
 FORMAT = "tensornet.study.measured"
 FILE = "measured.json"
 
-WARM = 3
-"""Rounds that are not counted: in the first everything is planned, compiled and allocated."""
-
-LEAST, MOST, SECONDS = 5, 50, 20.0
-"""Rounds that are counted: at least so many, and at most, and no more than fill so many seconds."""
+ROUNDS, WARM = 9, 3
+"""Turns of each classifier, and those before that do not count: in the first all is planned and allocated."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +54,16 @@ def appraise(wanted: Wanted) -> tuple[Appraisal, ...]:
     leaves it out.
     """
     hardware = wanted.hardware
+    clock = Clock(wait=lambda *made: hardware.wait())
     with hardware.reproducible():
-        measured = [_Measured(wanted, run) for run in wanted.runs]
-        for _ in range(WARM - 1):
-            for each in measured:
-                each.take_turn()
-        begun = time.perf_counter()
-        for each in measured:
-            each.take_turn()
-        rounds = int(SECONDS / max(1e-9, time.perf_counter() - begun))
-        for each in measured:
-            each.forget()
-        for _ in range(min(MOST, max(LEAST, rounds))):
-            for each in measured:
-                each.take_turn()
-        return tuple(each.appraisal() for each in measured)
+        measured = {run.name: _Measured(wanted, run) for run in wanted.runs}
+        steps = timings({name: each.step for name, each in measured.items()}, ROUNDS, WARM, clock)
+        for each in measured.values():
+            each.run.module.eval()
+        predictions = timings({name: each.predict for name, each in measured.items()}, ROUNDS, WARM, clock)
+        return tuple(
+            each.appraisal(steps[name].median, predictions[name].median) for name, each in measured.items()
+        )
 
 
 def appraise_on_worker(wanted: Wanted) -> tuple[Appraisal, ...] | TensornetError:
@@ -84,7 +75,7 @@ def appraise_on_worker(wanted: Wanted) -> tuple[Appraisal, ...] | TensornetError
 
 
 class _Measured:
-    """The classifier of a run, a mini-batch and an example that lie ready, and the seconds that they took."""
+    """The classifier of a run, with a mini-batch and an example that lie ready."""
 
     def __init__(self, wanted: Wanted, run: Run) -> None:
         task, examples = wanted.subject.task(), wanted.subject.examples(wanted.seed)
@@ -93,23 +84,18 @@ class _Measured:
         self.run = TrainingRun(run.name, graph, examples, run.recipe, wanted.seed, wanted.hardware)
         self.batch = self.run.mini_batch(0)
         self.example = examples.batch(tuple(each[:1] for each in self.run.test[:-1]))
-        self.steps: list[float] = []
-        self.predictions: list[float] = []
 
-    def take_turn(self) -> None:
-        """A step of training, and a prediction."""
-        self.run.module.train()
-        self.steps.append(self._seconds(self._step))
-        self.run.module.eval()
-        self.predictions.append(self._seconds(self._predict))
+    def step(self) -> None:
+        """A step of training."""
+        self.run.update(*self.batch)
 
-    def forget(self) -> None:
-        """Drops the seconds so far."""
-        self.steps.clear()
-        self.predictions.clear()
+    def predict(self) -> None:
+        """A prediction for one example."""
+        with self.run.torch.no_grad(), self.hardware.autocast():
+            self.run.module(*self.example)
 
-    def appraisal(self) -> Appraisal:
-        """The medians, and the plan of a mini-batch as the module has it."""
+    def appraisal(self, step: float, prediction: float) -> Appraisal:
+        """These seconds, and the plan of a mini-batch as the module has it."""
         graph = self.run.classifier
         sizes: dict[str, Any] = sizes_of_batch(graph, self.run.examples, self.run.recipe.batch)
         plan = tn.plan(
@@ -120,23 +106,9 @@ class _Measured:
             equations=str(graph),
             plan=str(plan),
             kept=sum(size for _, size in plan.kept),
-            step_ms=1e3 * statistics.median(self.steps),
-            latency_ms=1e3 * statistics.median(self.predictions),
+            step_ms=1e3 * step,
+            latency_ms=1e3 * prediction,
         )
-
-    def _seconds(self, work: Callable[[], object]) -> float:
-        self.hardware.wait()
-        begun = time.perf_counter()
-        work()
-        self.hardware.wait()
-        return time.perf_counter() - begun
-
-    def _step(self) -> None:
-        self.run.update(*self.batch)
-
-    def _predict(self) -> None:
-        with self.run.torch.no_grad(), self.hardware.autocast():
-            self.run.module(*self.example)
 
 
 # ---------------------------------------------------------------------------- kept in the folder

@@ -315,6 +315,7 @@ class _Study:
         }
         found = list(kept_appraisals(self.folder, settings, self._say))
         if not found:
+            self._say(f"{len(runs)} classifiers are timed, in turns")
             wanted = Wanted(self.subject, tuple(runs), seed, self.hardware)
             if self.workers is None or self.workers.are_here:
                 found.extend(appraise(wanted))
