@@ -540,10 +540,9 @@ def _workers(
 def _seeds(text: str) -> int | list[int]:
     """`3`, or `0,1,2`."""
     try:
-        found = [int(each) for each in text.split(",") if each.strip()]
+        return [int(each) for each in text.split(",")] if "," in text else int(text)
     except ValueError:
-        raise TensornetError(f"the seeds are {text}", fix="give 0,1,2, or how many: 3") from None
-    return found if "," in text else found[0]
+        raise TensornetError(f"the seeds are '{text}'", fix="give 0,1,2, or how many: 3") from None
 
 
 @app.command()

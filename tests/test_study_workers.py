@@ -97,8 +97,16 @@ class Unsteady:
 
 def test_what_is_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
-    workers, done = Unsteady(4), {}
-    on_workers(workers, lambda each: each**2, [1, 2, 3], lambda item, result: done.update({item: result}))
+    workers, said = Unsteady(4), []
+    done: dict[int, int] = {}
+    on_workers(
+        workers,
+        lambda each: each**2,
+        [1, 2, 3],
+        lambda item, result: done.update({item: result}),
+        say=said.append,
+    )
+    assert said == [f"a worker was lost; of what it did, {left} are asked for again" for left in (3, 1)]
     assert done == {1: 1, 2: 4, 3: 9}
     assert workers.asked == [1, 2, 3, 1, 2, 3, 1]
 
@@ -320,8 +328,10 @@ def test_workers_as_they_are_asked_for(tmp_path: Path) -> None:
         cli._workers(tmp_path, 2, "tcp://h:1", None, [])
     with pytest.raises(TensornetError, match="--resource is for --submitit"):
         cli._workers(tmp_path, None, None, None, ["timeout_min=60"])
-    with pytest.raises(TensornetError, match="the seeds are 1;2"):
-        cli._seeds("1;2")
+    assert (cli._seeds("3"), cli._seeds("0, 2"), cli._seeds("-1,2")) == (3, [0, 2], [-1, 2])
+    for text in ("1;2", "", "1,"):
+        with pytest.raises(TensornetError, match=f"the seeds are '{text}'"):
+            cli._seeds(text)
     with pytest.raises(TensornetError, match="jobs is 0"):
         Processes(0)
 

@@ -84,6 +84,7 @@ class _Measured:
         self.run = TrainingRun(run.name, graph, examples, run.recipe, wanted.seed, wanted.hardware)
         self.batch = self.run.mini_batch(0)
         self.example = examples.batch(tuple(each[:1] for each in self.run.test[:-1]))
+        self.run.train = self.run.test = ()  # on a device each classifier would have all examples for itself
 
     def step(self) -> None:
         """A step of training."""

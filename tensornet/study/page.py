@@ -43,7 +43,7 @@ summary { cursor: pointer; } details details { margin-left: 1.2rem; }
 SCRIPT = """
 for (const head of document.querySelectorAll("th")) head.onclick = () => {
   const row = head.parentNode, body = head.closest("table").tBodies[0];
-  const column = [...row.cells].indexOf(head), up = head.ariaSort !== "ascending";
+  const column = [...row.cells].indexOf(head), up = head.getAttribute("aria-sort") !== "ascending";
   const value = line => {
     const text = line.cells[column].innerText.replaceAll(",", ""), number = parseFloat(text);
     return /^-?[\\d.]/.test(text) && !isNaN(number) ? number : text;

@@ -357,7 +357,7 @@ class _Study:
                 shown.end(self._name(job))
                 self._tell(job, result)
 
-            on_workers(workers, train_on_worker, jobs, finished, shown.look)
+            on_workers(workers, train_on_worker, jobs, finished, shown.look, self._say)
 
     def _tell(self, job: Job, result: RunResult) -> None:
         if not self.console.is_terminal:

@@ -213,6 +213,7 @@ def on_workers(
     items: Sequence[Item],
     done: Callable[[Item, Result], None],
     look: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Calls a function of each item on workers, those whose workers were lost again.
 
@@ -222,6 +223,7 @@ def on_workers(
         items: that it is called with.
         done: told each item and its result, here, as soon as it is there.
         look: called now and then meanwhile.
+        say: told when something was lost.
 
     Raises:
         TensornetError: one was returned, or the workers of an item are lost again and again.
@@ -249,6 +251,8 @@ def on_workers(
                 for future in pending.values():
                     future.cancel()
                 raise
+        if left:
+            say(f"a worker was lost; of what it did, {len(left)} are asked for again")
         left = {number: tries - 1 for number, tries in left.items()}
         if left and min(left.values()) == 0:
             raise TensornetError(
