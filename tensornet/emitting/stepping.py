@@ -97,6 +97,8 @@ class Stepping(Gathering):
         two = self._matrix(second, way.batch, way.summed, columns)
         whole = self.element is Element.WHOLE and "whole_matmul" in self.backend.templates
         text = self.op("whole_matmul" if whole else "matmul", one, two)
+        if way.added:
+            return self.op("sum", text, axes="(0,)")
         if way.batch and not (rows and columns):
             text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
         return text

@@ -63,7 +63,7 @@ from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_inside, size_expression
 
-__all__ = ["Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
+__all__ = ["GRADIENT", "Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
 
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"

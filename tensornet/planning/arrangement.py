@@ -40,7 +40,8 @@ class Arrangement:
         kind: "matmul", "linear" (a matrix product whose rows keep their dimensions, and to which a bias may be
             added), "dot" (rows and columns empty) or "multiply" (nothing summed).
         swapped: whether the second tensor stands on the left of the product.
-        batch, rows, columns, summed: the groups, each in the order used.
+        batch, rows, columns, summed: the groups, each in the order used. Where the result has not the axes of
+            the batch, its products are added up.
         result: the groups of the result as it comes out.
         seconds: expected time, copies of operands included.
     """
@@ -59,16 +60,27 @@ class Arrangement:
         """Batch, rows, columns and summed axes."""
         return (self.batch, self.rows, self.columns, self.summed)
 
+    @property
+    def added(self) -> Layout:
+        """The axes of the batch that its products are added up along: all of them, or none."""
+        return self.batch if self.batch and self.batch[0] not in flatten(self.result) else ()
+
+    @property
+    def contracted(self) -> Layout:
+        """All axes that the result has not."""
+        return (*self.added, *self.summed)
+
+    def seen(self, layout: Layout, is_first: bool) -> Groups:
+        """The groups of an operand, in the order in which a product of matrices reads them."""
+        own = tuple(axis for axis in self.batch if axis in layout)
+        outer = self.rows if is_first else self.columns
+        return (own, outer, self.summed) if is_first != self.swapped else (own, self.summed, outer)
+
     def read(self, layout: Layout, is_first: bool) -> Layout:
         """How an operand lies as the product reads it: as it does, or copied into another order."""
         if self.kind != "matmul":
             return layout
-        own, outer = (
-            tuple(axis for axis in self.batch if axis in layout),
-            self.rows if is_first else self.columns,
-        )
-        left = is_first != self.swapped
-        groups = (own, outer, self.summed) if left else (own, self.summed, outer)
+        groups = self.seen(layout, is_first)
         return layout if view_order(layout, groups) is not None else flatten(groups)
 
     def renamed(self, names: Mapping[str, str]) -> Arrangement:
@@ -133,10 +145,13 @@ class Pricing:
         sizes: axis to number of positions.
         profile: the device.
         itemsize: bytes of one element.
+        expanded: bytes up to which a tensor may be repeated along the batch axes of another.
     """
 
-    def __init__(self, sizes: Mapping[str, int], profile: DeviceProfile, itemsize: int) -> None:
-        self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
+    def __init__(
+        self, sizes: Mapping[str, int], profile: DeviceProfile, itemsize: int, expanded: float = EXPANDED
+    ) -> None:
+        self.sizes, self.profile, self.itemsize, self.expanded = sizes, profile, itemsize, expanded
         self.extent = functools.cache(lambda axes: extent(axes, sizes))
         self.copied = functools.cache(self._copied)
         self.matrix = functools.cache(self._matrix)
@@ -196,6 +211,10 @@ class Pricing:
         worst = Walk(2 * size, size, elements, elements, elements, elements)
         return self.profile.walked(worst) + self.profile.view
 
+    def added_up(self, axes: frozenset[str]) -> float:
+        """Seconds to add tensors up along leading axes: each is read, and so is the sum so far, written again."""
+        return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
+
     # ---- products of elements
 
     def _products(
@@ -249,11 +268,14 @@ class Pricing:
     ) -> Iterator[Arrangement]:
         """Products with the tensors as they stand, and with the second before the first."""
         for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted, bound):
+            is_added = not summed.isdisjoint(together)
             for swapped in (False, True):
                 one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
                 seconds = self._product(one, two, together, left, right, inner, bound)
+                if is_added:
+                    seconds += self.added_up(frozenset((*together, *rows, *columns)))
                 if seconds <= bound:
-                    result = (together, left, right)
+                    result = (() if is_added else together, left, right)
                     seconds += self._brought(flatten(result), wanted)
                     kept = tuple(group for group in result if group)
                     yield Arrangement("matmul", swapped, together, rows, columns, inner, kept, seconds)
@@ -291,9 +313,10 @@ class Pricing:
     ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
         """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
         own_a, own_b = _without(a, b), _without(b, a)
-        inners = dict.fromkeys(ordered(summed, inner) for inner in (a, b))
-        for lead in [(), *(() if batch else self._leads(a, b, own_a, own_b))]:
+        leads = [()] if batch else [(), *self._leads(a, b, own_a, own_b), *_added(a, b, own_a, own_b, summed)]
+        for lead in leads:
             rows, columns = _without(own_a, lead), _without(own_b, lead)
+            inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
             groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
             if self.matmul(*map(self.extent, groups), False) > bound:
                 continue
@@ -308,10 +331,12 @@ class Pricing:
     def _leads(self, a: Layout, b: Layout, own_a: Layout, own_b: Layout) -> Iterator[Layout]:
         """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
-            lead = tuple(axis for axis, same in zip(layout, own, strict=False) if axis == same)
-            repeated = self.extent(lead) * self.extent(other) * self.itemsize
-            if lead and len(lead) < len(own_a) + len(own_b) and repeated <= EXPANDED:
-                yield lead
+            most = tuple(axis for axis, same in zip(layout, own, strict=False) if axis == same)
+            for count in range(1, len(most) + 1):
+                lead = most[:count]
+                repeated = self.extent(lead) * self.extent(other) * self.itemsize
+                if len(lead) < len(own_a) + len(own_b) and repeated <= self.expanded:
+                    yield lead
 
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
         own = tuple(axis for axis in batch if axis in layout)
@@ -344,6 +369,24 @@ class Pricing:
     def _brought(self, result: Layout, wanted: Layout | None) -> float:
         """Seconds to bring the last result into the order that is wanted."""
         return 0.0 if wanted is None or wanted == result else self.copied(result, wanted)
+
+
+def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str]) -> Iterator[Layout]:
+    """Leading axes of both tensors along which there may be products that are added up, where that spares a copy."""
+
+    def is_offered(lead: Layout) -> bool:
+        inner = ordered(summed.difference(lead), a)
+        pairs = ((a, own_a), (b, own_b))
+        return all(view_order(layout[len(lead) :], (own, inner)) is not None for layout, own in pairs)
+
+    if own_a and own_b and not is_offered(()):
+        leading = itertools.takewhile(lambda both: both[0] == both[1] in summed, zip(a, b, strict=False))
+        lead = tuple(axis for axis, _ in leading)
+        yield from (
+            lead[:count]
+            for count in range(1, min(len(lead), len(summed) - 1) + 1)
+            if is_offered(lead[:count])
+        )
 
 
 def _without(layout: Layout, axes: Collection[str]) -> Layout:

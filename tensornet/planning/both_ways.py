@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.derivative import Directions, differentiated
+from ..graph.derivative import GRADIENT, Directions, differentiated
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.equation import Equation
-from ..language.expression import ELLIPSIS, Contraction, Ref, fresh
+from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
 from ..sizes import symbol
-from .arrangement import Arrangement, Layout, Pricing, extent, flatten
+from .arrangement import Arrangement, Layout, flatten
 from .ordering import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree, searched_once
 
@@ -30,8 +30,11 @@ __all__ = ["Factor", "both_ways", "is_worth_it", "names_of", "ordered_both_ways"
 EVERY, PRICED = 4, 5
 """Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
 
+GRADIENTS = 2
+"""In so many orders each gradient may lie, besides that of what it is the gradient of."""
+
 LEAST = 0.15
-"""The share of the time that another order than the one quickest forward must save: seconds are expected ones."""
+"""The share of the time that another tree than the one quickest forward must save: seconds are expected ones."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
         problem: the product.
         changing: the factors that get gradients.
     """
-    search, forward = Search(problem), fastest(problem)
-    trees = quickest(problem, _trees(problem), PRICED)
-    seconds = functools.partial(_seconds, problem, changing=changing)
+    forward, problem = fastest(problem), replace(problem, expanded=math.inf)
+    search, trees = Search(problem), quickest(problem, _trees(problem), PRICED)
+    seconds = functools.cache(functools.partial(_seconds, problem, changing=changing))
+    usual = min((forward, search.along(tuple((pair.first, pair.second) for pair in forward))[1]), key=seconds)
     found = min((search.along(tree)[1] for tree in trees), key=seconds)
-    return found if seconds(found) < (1 - LEAST) * seconds(forward) else forward
+    return found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
 
 
 def is_worth_it(problem: Problem, order: Order, changing: frozenset[int]) -> bool:
@@ -77,13 +81,10 @@ def is_worth_it(problem: Problem, order: Order, changing: frozenset[int]) -> boo
 
 
 def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What an order takes forward and back; whoever reads a result that does not suit has it copied, and back."""
+    """What an order takes forward and back; whoever reads a result that does not suit has it copied."""
     lying, wanted = flatten(order[-1].way.result), problem.wanted
-    total = sum(pair.way.seconds for pair in order) + _seconds_back(problem, order, changing)
-    if wanted is not None and lying != wanted:
-        pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
-        total += pricing.copied(lying, wanted) + pricing.copied(wanted, lying)
-    return total
+    total = sum(pair.way.seconds for pair in order) + _WayBack(problem, order, changing).found().seconds
+    return total if wanted in (None, lying) else total + problem.pricing.copied(lying, wanted)
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:
@@ -121,48 +122,93 @@ def _largest_last(problem: Problem) -> Tree:
     return (*tree, (largest, count + len(tree) - 1))
 
 
-def _seconds_back(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What the products back take, each of a gradient that lies as the product before gave it."""
-    layouts, changes = _along(problem, order, changing)
-    gradients: dict[int, Layout] = {len(layouts) - 1: layouts[-1]}
-    forms = [{layout: None} for layout in layouts]  # in which orders each tensor is there
-    for pair in order:
-        for number, is_first in ((pair.first, True), (pair.second, False)):
-            if number < len(problem.layouts):  # a factor that is copied is read so on both ways
-                forms[number][pair.way.read(layouts[number], is_first)] = None
-    total = 0.0
-    for number, pair in reversed(list(enumerate(order, len(problem.layouts)))):
-        if not changes[number]:
-            continue
-        incoming = {gradients[number]: None}
-        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
-            if not changes[one]:
-                continue
+@dataclass(frozen=True)
+class _Back:
+    """A way back from the gradient of a tensor as that lies: what it takes, and how the next gradients lie."""
+
+    seconds: float = 0.0
+    lying: tuple[tuple[int, Layout], ...] = ()
+
+    def after(self, way: Arrangement, number: int) -> _Back:
+        """With the product before it, which makes the gradient of an intermediate of some number."""
+        return _Back(way.seconds + self.seconds, ((number, flatten(way.result)), *self.lying))
+
+    def beside(self, other: _Back) -> _Back:
+        """Two ways, both gone."""
+        return _Back(self.seconds + other.seconds, (*self.lying, *other.lying))
+
+
+class _WayBack:
+    """The products back of an order: how the gradient of each intermediate lies best, all that follows included."""
+
+    def __init__(self, problem: Problem, order: Order, changing: frozenset[int]) -> None:
+        self.problem, self.order, self.count = problem, order, len(problem.layouts)
+        self.pricing = problem.pricing
+        self.layouts, self.changes = _along(problem, order, changing)
+        self.forms = [{layout: None} for layout in self.layouts]  # in which orders each tensor is there
+        for pair in order:
+            for number, is_first in ((pair.first, True), (pair.second, False)):
+                if number < self.count:  # a factor that is copied is read so on both ways
+                    self.forms[number][pair.way.read(self.layouts[number], is_first)] = None
+        self.below, self.ways = functools.cache(self._below), functools.cache(self._ways)
+
+    def found(self) -> _Back:
+        """The way back from the gradient of the result, which lies as that is wanted."""
+        return self.below(len(self.layouts) - 1, self.problem.wanted or self.layouts[-1])
+
+    def _below(self, number: int, lying: Layout) -> _Back:
+        """The way back from the gradient of a tensor that lies in some order."""
+        if number < self.count:
+            return _Back()
+        pair = self.order[number - self.count]
+        pairs = ((pair.first, pair.second), (pair.second, pair.first))
+        waiting = [(one, other) for one, other in pairs if self.changes[one]]
+        both = (self._through(lying, each) for each in itertools.permutations(waiting))
+        return min(both, key=lambda each: each.seconds)
+
+    def _through(self, lying: Layout, waiting: Sequence[tuple[int, int]]) -> _Back:
+        """The gradients of both tensors of a pair, one after another: what the first reads copied, the other may."""
+        incoming, total = {lying: None}, _Back()
+        for one, other in waiting:
             ways = (
-                (_way_back(problem, a, b, layouts[one], one < len(problem.layouts)), a, b)
-                for a, b in itertools.product(incoming, forms[other])
+                (self.below(one, flatten(way.result)).after(way, one), way, a)
+                for a, b in itertools.product(incoming, self.forms[other])
+                for way in self.ways(a, b, one)
             )
-            way, a, b = min(ways, key=lambda each: each[0].seconds)
-            incoming[way.read(a, True)] = forms[other][way.read(b, False)] = None
-            gradients[one] = flatten(way.result)
-            total += way.seconds
-    return total
+            back, way, a = min(ways, key=lambda each: each[0].seconds)
+            incoming[way.read(a, True)] = None
+            total = total.beside(back)
+        return total
+
+    def _ways(self, a: Layout, b: Layout, one: int) -> Sequence[Arrangement]:
+        """The products of a gradient and the other tensor of a pair that are worth looking at, the quickest first."""
+        result, given = self.layouts[one], one < self.count
+        ways = self.pricing.ways(a, b, frozenset(result), result if given else None, ())
+        if given:
+            return [min(ways, key=lambda way: way.seconds)]
+        ways.sort(key=lambda way: way.seconds)
+        return [way for rank, way in enumerate(ways) if rank < GRADIENTS or flatten(way.result) == result]
 
 
 def _seconds_alone(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What an order takes forward, and back as autograd goes: each product as it was, turned."""
+    """What an order takes forward, and back as autograd goes: each product as it was, turned.
+
+    The gradient of what a product reads turned lies as it was read, and is copied where a product made it.
+    """
     layouts, changes = _along(problem, order, changing)
     total = sum(pair.way.seconds for pair in order)
     for number, pair in enumerate(order, len(problem.layouts)):
         batch = frozenset(pair.way.batch) if pair.way.kind == "matmul" else frozenset()
         for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
+            if changes[one] and batch and one >= len(problem.layouts):
+                read = flatten(pair.way.seen(layouts[one], one == pair.first))
+                total += problem.pricing.copied(read, layouts[one]) if read != layouts[one] else 0.0
             if changes[one] and batch:
                 total += pair.way.seconds
             elif changes[one]:
-                total += _way_back(problem, layouts[number], layouts[other], layouts[one], True).seconds
+                total += fastest(_pair(problem, layouts[number], layouts[other], layouts[one]))[0].way.seconds
             if changes[one] and not batch <= set(layouts[one]):  # it was repeated, and its gradient is summed
-                spread = extent(batch.union(layouts[one]), problem.sizes) * problem.itemsize
-                total += problem.profile.pointwise(spread, 0.0)
+                total += problem.pricing.added_up(batch.union(layouts[one]))
     return total
 
 
@@ -174,21 +220,20 @@ def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[li
     return [*problem.layouts, *(flatten(pair.way.result) for pair in order)], changes
 
 
-def _way_back(problem: Problem, a: Layout, b: Layout, result: Layout, is_given: bool) -> Arrangement:
-    """The quickest way to multiply a gradient with the other tensor of a pair."""
-    wanted = result if is_given else None
-    back = Problem((a, b), frozenset(result), wanted, problem.sizes, problem.profile, problem.itemsize)
-    return fastest(back)[0].way
+def _pair(problem: Problem, a: Layout, b: Layout, result: Layout) -> Problem:
+    """A gradient and the other tensor of a pair, multiplied."""
+    return replace(problem, layouts=(a, b), kept=frozenset(result), wanted=result)
 
 
 # ---------------------------------------------------------------------------- as graphs
 
 
-def both_ways(factors: Sequence[Factor], order: Order, left: Layout) -> Directions:
-    """A product, pair by pair, as a graph with its way back.
+def both_ways(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> Directions:
+    """A product, pair by pair, as a graph with its way back, in which everything is written as it is to lie.
 
     Args:
         factors: the factors.
+        problem: the product of these, as they lie.
         order: the pairs.
         left: the axes of the result, in the order in which its gradient is expected to lie.
     """
@@ -208,13 +253,42 @@ def both_ways(factors: Sequence[Factor], order: Order, left: Layout) -> Directio
         lying = flatten(pair.way.result) if pair is not order[-1] else left
         index = tuple(names.get(axis, axis) for axis in lying)
         refs = tuple(Ref(made[each], indices[each]) for each in (pair.first, pair.second))
-        summed = tuple(sorted(names.get(axis, axis) for axis in pair.way.summed))
+        summed = tuple(sorted(names.get(axis, axis) for axis in pair.way.contracted))
         made.append("y" if pair is order[-1] else f"t{len(body) + 1}")
         indices.append(index)
         body.append(Equation(made[-1], index, Contraction(refs, summed)))
     graph = Graph(leaves, tuple(body), ("y",))
     wrt = tuple(leaf.name for leaf, each in zip(leaves, factors, strict=True) if each.changes)
-    return differentiated(graph, ("y",), wrt, _as_it_is)
+    directions = differentiated(graph, ("y",), wrt, _as_it_is)
+    changing = frozenset(n for n, each in enumerate(factors) if each.changes)
+    problem = replace(problem, wanted=left, expanded=math.inf)
+    orders = {
+        GRADIENT.format(made[number]): tuple(names.get(axis, axis) for axis in lying)
+        for number, lying in _WayBack(problem, order, changing).found().lying
+        if number >= len(factors)
+    }
+    return replace(directions, backward=_laid(directions.backward, orders))
+
+
+def _laid(graph: Graph, orders: Mapping[str, Layout]) -> Graph:
+    """The same graph, some of whose tensors have their dimensions in other orders."""
+    places = dict[str, list[int]]()
+
+    def read(expression: Expression) -> Expression:
+        changed = transform(expression, read)
+        if isinstance(changed, Ref) and changed.name in places:
+            return replace(changed, index=tuple(changed.index[place] for place in places[changed.name]))
+        return changed
+
+    body: list[Equation] = []
+    for equation in graph.own:
+        left, right = equation.left, read(equation.right)
+        order = orders.get(equation.name, left)
+        if set(order) == set(left):
+            places[equation.name] = [left.index(axis) for axis in order]
+            left = order
+        body.append(replace(equation, left=left, right=right))
+    return replace(graph, body=tuple(body))
 
 
 def names_of(axes: Iterable[str]) -> list[str]:

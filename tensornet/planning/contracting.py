@@ -87,7 +87,7 @@ class Contracting(Pointwise):
         if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
             order = ordered_both_ways(problem, changing)
             if is_worth_it(problem, order, changing):
-                return self.both_ways(order, wanted or flatten(order[-1].way.result), values, sizes, changing)
+                return self.both_ways(problem, order, values, sizes, changing)
         return self.build(self.choose(problem), values, sizes)
 
     def _of_forms(self, problem: Problem, values: list[Value], sizes: Mapping[str, Any]) -> Value:
@@ -133,7 +133,7 @@ class Contracting(Pointwise):
             a, b, way = self._copied_once(a, b, pair.way)
             way = _linear(way, a, b) if "linear" in self.spelled else way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
-            right = Contraction((a.ref, b.ref), tuple(sorted(way.summed)))
+            right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
 
@@ -163,13 +163,14 @@ class Contracting(Pointwise):
 
     def both_ways(
         self,
+        problem: Problem,
         order: Order,
-        left: Layout,
         values: Sequence[Value],
         sizes: Mapping[str, Any],
         changing: frozenset[int],
     ) -> Value:
         """The call of a product whose way back is planned with it; factors are brought into the orders it reads."""
+        left = problem.wanted or flatten(order[-1].way.result)
         values = [self._apart(each) for each in values]
         for pair in order:
             for number, is_first in ((pair.first, True), (pair.second, False)):
@@ -182,7 +183,8 @@ class Contracting(Pointwise):
                     )
         known = {axis: self.open(size) for axis, size in sizes.items()}
         factors = [Factor(each.left, known, n in changing) for n, each in enumerate(values)]
-        directions = both_ways(factors, order, left)
+        brought = replace(problem, layouts=tuple(each.layout for each in values))
+        directions = both_ways(factors, brought, order, left)
         at = {name: self.count(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
         found = self.called(self.product(directions, at), values, left, sizes)
         self.changing.add(found.ref.name)

@@ -53,6 +53,7 @@ def lower(
     planned: Planned | None = None,
     inside: bool = False,
     product: Callable[[Directions, Mapping[str, int]], Plan] | None = None,
+    as_laid: bool = False,
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.
 
@@ -64,8 +65,9 @@ def lower(
         planned: plans a block that is called, told which of its leaves get gradients.
         inside: whether the graph is such a block, whose results go on being computed with.
         product: plans a product whose factors get gradients, both ways, at some sizes.
+        as_laid: whether all that is made had better lie as it is written.
     """
-    lowering = _Lowering(graph, values, target, choose)
+    lowering = _Lowering(graph, values, target, choose, as_laid)
     if product is not None:
         lowering.product = product
     results = lowering.results(planned, inside)
@@ -112,10 +114,12 @@ def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
 class _Lowering(Calling):
     """Lowers the equations and calls of a graph, one after another."""
 
-    def __init__(self, graph: Graph, values: Mapping[str, int], target: Target, choose: Choose) -> None:
+    def __init__(
+        self, graph: Graph, values: Mapping[str, int], target: Target, choose: Choose, as_laid: bool = False
+    ) -> None:
         super().__init__(graph, values, target)
         self.choose = choose
-        self.asked_for = frozenset(_asked_for(graph))
+        self.asked_for = frozenset(graph.named if as_laid else _asked_for(graph))
 
     def results(self, planned: Planned | None = None, inside: bool = False) -> tuple[Result, ...]:
         """Makes the steps; where the outputs are then."""

@@ -77,9 +77,11 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
         case Contraction((Ref() as a, Ref() as b)) | Call(_, (Contraction((Ref() as a, Ref() as b)), _)) if (
             step.arrangement is not None and step.arrangement.kind != "multiply"
         ):
-            products = (*step.arrangement.batch, *step.arrangement.summed)
-            copied = (held(axes_of_index(ref.index)) for ref in _copied(a, b, step.arrangement))
-            return sum(copied) + (held(products) if step.arrangement.kind == "dot" else 0)
+            way = step.arrangement
+            copied = (held(axes_of_index(ref.index)) for ref in _copied(a, b, way))
+            beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
+            beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
+            return sum(copied) + beside
         case Call(function) if FUNCTIONS[function].tile:
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":

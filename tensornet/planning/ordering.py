@@ -13,6 +13,7 @@ import math
 import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import opt_einsum
@@ -23,7 +24,15 @@ from .beforehand import beforehand
 from .device import DeviceProfile
 from .search import Order, Problem, Search, Tree, left_to_right, path_of, searched_once, tree_of
 
-__all__ = ["FastestOrder", "as_written", "fastest", "fewest_flops", "proposals", "quickest"]
+__all__ = [
+    "FastestOrder",
+    "as_written",
+    "fastest",
+    "fastest_both_ways",
+    "fewest_flops",
+    "proposals",
+    "quickest",
+]
 
 EXHAUSTIVE = 5
 """Up to so many operands every order is considered, whatever comes out on the way."""
@@ -80,6 +89,11 @@ def fastest(problem: Problem) -> Order:
     network = _Network(problem)
     trees = [network.programmed(math.inf), network.gathered()]
     return beforehand(problem, [tree for tree in trees if tree is not None], _fastest)
+
+
+def fastest_both_ways(problem: Problem) -> Order:
+    """The order expected to be fastest of a product whose derivative is planned as well, and not a library's."""
+    return fastest(replace(problem, expanded=math.inf))
 
 
 @searched_once

@@ -37,7 +37,7 @@ from .device import DeviceProfile, default_profile
 from .lowering import lower, steps_to_price
 from .memory import at_sizes, memory_in_use, with_fewer_frees
 from .once import Divided, divided, seconds_at_a_call
-from .ordering import as_written, fastest, fewest_flops
+from .ordering import as_written, fastest, fastest_both_ways, fewest_flops
 from .plans import Alternative, CallStep, Plan, Result, Step
 from .search import Choose
 from .slicing import Part, cuttable
@@ -315,7 +315,7 @@ def _lowered(
 
     graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
-    return lower(graph, values, target, counting, planned, inside, product)
+    return lower(graph, values, target, counting, planned, inside, product, as_laid=way == "products")
 
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
@@ -380,7 +380,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
     "fastest": (_rewritten, fastest),
-    "products": (lambda graph, *_: simplify(graph), fastest),
+    "products": (lambda graph, *_: simplify(graph), fastest_both_ways),
     "as written": (lambda graph, *_: graph, as_written),
     "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from .arrangement import Arrangement, Layout, Pricing, flatten
+from .arrangement import EXPANDED, Arrangement, Layout, Pricing, flatten
 from .device import DeviceProfile
 
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
@@ -33,6 +33,7 @@ class Problem:
         wanted: the order in memory that would suit the result.
         sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
         still: the operands that depend on nothing that a call gives.
+        expanded: bytes up to which an operand may be repeated along the batch axes of another.
     """
 
     layouts: tuple[Layout, ...]
@@ -42,6 +43,12 @@ class Problem:
     profile: DeviceProfile
     itemsize: int
     still: frozenset[int] = frozenset()
+    expanded: float = EXPANDED
+
+    @functools.cached_property
+    def pricing(self) -> Pricing:
+        """What its pairs take."""
+        return Pricing(self.sizes, self.profile, self.itemsize, self.expanded)
 
     def holders(self) -> dict[str, int]:
         """The operands that have each axis, as a set of bits."""
@@ -98,7 +105,7 @@ class Search:
         self.everything = (1 << len(problem.layouts)) - 1
         self.holders = problem.holders()
         self.axes = [frozenset(layout) for layout in problem.layouts]
-        self.pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
+        self.pricing = problem.pricing
 
     def operand(self, number: int) -> _Forms:
         return {self.problem.layouts[number]: (0.0, number)}
@@ -354,10 +361,12 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
         sizes: tuple[int, ...],
         profile: DeviceProfile,
         itemsize: int,
+        expanded: float,
         *more: Hashable,
     ) -> Order:
         named = {f"{number:05}": size for number, size in enumerate(sizes)}
-        return choose(Problem(layouts, kept, wanted, named, profile, itemsize), *more)
+        problem = Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded)
+        return choose(problem, *more)
 
     def choice(problem: Problem, *more: Hashable) -> Order:
         axes = sorted(set(itertools.chain(*problem.layouts)))
@@ -379,6 +388,7 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
             tuple(problem.sizes[axis] for axis in axes),
             problem.profile,
             problem.itemsize,
+            problem.expanded,
             *more,
         )
         return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
