@@ -299,6 +299,8 @@ class Pricing:
         right = self.matrix(two, batch, summed, columns)
         if left.turned and right.turned:
             seconds = self.matmul(many, m, n, k, True)
+        if right.turned:
+            seconds += self.profile.turned(self.extent(frozenset(two)))
         seconds += left.seconds + right.seconds
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)

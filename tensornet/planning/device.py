@@ -20,6 +20,9 @@ RESULT = 6.0
 CHUNK = 8.0
 """Two innermost loops together cost as much to set up as so many innermost ones."""
 
+TURNED = 0.5
+"""An element of the second of two matrices, where that lies transposed, costs so much of one read out of order."""
+
 NARROW = 8
 """Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
 
@@ -131,6 +134,10 @@ class DeviceProfile:
         if turned and 1 < m < NARROW:
             each += self.run * batch * n * k
         return fixed + arithmetic + self.stream(moved) + each
+
+    def turned(self, elements: float) -> float:
+        """Seconds that a product takes more where the second matrix, of so many elements, lies transposed."""
+        return TURNED * self.scattered * elements
 
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order."""
