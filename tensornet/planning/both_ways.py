@@ -25,7 +25,7 @@ from .arrangement import Arrangement, Layout, flatten
 from .ordering import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree, searched_once
 
-__all__ = ["Factor", "both_ways", "is_worth_it", "names_of", "ordered_both_ways"]
+__all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
 
 EVERY, PRICED = 4, 5
 """Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
@@ -66,18 +66,6 @@ def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
     usual = min((forward, search.along(tuple((pair.first, pair.second) for pair in forward))[1]), key=seconds)
     found = min((search.along(tree)[1] for tree in trees), key=seconds)
     return found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
-
-
-def is_worth_it(problem: Problem, order: Order, changing: frozenset[int]) -> bool:
-    """Whether an order saves time beside what autograd makes of the one that is quickest forward.
-
-    Products of many small matrices it turns as they are, whatever lies how, where a way back that is planned
-    copies; of other products it makes the same, copies of its own included.
-    """
-    forward = fastest(problem)
-    if not any(pair.way.kind == "matmul" and pair.way.batch for pair in forward):
-        return True
-    return _seconds(problem, order, changing) < (1 - LEAST) * _seconds_alone(problem, forward, changing)
 
 
 def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
@@ -190,39 +178,12 @@ class _WayBack:
         return [way for rank, way in enumerate(ways) if rank < GRADIENTS or flatten(way.result) == result]
 
 
-def _seconds_alone(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What an order takes forward, and back as autograd goes: each product as it was, turned.
-
-    The gradient of what a product reads turned lies as it was read, and is copied where a product made it.
-    """
-    layouts, changes = _along(problem, order, changing)
-    total = sum(pair.way.seconds for pair in order)
-    for number, pair in enumerate(order, len(problem.layouts)):
-        batch = frozenset(pair.way.batch) if pair.way.kind == "matmul" else frozenset()
-        for one, other in ((pair.first, pair.second), (pair.second, pair.first)):
-            if changes[one] and batch and one >= len(problem.layouts):
-                read = flatten(pair.way.seen(layouts[one], one == pair.first))
-                total += problem.pricing.copied(read, layouts[one]) if read != layouts[one] else 0.0
-            if changes[one] and batch:
-                total += pair.way.seconds
-            elif changes[one]:
-                total += fastest(_pair(problem, layouts[number], layouts[other], layouts[one]))[0].way.seconds
-            if changes[one] and not batch <= set(layouts[one]):  # it was repeated, and its gradient is summed
-                total += problem.pricing.added_up(batch.union(layouts[one]))
-    return total
-
-
 def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[list[Layout], list[bool]]:
     """How the factors and the results of the pairs lie, and which get gradients."""
     changes = [number in changing for number in range(len(problem.layouts))]
     for pair in order:
         changes.append(changes[pair.first] or changes[pair.second])
     return [*problem.layouts, *(flatten(pair.way.result) for pair in order)], changes
-
-
-def _pair(problem: Problem, a: Layout, b: Layout, result: Layout) -> Problem:
-    """A gradient and the other tensor of a pair, multiplied."""
-    return replace(problem, layouts=(a, b), kept=frozenset(result), wanted=result)
 
 
 # ---------------------------------------------------------------------------- as graphs

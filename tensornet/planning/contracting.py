@@ -23,7 +23,7 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS, Element
 from .arrangement import Arrangement, Layout, flatten, view_order
-from .both_ways import Factor, both_ways, is_worth_it, names_of, ordered_both_ways
+from .both_ways import Factor, both_ways, names_of, ordered_both_ways
 from .plans import Plan, Step
 from .pointwise import Pointwise, is_reciprocal
 from .search import Choose, Order, Problem
@@ -85,9 +85,7 @@ class Contracting(Pointwise):
             return self._of_forms(problem, values, sizes)
         changing = frozenset(n for n, each in enumerate(values) if each.ref.name in self.changing)
         if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
-            order = ordered_both_ways(problem, changing)
-            if is_worth_it(problem, order, changing):
-                return self.both_ways(problem, order, values, sizes, changing)
+            return self.both_ways(problem, ordered_both_ways(problem, changing), values, sizes, changing)
         return self.build(self.choose(problem), values, sizes)
 
     def _of_forms(self, problem: Problem, values: list[Value], sizes: Mapping[str, Any]) -> Value:
