@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.emitting.spelling import Speller
-from tensornet.language.expression import Ref
+from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.arrangement import flatten, view_order
 from tensornet.planning.both_ways import ordered_both_ways
 from tensornet.planning.device import default_profile
@@ -253,6 +253,66 @@ def test_the_order_of_groups_is_that_of_some_permutation(data: Any) -> None:
         if flatten(tuple(groups[n] for n in order)) == layout
     )
     assert view_order(layout, groups) == next(orders, None)
+
+
+def steps_back(module: Any) -> tuple[Any, ...]:
+    (back,) = (block.backward for block in module.plan.functions if block.backward is not None)
+    return tuple(back.steps)
+
+
+@pytest.mark.parametrize(
+    ("modes", "ranks", "batch"),
+    [((8, 8, 12), (8, 8, 12), 400), ((4, 8, 12), (4, 8, 12), 900), ((5, 3, 4), (6, 2, 3), 3000)],
+)
+def test_large_gradients_are_those_of_einsum(
+    modes: tuple[int, ...], ranks: tuple[int, ...], batch: int
+) -> None:
+    """At sizes at which weights are repeated along the batch, and their gradients added up over it."""
+    module = tn.module(models.tcl(modes, ranks), seed=0, dtype="float64")
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, *modes, generator=generator, dtype=torch.float64, requires_grad=True)
+    gradient = torch.randn(batch, *ranks, generator=generator, dtype=torch.float64)
+    parameters = values(module)
+    z = torch.einsum("zabc,pa,qb,rc->zpqr", x, *parameters)
+    found = torch.autograd.grad(module(x), [x, *module.parameters()], gradient)
+    agree(found, torch.autograd.grad(z, [x, *parameters], gradient))
+
+
+def test_nothing_as_large_as_the_batch_is_copied_where_products_can_go_around() -> None:
+    """Each product leaves the axis first that the next sums, forward and back; weights' gradients are added up."""
+    module = tn.module(models.tcl((8, 8, 12), (8, 8, 12)), seed=0)
+    x = torch.randn(1568, 8, 8, 12, requires_grad=True)
+    module(x)
+    steps = steps_back(module)
+    copied = [step.equation for step in steps if isinstance(step.equation.right, Ref)]
+    assert not any("lead" in axes_of_index(equation.left) for equation in copied)
+    assert sum(step.arrangement is not None and step.arrangement.added == ("lead",) for step in steps) >= 1
+    assert all(step.arrangement.batch == ("lead",) for step in steps if step.arrangement.added)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_products_are_added_up_where_that_spares_copies(backend: str) -> None:
+    graph = tn.layer("G[p,a] = g[z,p,b,c] * x[z,a,b,c]", inputs="g x", p=8, a=6, b=8, c=12)
+    plan = tn.plan(graph, backend=backend, compare=False, z=1500)
+    (step,) = plan.steps
+    assert step.arrangement.added == ("z",)
+    assert set(step.arrangement.contracted) == {"z", "b", "c"}
+    alone = tn.layer("G[p,a] = g[z,p] * x[z,a]", inputs="g x", p=8, a=6)
+    assert not tn.plan(alone, backend=backend, compare=False, z=1500).steps[0].arrangement.added
+    rng = np.random.default_rng(0)
+    g, x = rng.standard_normal((1500, 8, 8, 12)), rng.standard_normal((1500, 6, 8, 12))
+    function = tn.compile(graph, backend=backend)
+    given_ = tn.to_backend({"g": g, "x": x}, backend).values()
+    found = np.asarray(function({}, *given_))
+    np.testing.assert_allclose(found, np.einsum("zpbc,zabc->pa", g, x), rtol=1e-9, atol=1e-9)
+
+
+def test_what_products_added_up_take_besides_is_counted() -> None:
+    graph = tn.layer("G[p,a] = g[z,p,b] * x[z,a,b]", inputs="g x", p=8, a=6, b=90)
+    plan = tn.plan(graph, backend="torch", compare=False, z=1500)
+    assert plan.steps[0].arrangement.added == ("z",)
+    held = 4 * 1500 * 90 * (8 + 6)
+    assert plan.peak_memory == held + 4 * 8 * 6 + 4 * 1500 * 8 * 6
 
 
 # ---------------------------------------------------------------------------- copies

@@ -18,6 +18,7 @@ import tensornet as tn
 from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
 from tensornet.planning.calibration import measure, profile_of
 from tensornet.planning.device import default_profile
+from tensornet.planning.ordering import fastest
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right
 from tensornet.planning.walk import walk
@@ -214,6 +215,24 @@ def test_no_weight_is_repeated_along_a_large_batch() -> None:
         ways = each.ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
         expanded = [way for way in ways if way.batch == ("b",)]
         assert bool(expanded) == (4 * batch * 16 * 16 <= EXPANDED)
+
+
+def test_where_no_library_differentiates_any_weight_may_be_repeated() -> None:
+    sizes = {"b": 10**5, "i": 16, "j": 16, "p": 16}
+    ways = Pricing(sizes, CPU, 4, math.inf).ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
+    assert any(way.batch == ("b",) for way in ways)
+    problem = Problem((tuple("bij"), tuple("pi")), frozenset("bjp"), tuple("bpj"), sizes, CPU, 4)
+    assert fastest(problem)[0].way.batch == ()
+    assert fastest(replace(problem, expanded=math.inf))[0].way.batch == ("b",)
+
+
+def test_a_second_matrix_that_lies_transposed_takes_longer() -> None:
+    each = pricing(i=12, k=12, n=10**5)
+    straight, turned = (
+        min(way.seconds for way in each.ways(("i", "k"), layout, frozenset("in"), ("i", "n"), ()))
+        for layout in (("k", "n"), ("n", "k"))
+    )
+    assert straight < turned < 3 * straight
 
 
 # ---------------------------------------------------------------------------- search
