@@ -47,6 +47,13 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
 ]
+Inputs = Annotated[
+    str,
+    typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter."),
+]
+Outputs = Annotated[
+    str, typer.Option(help="The names of the results; that of the last equation if not given.")
+]
 SizeOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -94,16 +101,11 @@ def plan(
     equation: Annotated[
         str,
         typer.Argument(
-            help="Equations; several are separated by `;` or new lines. `-` reads them from standard input."
+            help="Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
         ),
     ],
-    inputs: Annotated[
-        str,
-        typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter."),
-    ] = "",
-    outputs: Annotated[
-        str, typer.Option(help="The names of the results; that of the last equation if not given.")
-    ] = "",
+    inputs: Inputs = "",
+    outputs: Outputs = "",
     size: SizeOptions = None,
     backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "numpy",
     device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
@@ -117,8 +119,7 @@ def plan(
     """
     import tensornet as tn
 
-    text = _standard_input() if equation == "-" else "\n".join(each.strip() for each in equation.split(";"))
-    graph = tn.layer(text, inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
+    graph = tn.layer(_equations(equation), inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
     found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
     if as_json:
         typer.echo(found.to_json())
@@ -130,14 +131,24 @@ def plan(
 
 @app.command()
 def count(
-    name: Annotated[str, typer.Argument(help="A layer or a model; without one, all are listed.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A layer or a model, or equations as for `plan`; without one, all layers and models are listed."
+        ),
+    ] = "",
     settings: Settings = None,
+    inputs: Inputs = "",
+    outputs: Outputs = "",
+    size: SizeOptions = None,
     depth: Annotated[int, typer.Option(min=1, help="How many dotted names make a part of the table.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Print the parameters and FLOPs of a layer or a model: formula, number, a table by part.
 
     Example: tensornet count tcl --set sizes=4,4,3 --set ranks=4,4,6
+
+    Example: tensornet count "y[b,o] = x[b,i] * U[r,i] * V[o,r]" --inputs x --size i=64,o=64
     """
     import tensornet as tn
 
@@ -147,7 +158,10 @@ def count(
     if not name:
         _list_models(as_json)
         return
-    graph = tn.models.create(name, **_settings(settings or []))
+    if _says_equations(name):
+        graph = tn.layer(_equations(name), inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
+    else:
+        graph = tn.models.create(name, **_settings(settings or []))
     rows = tn.parameter_table(graph, depth)
     flops = tn.flop_formula(graph)
     document = {
@@ -597,6 +611,25 @@ _UNITS = {
 
 
 # ---------------------------------------------------------------------------- reading options
+
+
+def _says_equations(text: str) -> bool:
+    """Whether an argument is equations, or where they are, and no name of a layer."""
+    return "=" in text or text == "-" or Path(text).suffix != "" or Path(text).is_file()
+
+
+def _equations(text: str) -> str:
+    """The equations that an argument says: itself, those in a file, or standard input."""
+    if text == "-":
+        return _standard_input()
+    if "=" in text:
+        return "\n".join(each.strip() for each in text.split(";"))
+    try:
+        return Path(text).read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EquationError(
+            f"'{text}' is no equation, and no file of such: {error}", fix="write name[axes] = expression"
+        ) from None
 
 
 def _standard_input() -> str:

@@ -17,7 +17,7 @@ from tensornet import cli
 from tensornet.language.expression import subexpressions
 from tensornet.operations.functions import FUNCTIONS, SUM
 
-COMMANDS = ("plan", "count", "sweep", "functions", "study", "calibrate")
+COMMANDS = ("plan", "count", "sweep", "compress", "functions", "study", "calibrate")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -52,6 +52,20 @@ def test_plan_shows_the_plan_beside_the_others() -> None:
     assert done.returncode == 0
     for word in ("this plan:", "as written:", "fewest FLOPs:", "def forward(x, U, V):"):
         assert word in done.stdout
+
+
+def test_equations_are_counted_and_come_from_files(tmp_path: Path) -> None:
+    text = "h[b,r] = x[b,i] * U[r,i]\ny[b,o] = h[b,r] * V[o,r]\n"
+    file = tmp_path / "low.txt"
+    file.write_text(text, encoding="utf-8")
+    sizes = ["--inputs", "x", "--size", "b=10,i=64,o=32,r=4", "--json"]
+    found = [json.loads(run("count", given, *sizes).stdout) for given in (str(file), text)]
+    assert {each["parameters"] for each in found} == {4 * (64 + 32)}
+    planned = json.loads(run("plan", str(file), *sizes).stdout)
+    assert {each["flops"] for each in found} == {planned["flops"]}
+    absent = run("plan", str(tmp_path / "absent.txt"))
+    assert absent.returncode == 2
+    assert "no equation, and no file of such" in absent.stderr
 
 
 def test_plan_as_json_and_from_standard_input() -> None:
