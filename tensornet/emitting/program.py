@@ -55,7 +55,8 @@ def plan(
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
             is given and the results are alive in any case. With `training`, what is kept for the way back is
             alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
-            keeps it, the limit is of what is kept, besides inputs and parameters.
+            keeps it, the limit is of what is kept, besides inputs and parameters; of a graph without blocks it is
+            of what else is alive, and what autograd keeps comes on top.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
@@ -89,11 +90,12 @@ def plan(
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
     leaves = leaves_of(graph, wrt)
     if "both_ways" in chosen.templates:
-        changing = frozenset(leaves)
+        bounded = memory_limit is not None and not graph.calls
+        changing = frozenset() if bounded else frozenset(leaves)
         found = planned(
             graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
         )
-        return found if found.recorded else recorded(found, chosen, changing)
+        return found if found.recorded else recorded(found, chosen, frozenset(leaves))
     profile = profile or profile_of(chosen, device, dtype)
     pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
 

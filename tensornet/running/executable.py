@@ -344,8 +344,10 @@ class Executable:
         return bool(arrays) and self.backend.autocasts(arrays[0])
 
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Which arrays get gradients that are planned: none where a plan is measured as it stands."""
-        asked = self._backward == "planned" and self._tune is None
+        """Which arrays get gradients that are planned: none where a plan is measured as it stands, or bounded and
+        without blocks that could be computed again."""
+        bounded = self._memory_limit is not None and not self.graph.calls
+        asked = self._backward == "planned" and self._tune is None and not bounded
         return self.backend.changing(arrays) if asked else ()
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
@@ -449,7 +451,8 @@ def compile(
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
             axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
-            blocks are made again on the way back where more would be.
+            blocks are made again on the way back where more would be. A graph without blocks is computed piece by
+            piece all the same, and what is kept comes on top.
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
