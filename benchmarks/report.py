@@ -306,9 +306,19 @@ def _versions() -> dict[str, str]:
 
 
 def _save(document: Mapping[str, Any]) -> None:
-    """Writes a document where the next of its kind replaces it."""
+    """Writes a document to where those of its kind are; rows measured before, and not now, stay in it."""
     RESULTS.mkdir(exist_ok=True)
     where = "cpu" if "×" in document["device"] else document["device"].lower().replace(" ", "-")
     kept = (document["suite"], document["size"], where, document["dtype"], document["threads"])
-    name = f"{'-'.join(map(str, kept))}.json"
-    (RESULTS / name).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path = RESULTS / f"{'-'.join(map(str, kept))}.json"
+    if not document["rows"]:
+        return
+    known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    now = {_told(row) for row in document["rows"]}
+    rows = [*(row for row in known if _told(row) not in now), *document["rows"]]
+    whole = {**document, "rows": rows}
+    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _told(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["case"], row["measure"], row["mode"]
