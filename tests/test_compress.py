@@ -143,6 +143,9 @@ def test_patterns_and_budgets_that_cannot_be_are_refused() -> None:
         tn.compress(PAIR, VALUES, parameters=0.001)
     with pytest.raises(tn.ShapeError, match="'A' is missing"):
         tn.compress(PAIR, {"B": VALUES["B"]}, parameters=0.5)
+    for function in (tn.compress, tn.merge, lambda given: tn.adapt(given, "*")):
+        with pytest.raises(tn.EquationError, match="a network is expected here, not int"):
+            function(5)
     with pytest.raises(tn.EquationError, match="with its parameters"):
         tn.compress(PAIR, parameters=0.5)
     with pytest.raises(tn.ShapeError, match="no factorization 'svd'"):

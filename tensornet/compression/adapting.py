@@ -17,6 +17,7 @@ from ..graph.weights import Modes
 from ..protocol import backend_of, load_backend
 from ..ranks import Rank
 from ..running.executable import compile
+from .compressed import check_module
 
 __all__ = ["adapt", "load_peft", "merge", "save_peft"]
 
@@ -67,6 +68,7 @@ def adapt(
         patterns = (weights,) if isinstance(weights, str) else tuple(weights)
         form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
         return substitute(network, dict.fromkeys(patterns, (form, rank)), modes=modes)
+    check_module(network)
     torch: Any = load_backend("torch")
     return torch.adapted(network, weights, method=method, rank=rank, scale=scale, modes=modes, seed=seed)
 
@@ -93,6 +95,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
         [[1.0, 2.0], [1.0, 2.0]]
     """
     if not isinstance(network, Graph):
+        check_module(network)
         torch: Any = load_backend("torch")
         return torch.merged(network)
     if adapted is None or params is None:

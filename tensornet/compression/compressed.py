@@ -17,7 +17,7 @@ from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from .allocating import Allocation
 
-__all__ = ["Compressed", "load_compressed", "read_checkpoint"]
+__all__ = ["Compressed", "check_module", "load_compressed", "read_checkpoint"]
 
 FORMAT = "tensornet.compressed.1"
 
@@ -80,6 +80,14 @@ class Compressed:
         finally:
             half.unlink(missing_ok=True)
         return path
+
+
+def check_module(network: Any) -> None:
+    """Refuses what is neither a graph nor a module."""
+    if not hasattr(network, "named_modules"):
+        what = repr(network) if isinstance(network, str) else type(network).__name__
+        fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
+        raise EquationError(f"a network is expected here, not {what}", fix=fix)
 
 
 def load_compressed(path: str | Path, module: Any = None) -> Compressed:

@@ -23,7 +23,7 @@ from ..ranks import Rank
 from ..running.arguments import wrong_names
 from ..sizes import evaluate
 from .allocating import Allocation, Budget, allotted, flat
-from .compressed import Compressed
+from .compressed import Compressed, check_module
 from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied
 
 __all__ = ["allocate", "compress", "cost_of", "included"]
@@ -160,6 +160,7 @@ def compress(
     options |= {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
     options |= {"device": device, "progress": progress}
     if not isinstance(network, Graph):
+        check_module(network)
         torch: Any = load_backend("torch")
         compressed: Compressed = torch.compressed(network, calibrate=calibrate, **options)
         return compressed
