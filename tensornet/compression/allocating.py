@@ -123,11 +123,11 @@ class Allocation:
     def __rich__(self) -> Table:
         from rich.table import Table
 
-        unit = UNITS.get(self.budget.kind, "parameters")
-        title = (
-            f"{self.before:,.4g} → {self.after:,.4g} {unit} ({self.after / self.before:.1%}),"
-            f" {self.parameters[0]:,} → {self.parameters[1]:,} parameters, mean error {self.error:.3f}"
-        )
+        before, after = self.parameters
+        title = f"{before:,} → {after:,} parameters ({after / before:.1%}), mean error {self.error:.3f}"
+        if self.budget.kind in ("flops", "seconds"):
+            spent = f"{self.before:,.4g} → {self.after:,.4g} {UNITS[self.budget.kind]}"
+            title = f"{spent} ({self.after / self.before:.1%}), {title}"
         table = Table(title=title, title_justify="left")
         for name, side in {"weight": "left", "shape": "left", "form": "left", "factors": "left"}.items():
             table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
