@@ -14,17 +14,16 @@ import torch
 
 from tensornet.compression.allocating import Allocation, Budget, allotted, flat
 from tensornet.compression.compressed import Compressed
-from tensornet.compression.compressing import cost_of
+from tensornet.compression.compressing import cost_of, included
 from tensornet.compression.levels import WEIGHT, Candidate, gathered, multiplied
 from tensornet.errors import EquationError, ShapeError
 from tensornet.factorizations import Factor, Factored
 from tensornet.fitting.approximating import approximate
-from tensornet.fitting.metrics import Metric
+from tensornet.fitting.metrics import DAMPING, Metric
 from tensornet.fitting.weights import Misfit
 from tensornet.graph.graph import Graph
 from tensornet.graph.instances import of_tensors_named
 from tensornet.graph.layers import layer
-from tensornet.graph.naming import told_by
 from tensornet.graph.substitution import substitute
 from tensornet.graph.weights import LETTERS, Modes, in_form
 from tensornet.protocol import load_backend
@@ -37,10 +36,6 @@ __all__ = ["LINEAR", "TURNED", "Kind", "compressed", "kind_of", "restored", "wit
 
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
-
-DAMPING = 1e-4
-"""Added to the second moments of inputs, in units of their mean."""
-
 
 # ---------------------------------------------------------------------------- kinds of layers
 
@@ -230,7 +225,7 @@ def _chain(program: Graph, found: Factored, shape: tuple[int, ...]) -> Graph:
 
     K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]; where that takes as many products, the kernel as it is.
     """
-    axes = {f"{letter}" for letter in LETTERS[: len(shape)]}
+    axes = set(LETTERS[: len(shape)])
     sizes = {**dict(zip(LETTERS, shape, strict=False)), **found.ranks}
     last = _end(found.factors, "o", axes)
     if last is None:
@@ -377,9 +372,7 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     if not known:
         fix = "give one with linear layers, convolutions or embeddings"
         raise EquationError("the network has no weight that may become factors", fix=fix)
-    wanted = set(told_by(include, known, "weight that may become factors", "weights"))
-    if exclude:
-        wanted -= set(told_by(exclude, known, "weight that may become factors", "weights"))
+    wanted = included(known, include, exclude, "weight that may become factors", "weights")
     return [each for each in whole if each.path in wanted]
 
 

@@ -120,8 +120,9 @@ def test_where_nobody_wants_gradients_nothing_goes_back() -> None:
     assert module.plan.goes_back
 
 
-def test_it_can_be_left_to_autograd() -> None:
-    module, einsum, x = made("contraction layer", backward="autograd")
+@pytest.mark.parametrize("options", [{"backward": "autograd"}, {"memory_limit": 10**9}])
+def test_it_can_be_left_to_autograd(options: dict[str, Any]) -> None:
+    module, einsum, x = made("contraction layer", **options)
     y, parameters = module(x), values(module)
     assert not module.plan.goes_back
     agree(

@@ -133,6 +133,15 @@ def test_forms_are_chosen_among_several() -> None:
     assert found.misfits["A"].weight < 1e-6
 
 
+def test_modes_may_come_in_lists() -> None:
+    found = tn.compress(PAIR, VALUES, parameters=0.5, method="tt", include="A", modes=[[8, 8], [6, 8]])
+    assert found.allocation.modes == ((8, 8), (6, 8))
+    assert Allocation.from_json(found.allocation.to_json()) == found.allocation
+    assert found.misfits["A"].weight == pytest.approx(
+        next(row for row in found.allocation.rows if row.path == "A").level.error, abs=1e-2
+    )
+
+
 def test_patterns_and_budgets_that_cannot_be_are_refused() -> None:
     with pytest.raises(tn.EquationError, match="'C'"):
         tn.compress(PAIR, VALUES, parameters=0.5, include="C")

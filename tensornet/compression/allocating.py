@@ -227,6 +227,7 @@ def allotted(
     Raises:
         ShapeError: even the lowest levels cost more.
     """
+    modes = _frozen(modes)
     curves: list[tuple[Level, ...]] = []
     for number, candidate in enumerate(candidates):
         if progress is not None:
@@ -244,6 +245,13 @@ def allotted(
         for candidate, curve, hull, level in zip(candidates, curves, hulls, chosen, strict=True)
     )
     return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
+
+
+def _frozen(modes: Modes | None) -> Modes | None:
+    """Modes that came in lists, in tuples."""
+    if modes is None or isinstance(modes, int):
+        return modes
+    return tuple(each if isinstance(each, int) else tuple(each) for each in modes)
 
 
 def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:

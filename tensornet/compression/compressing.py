@@ -10,6 +10,7 @@ from typing import Any
 from ..emitting.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
+from ..fitting.metrics import DAMPING
 from ..fitting.weights import fit
 from ..graph.formula import parameter_count
 from ..graph.graph import Graph
@@ -89,11 +90,13 @@ def allocate(
     budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
     backend = load_backend(backend)
     cost = cost_of(budget, backend, device, modes)
-    candidates = tuple(_candidates(graph, params, included(graph, include, exclude), inputs, sizes))
+    known = [leaf.name for leaf in graph.parameters]
+    names = included(known, include, exclude, "parameter of this graph", "parameters")
+    candidates = tuple(_candidates(graph, params, names, inputs, sizes))
     whole = parameter_count(graph)
     if not isinstance(whole, int):
-        names = ", ".join(f"{name}=" for name in graph.open_sizes)
-        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({names}…)")
+        missing = ", ".join(f"{name}=" for name in graph.open_sizes)
+        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
     total: float = whole
     if budget.kind in ("flops", "seconds"):
         plan = planned(graph, sizes, backend, device or backend.device(), "float32")
@@ -181,13 +184,18 @@ def _check_names(graph: Graph, params: Mapping[str, Any]) -> None:
         raise wrong_names(graph, params)
 
 
-def included(graph: Graph, include: str | Sequence[str], exclude: str | Sequence[str]) -> tuple[str, ...]:
-    """The parameters of a graph that patterns tell, without those that others tell."""
-    known = tuple(leaf.name for leaf in graph.parameters)
-    out = told_by(exclude, known, "parameter of this graph", "parameters") if exclude else ()
-    return tuple(
-        name for name in told_by(include, known, "parameter of this graph", "parameters") if name not in out
-    )
+def included(
+    known: Sequence[str], include: str | Sequence[str], exclude: str | Sequence[str], what: str, all_of: str
+) -> tuple[str, ...]:
+    """The names that patterns tell, without those that others tell.
+
+    Args:
+        known: the names.
+        include, exclude: the patterns.
+        what, all_of: what a name is of, and several are, for errors.
+    """
+    out = told_by(exclude, known, what, all_of) if exclude else ()
+    return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
 
 
 def cost_of(budget: Budget, backend: Backend, device: str | None, modes: Modes | None) -> Cost | None:
@@ -221,7 +229,7 @@ def _candidates(
     weighed = {}
     if inputs is not None and any(found.values()):
         paths = [name for name, each in found.items() if each]
-        weighed = metrics(graph, params, paths, batches_of(inputs), backend_of(params[paths[0]]), 1e-4)
+        weighed = metrics(graph, params, paths, batches_of(inputs), backend_of(params[paths[0]]), DAMPING)
     for name, each in found.items():
         dims = dims_of[name]
         if each:

@@ -17,7 +17,10 @@ import numpy as np
 
 from .forms import Factor, Form, Product
 
-__all__ = ["ROOT", "Metric", "holders", "times", "with_root"]
+__all__ = ["DAMPING", "ROOT", "Metric", "holders", "times", "with_root"]
+
+DAMPING = 1e-4
+"""What is added to second moments of activations, in units of their mean, if nobody says."""
 
 ROOT = "√C"
 """What the root is called among the tensors of a form: no name of the language."""

@@ -14,6 +14,7 @@ from ..protocol import backend_of
 from ..running.arguments import wrong_names
 from .activations import batches_of, metrics
 from .approximating import Progress, Settings, approximate
+from .metrics import DAMPING
 
 __all__ = ["Misfit", "fit"]
 
@@ -43,7 +44,7 @@ def fit(
     restarts: int = 1,
     regularization: float = 0.0,
     tolerance: float = 1e-5,
-    damping: float = 1e-4,
+    damping: float = DAMPING,
     seed: int = 0,
     dtype: str | None = None,
     progress: Callable[[Progress], None] | None = None,

@@ -19,7 +19,7 @@ from tests.conftest import within
 
 __all__ = ["Finding", "Report", "SilentChangeError", "Target", "Trial", "run"]
 
-PATIENCE = 30
+PATIENCE = 10
 """Seconds after which an attempt counts as one without an answer."""
 
 
