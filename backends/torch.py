@@ -39,7 +39,9 @@ templates: Mapping[str, str] = {
     "permute": "{0}.permute({axes})",
     "contiguous": "{0}.contiguous()",
     "matmul": "torch.matmul({0}, {1})",
+    "large_matmul": "large_matmul({0}, {1})",
     "linear": "F.linear({0})",
+    "large_linear": "large_linear({0})",
     "scaled_dot_product_attention": "F.scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "signed_attention": "signed_attention({0}, {1}, {2}, {more})",
     "whole_matmul": "whole_matmul({0}, {1})",
@@ -106,9 +108,9 @@ def _library() -> Any:
 
 
 @functools.cache
-def _products() -> Any:
-    """The file of what autograd differentiates as planned, which torch loads with."""
-    return importlib.import_module("tensornet.backends.torch_products")
+def _beside(name: str) -> Any:
+    """A file beside this one that needs torch to be loaded."""
+    return importlib.import_module(f"tensornet.backends.torch_{name}")
 
 
 def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
@@ -285,8 +287,10 @@ class TorchBackend:
             "number": _number,
             "in_pieces": _in_pieces,
             "again": _again,
-            "both_ways": _products().both_ways,
-            "signed_attention": importlib.import_module("tensornet.backends.torch_signed").signed_attention,
+            "large_matmul": _beside("large").large_matmul,
+            "large_linear": _beside("large").large_linear,
+            "both_ways": _beside("products").both_ways,
+            "signed_attention": _beside("signed").signed_attention,
         }
 
     def device(self, array: Any = None) -> str:
@@ -340,11 +344,11 @@ class TorchBackend:
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         if _library().compiler.is_compiling():  # which traces the operations, and no import
             return ()
-        found: tuple[int, ...] = _products().changing(arrays)
+        found: tuple[int, ...] = _beside("products").changing(arrays)
         return found
 
     def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
-        kept: Callable[..., Kept | None] = importlib.import_module("tensornet.backends.torch_kept").kept
+        kept: Callable[..., Kept | None] = _beside("kept").kept
         return kept(make, given, device)
 
     def synchronize(self, device: str, *made: Any) -> None:
@@ -353,33 +357,31 @@ class TorchBackend:
 
     def module(self, graph: Any, **options: Any) -> Any:
         """A graph as a `torch.nn.Module`."""
-        return importlib.import_module("tensornet.backends.torch_module").make(graph, **options)
+        return _beside("module").make(graph, **options)
 
     def compressed(self, module: Any, **options: Any) -> Any:
         """A `torch.nn.Module` with factors in the place of weights."""
-        return importlib.import_module("tensornet.backends.torch_compressed").compressed(module, **options)
+        return _beside("compressed").compressed(module, **options)
 
     def adapted(self, module: Any, weights: Any, **options: Any) -> Any:
         """A `torch.nn.Module` with adapters."""
-        return importlib.import_module("tensornet.backends.torch_adapted").adapted(module, weights, **options)
+        return _beside("adapted").adapted(module, weights, **options)
 
     def merged(self, module: Any) -> Any:
         """A `torch.nn.Module` whose adapters are added to its weights."""
-        return importlib.import_module("tensornet.backends.torch_adapted").merged(module)
+        return _beside("adapted").merged(module)
 
     def load_peft(self, module: Any, folder: Any) -> Any:
         """A `torch.nn.Module` with the adapters in a folder of peft."""
-        return importlib.import_module("tensornet.backends.torch_adapted").load_peft(module, folder)
+        return _beside("adapted").load_peft(module, folder)
 
     def save_peft(self, module: Any, folder: Any) -> Any:
         """Writes the adapters of a module as peft does."""
-        return importlib.import_module("tensornet.backends.torch_adapted").save_peft(module, folder)
+        return _beside("adapted").save_peft(module, folder)
 
     def restored(self, module: Any, allocation: Any, path: str) -> Any:
         """A `torch.nn.Module` with factors as they were allotted, and their values from a file."""
-        return importlib.import_module("tensornet.backends.torch_compressed").restored(
-            module, allocation, path
-        )
+        return _beside("compressed").restored(module, allocation, path)
 
 
 backend = TorchBackend()

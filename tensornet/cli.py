@@ -606,6 +606,7 @@ _UNITS = {
     "line": "s",
     "fresh_bytes": "bytes",
     "fresh_bandwidth": "bytes/s",
+    "fresh_product": "bytes/s",
 }
 """In what the constants of a device are measured."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..dtypes import itemsize
 from ..errors import BackendError
 from ..language.expression import (
     Call,
@@ -19,8 +20,9 @@ from ..language.expression import (
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.arrangement import Arrangement, flatten, view_order
+from ..planning.device import MAPPED
 from ..planning.plans import Step
-from ..sizes import product
+from ..sizes import evaluate, product
 from .gathering import Gathering
 from .spelling import tuple_source
 
@@ -96,7 +98,7 @@ class Stepping(Gathering):
         one = self._matrix(first, way.batch, rows, way.summed)
         two = self._matrix(second, way.batch, way.summed, columns)
         whole = self.element is Element.WHOLE and "whole_matmul" in self.backend.templates
-        text = self.op("whole_matmul" if whole else "matmul", one, two)
+        text = self.op("whole_matmul" if whole else self._sized("matmul", left), one, two)
         if way.added:
             return self.op("sum", text, axes="(0,)")
         if way.batch and not (rows and columns):
@@ -109,7 +111,17 @@ class Stepping(Gathering):
         first, second = (b, a) if way.swapped else (a, b)
         one = self.view(first, [*rows, way.summed])
         two = self.view(second, [columns, way.summed])
-        return self.op("linear", ", ".join([one, two, *(self.view(each, [columns]) for each in bias)]))
+        given = ", ".join([one, two, *(self.view(each, [columns]) for each in bias)])
+        return self.op(self._sized("linear", way.result), given)
+
+    def _sized(self, template: str, left: tuple[Any, ...]) -> str:
+        """How a product is spelled: another way where its result is so large that memory for it is new each time."""
+        large = f"large_{template}"
+        if large not in self.backend.templates or not self.plan.device.startswith("cpu"):
+            return template
+        sizes = dict(self.plan.sizes)
+        elements = product(evaluate(size, sizes) for size in self.entry_sizes(left))
+        return large if elements * itemsize(self.plan.dtype) > MAPPED else template
 
     def _matrix(
         self, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]

@@ -21,14 +21,11 @@ from ..dtypes import itemsize
 from ..errors import BackendError
 from ..protocol import Backend, is_offered
 from ..threads import apart
-from .device import DeviceProfile, default_profile
+from .device import MAPPED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
 
 __all__ = ["measure", "profile_of"]
-
-MAPPED = 32 * 2**20
-"""Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 LOOPED = 400
 """Multiply-adds below which torch multiplies the matrices of a batch in a plain loop on the processor."""
@@ -133,8 +130,7 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
     far = (max(1e-13, probe.copied(shape, axes, found, "fetched")) for shape, axes in FAR)
     found = replace(found, line=statistics.geometric_mean(far))
-    fresh = _fresh(probe, found.bandwidth) or (1e18, found.bandwidth)
-    return replace(found, fresh_bytes=fresh[0], fresh_bandwidth=fresh[1])
+    return _fresh(probe, found)
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
@@ -175,12 +171,19 @@ def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Walk:
     return walk([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
 
 
-def _fresh(probe: _Probe, bandwidth: float) -> tuple[float, float] | None:
-    """Threshold and bandwidth of first touch, where it costs anything."""
+def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With the threshold and the bandwidths of first touch, where it costs anything."""
     size = 2 * MAPPED
-    moved = 2.0 * size / bandwidth
+    found = replace(found, fresh_bytes=1e18, fresh_bandwidth=1e18, fresh_product=1e18)
+    moved = found.stream(2.0 * size)
     excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
-    return (float(MAPPED), size / excess) if excess > moved / 2.0 else None
+    if excess < moved / 2.0:
+        return found
+    m, n, k = size // probe.itemsize // 1024, 1024, 8
+    template = probe.backend.templates.get("large_matmul", probe.backend.templates["matmul"])
+    product = probe.seconds(template, (m, k), (k, n), repeats=2) - found.matmul(1, m, n, k, probe.itemsize)
+    written = size / max(product, excess / PLAUSIBLE)
+    return replace(found, fresh_bytes=float(MAPPED), fresh_bandwidth=size / excess, fresh_product=written)
 
 
 class _Probe:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 
 from .walk import Walk
 
-__all__ = ["CONSTANTS", "Certainty", "DeviceProfile", "default_profile"]
+__all__ = ["CONSTANTS", "MAPPED", "Certainty", "DeviceProfile", "default_profile"]
+
+MAPPED = 32 * 2**20
+"""Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 RESULT = 6.0
 """In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
@@ -81,6 +84,7 @@ class DeviceProfile:
         line: seconds to fetch it from memory, where everything near it is gone from the caches.
         fresh_bytes: bytes of a result from which it is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
+        fresh_product: the same of what products write, which may lie in large pages.
         tile: keys that the library's attention computes together, or leaves out where all of them are hidden.
         cached: bytes of a tensor from which steps that go through it take twice as long as in parts that stay in
             the cache.
@@ -102,6 +106,7 @@ class DeviceProfile:
     line: float
     fresh_bytes: float
     fresh_bandwidth: float
+    fresh_product: float
     tile: float = 512.0
     cached: float = float(6 * 2**20)
     spread: float = SPREAD
@@ -125,7 +130,9 @@ class DeviceProfile:
         Args:
             turned: whether both matrices lie transposed.
         """
-        fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0) + self.fresh(size * batch * m * n)
+        written = size * batch * m * n
+        fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
+        fixed += written / self.fresh_product if written > self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
             return fixed + self.plain * batch * m * n * (k + RESULT)
         arithmetic = 2.0 * batch * m * n * k / self.flops
@@ -174,8 +181,9 @@ _CPU = DeviceProfile(
     run=2.1e-9,
     scattered=4.4e-10,
     line=7.5e-9,
-    fresh_bytes=float(32 * 2**20),
+    fresh_bytes=float(MAPPED),
     fresh_bandwidth=2.5e9,
+    fresh_product=7.0e9,
 )
 _GPU = DeviceProfile(
     key=f"{BUILT_IN}gpu",
@@ -191,6 +199,7 @@ _GPU = DeviceProfile(
     line=1e-12,
     fresh_bytes=1e18,
     fresh_bandwidth=1e18,
+    fresh_product=1e18,
     tile=128.0,
     cached=1e18,
 )

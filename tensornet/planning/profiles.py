@@ -23,6 +23,7 @@ _PLAUSIBLE = {
     "line": (1e-14, 1e-2),
     "fresh_bytes": (1.0, 1e18),
     "fresh_bandwidth": (1e5, 1e18),
+    "fresh_product": (1e5, 1e18),
     "tile": (1.0, 1e6),
     "cached": (1e3, 1e19),
     "spread": (1.0, 1e3),

@@ -1,0 +1,79 @@
+"""Products whose results are so large that memory for them is new at each call."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet as tn
+
+torch = pytest.importorskip("torch")
+
+LAYER = "y[b,o] = x[b,i] * W[o,i] + u[o]"
+PRODUCT = "y[b,n,o] = x[b,n,i] * z[b,o,i]"
+ROWS = 70_000
+
+
+def given(seed: int = 0) -> tuple[tn.Graph, dict[str, torch.Tensor], torch.Tensor]:
+    graph = tn.layer(LAYER, inputs="x", i=4, o=128)
+    draw = torch.Generator().manual_seed(seed)
+    params = {"W": torch.randn(128, 4, generator=draw), "u": torch.randn(128, generator=draw)}
+    return graph, params, torch.randn(ROWS, 4, generator=draw)
+
+
+@pytest.mark.parametrize("text", [LAYER, "y[b,o] = x[b,i] * W[o,i]"])
+def test_a_large_result_is_the_same(text: str) -> None:
+    _, params, x = given()
+    graph = tn.layer(text, inputs="x", i=4, o=128)
+    params = {leaf.name: params[leaf.name] for leaf in graph.parameters}
+    plan = tn.plan(graph, b=ROWS, backend="torch")
+    assert "large_" in plan.code
+    expected = torch.nn.functional.linear(x, params["W"], params.get("u"))
+    y = tn.compile(graph, backend="torch")(params, x)
+    torch.testing.assert_close(y, expected)
+    assert "large_" not in tn.plan(graph, b=64, backend="torch").code
+
+
+def test_so_is_one_of_many_matrices() -> None:
+    graph = tn.layer(PRODUCT, inputs=("x", "z"))
+    x, z = torch.randn(8, 1100, 3), torch.randn(8, 1100, 3)
+    assert "large_matmul" in tn.plan(graph, b=8, n=1100, o=1100, i=3, backend="torch").code
+    torch.testing.assert_close(tn.compile(graph, backend="torch")({}, x, z), x @ z.mT)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_autograd_vmap_forward_mode_and_a_compiler_see_the_product_itself() -> None:
+    graph, params, x = given()
+    forward = tn.compile(graph, backend="torch")
+    forward(params, x)  # planned for a large result
+
+    def total(weight: torch.Tensor) -> torch.Tensor:
+        return forward({**params, "W": weight}, x).sum()
+
+    expected = x.sum(0).expand(128, 4)
+    leaf = params["W"].clone().requires_grad_()
+    total(leaf).backward()
+    torch.testing.assert_close(leaf.grad, expected, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(torch.func.grad(total)(params["W"]), expected, rtol=1e-3, atol=1e-2)
+    mapped = torch.func.vmap(lambda x: forward(params, x))(x.reshape(2, ROWS // 2, 4))
+    torch.testing.assert_close(mapped.reshape(ROWS, 128), forward(params, x))
+    _, moved = torch.func.jvp(total, (params["W"],), (torch.ones(128, 4),))
+    torch.testing.assert_close(moved, expected.sum(), rtol=1e-3, atol=1.0)
+    compiled = torch.compile(forward, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(params, x), forward(params, x))
+
+
+def test_autocast_and_another_type_are_heeded() -> None:
+    graph, params, x = given()
+    forward = tn.compile(graph, backend="torch")
+    forward(params, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert forward(params, x).dtype is torch.bfloat16
+
+
+def test_a_result_is_a_tensor_of_its_own() -> None:
+    graph, params, x = given()
+    forward = tn.compile(graph, backend="torch")
+    first = forward(params, x)
+    kept = first.clone()
+    forward(params, 2 * x)
+    assert torch.equal(first, kept)
