@@ -244,7 +244,7 @@ def test_code_is_readable_and_the_same_every_time() -> None:
         "    t2 = U.reshape((4, 1, 1, 4, 1, 1)) * t1.reshape((4, 6, 1, 4, 3))"
         "  # t2[p,q,r,i,j,k] = U[p,i] * t1[q,r,j,k]",
         "    del t1",
-        "    y = F.linear(x.reshape((b, 48)), t2.reshape((96, 48)))"
+        "    y = large_linear(x.reshape((b, 48)), t2.reshape((96, 48)))"
         "  # y[b,(p,q,r)] = x[b,i,j,k] * t2[p,q,r,i,j,k]",
         "    return y.reshape((b, 4, 4, 6))",
     ]
