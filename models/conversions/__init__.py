@@ -1,0 +1,26 @@
+"""How each model that can be converted is built, and what its parameters are called there, a file for each family."""
+
+from __future__ import annotations
+
+import re
+
+from .marian import MARIANS
+from .names import Converter, Made, Names, known_class
+from .perceiver import PERCEIVERS
+from .swin import SWINS
+from .torch_attention import TORCH_TRANSFORMERS
+from .vit import VITS
+from .xlnet import XLNETS
+
+__all__ = ["TORCH", "TRANSFORMERS", "UNREAD", "Converter", "Made", "Names", "known_class"]
+
+TRANSFORMERS: dict[str, Converter] = {**VITS, **SWINS, **PERCEIVERS, **XLNETS, **MARIANS}
+"""By the class of `transformers`."""
+
+TORCH: dict[str, Converter] = {**TORCH_TRANSFORMERS, **MARIANS}
+"""By the class of torch."""
+
+UNREAD = re.compile(
+    r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$|^swin\.layernorm\."
+)
+"""Parameters that outputs do not depend on, unless asked for, and tables that we compute."""

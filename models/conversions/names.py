@@ -1,0 +1,181 @@
+"""What a converter gives, and the names that parts of models have in common."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+
+from ..blocks import ACTIVATIONS
+
+__all__ = [
+    "Converter",
+    "Made",
+    "Names",
+    "activation_of",
+    "affine",
+    "alike",
+    "attention_names",
+    "eps_of",
+    "known_class",
+    "mlp_names",
+    "refuse",
+    "stacked_names",
+    "under",
+]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one of our parameters is made of there, and what to do where the shapes differ."""
+
+    keys: tuple[str, ...]
+    make: Callable[..., Any] = lambda tensor: tensor
+    fix: str = "convert a model whose sizes fit its inputs, such as a window no larger than the grid"
+
+
+Names = dict[str, "str | Made"]
+"""Our names to theirs, or to what is computed of their tensors."""
+
+Converter = Callable[[Any, dict[str, Any]], "tuple[tn.Graph, Names]"]
+
+
+def known_class(model: Any, known: Iterable[str], path: str = "") -> str:
+    """The name of the class of torch or transformers whose computation that of `model` is.
+
+    Args:
+        model: the model, or a module of one.
+        known: the names of the classes.
+        path: where in a model it is.
+
+    Raises:
+        ShapeError: there is none, or a class derived from it computes something else.
+    """
+    for number, kind in enumerate(type(model).__mro__):
+        if kind.__name__ in known and kind.__module__.partition(".")[0] in ("torch", "transformers"):
+            _check_derived(type(model), type(model).__mro__[:number], kind)
+            return kind.__name__
+    what = f"'{path}', a {type(model).__name__}," if path else f"a {type(model).__name__}"
+    raise ShapeError(f"{what} cannot be converted", fix=f"there is {', '.join(known)}")
+
+
+def _check_derived(model: type, derived: Iterable[type], base: type) -> None:
+    """Refuses classes derived from `base` that redefine how it computes."""
+    for name in {name for each in derived for name in vars(each)} - _HARMLESS:
+        if callable(getattr(base, name, None)) and not name.startswith("__"):
+            raise ShapeError(
+                f"{model.__name__} has a {name}() other than {base.__name__} has, and may compute something else",
+                fix=f"convert a {base.__name__}, and write the rest as a layer",
+            )
+
+
+_HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters", "_init_weights", "train", "eval"}
+
+
+def under(prefix: str, names: Names) -> Names:
+    return {
+        ours: prefix + theirs
+        if isinstance(theirs, str)
+        else replace(theirs, keys=tuple(prefix + key for key in theirs.keys))
+        for ours, theirs in names.items()
+    }
+
+
+def affine(ours: str, theirs: str, weight: str = "gain") -> Names:
+    """A weight and a bias: of a norm (`gain`), or of a projection (`W`)."""
+    return {f"{ours}.{weight}": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+
+
+def attention_names(ours: str, query: str, key: str, value: str, out: str) -> Names:
+    parts = {"q": query, "k": key, "v": value, "o": out}
+    return {
+        f"{ours}.{kind}{part}": f"{theirs}.{name}"
+        for part, theirs in parts.items()
+        for kind, name in (("W", "weight"), ("b", "bias"))
+    }
+
+
+def stacked_names(ours: str, theirs: str, width: bool = False) -> Names:
+    """Attention of torch: q, k and v in one array, unless their inputs differ in width."""
+    found: Names = {f"{ours}Wo": f"{theirs}out_proj.weight", f"{ours}bo": f"{theirs}out_proj.bias"}
+    for number, part in enumerate("qkv"):
+
+        def third(stacked: Any, number: int = number) -> Any:
+            return stacked.chunk(3)[number]
+
+        found[f"{ours}b{part}"] = Made((f"{theirs}in_proj_bias",), third)
+        stacked = Made((f"{theirs}in_proj_weight",), third)
+        found[f"{ours}W{part}"] = f"{theirs}{part}_proj_weight" if width else stacked
+    return found
+
+
+def mlp_names(ours: str, first: str, second: str) -> Names:
+    return {
+        f"{ours}.W1": f"{first}.weight",
+        f"{ours}.b1": f"{first}.bias",
+        f"{ours}.W2": f"{second}.weight",
+        f"{ours}.b2": f"{second}.bias",
+    }
+
+
+def alike(what: str, found: Mapping[str, Any]) -> Any:
+    """The one value that all modules have, by their paths.
+
+    Raises:
+        ShapeError: two differ.
+    """
+    (first, value), *others = found.items()
+    for path, other in others:
+        if other != value:
+            raise ShapeError(
+                f"{what} differs: {value!r} in '{first}', {other!r} in '{path}'",
+                fix="convert a model whose layers are alike",
+            )
+    return value
+
+
+def eps_of(model: Any, where: str = "") -> float:
+    """The ε of all norms whose paths match `where`."""
+    norms = {path: each for path, each in model.named_modules() if type(each).__name__ == "LayerNorm"}
+    found = {path: each.eps for path, each in norms.items() if re.search(where, path)}
+    return float(alike("eps", found)) if found else 1e-5
+
+
+def activation_of(model: Any, attribute: str) -> str:
+    """Our name of the function that all modules hold under that name."""
+    like = next(model.parameters()).new_empty(0).double()
+    names: Names = {
+        path: _recognized(getattr(each, attribute), path or type(model).__name__, like)
+        for path, each in model.named_modules()
+        if hasattr(each, attribute)
+    }
+    return str(alike("activation", names)) if names else ACTIVATIONS[0]
+
+
+def _recognized(function: Any, path: str, like: Any) -> str:
+    """Our name of a function, known by its values: names say little."""
+    points = like.new_tensor([step / 8 for step in range(-160, 161)])
+    values = function(points)
+    for name in ACTIVATIONS:
+        ours = _pointwise(name)({}, points)
+        if values.shape == ours.shape and float((values - ours).abs().max()) < 1e-8:
+            return name
+    label = getattr(function, "__name__", type(function).__name__)
+    raise ShapeError(
+        f"the activation '{label}' of '{path}' is not supported", fix=f"there is {', '.join(ACTIVATIONS)}"
+    )
+
+
+@functools.cache
+def _pointwise(name: str) -> Any:
+    return tn.compile(tn.layer(f"y[i] = {name}(x[i])", inputs="x"), backend="torch")
+
+
+def refuse(condition: bool, what: str) -> None:
+    if condition:
+        raise ShapeError(f"{what} is not supported", fix="convert a model without it")
