@@ -16,7 +16,16 @@ import scipy.special
 from tensornet.graph.apply import Apply
 from tensornet.graph.graph import Graph
 from tensornet.language.equation import Equation
-from tensornet.language.expression import Call, Contraction, Expression, Literal, Ref, Size, references
+from tensornet.language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    is_told,
+    references,
+)
 
 Named = tuple[tuple[str, ...], np.ndarray]
 
@@ -30,7 +39,7 @@ UNARY = {
     "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
 }  # fmt: skip
 _BINARY = {
-    "power": np.power, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
+    "power": np.power, "floor_divide": np.floor_divide, "remainder": np.mod, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
     "not_equal": np.not_equal, "less_equal": np.less_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "dropout": lambda a, rate: a,
@@ -218,7 +227,7 @@ class _Evaluator:
                 if isinstance(part, str) and part not in axes:
                     axes.append(part)
         array = array.reshape(shape)
-        inner = [self.ref(e, scope) if isinstance(e, Ref) else None for e in entries]
+        inner = [self.value(e, scope) if is_told(e) else None for e in entries]
         for names in inner:
             axes += [a for a in (names[0] if names else ()) if a not in axes]
         counts = {e: s for e, s in zip(entries, shape, strict=True) if isinstance(e, str)}

@@ -357,10 +357,10 @@ ERRORS = [
     (
         "y[b] = x[1:2]",
         [
-            "a slice is not an index",
+            "the axis of this slice of 'x' is not known",
             "  line 1: y[b] = x[1:2]",
             "                   ^^^",
-            "fix: crop with a negative pad: `pad(x, i=(0,-1))`",
+            "fix: give 'x' its axes first, as in inputs='x[b,t]'",
         ],
     ),
     (
@@ -369,16 +369,16 @@ ERRORS = [
             "this is not an index",
             '  line 1: y[b] = x["b"]',
             "                   ^^^",
-            "fix: inside brackets stand axis names, (h,d), integers, t[b,i] or ...",
+            "fix: inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ...",
         ],
     ),
     (
-        "y[b] = x[b,(i,0)]",
+        "y[b] = x[b,(i,...)]",
         [
             "this is not an index",
-            "  line 1: y[b] = x[b,(i,0)]",
-            "                        ^",
-            "fix: inside brackets stand axis names, (h,d), integers, t[b,i] or ...",
+            "  line 1: y[b] = x[b,(i,...)]",
+            "                        ^^^",
+            "fix: inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ...",
         ],
     ),
     (

@@ -711,7 +711,7 @@ class _Differentiation(_Written):
     def _placed(self, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope) -> Expression:
         """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
         match entry:
-            case Ref():
+            case Ref() | Contraction() | Call():
                 return _product([Call(ONEHOT.name, (entry,), (axis,)), _spread(term, free_axes(entry))])
             case int():
                 at: Expression = (

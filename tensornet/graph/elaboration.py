@@ -21,10 +21,12 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     is_scalar,
+    is_told,
     occurring,
     option_axes,
     remade_axes,
     scalar_value,
+    show,
     show_index,
     sized_by_name,
     subexpressions,
@@ -35,6 +37,7 @@ from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
+from .reaching import cropped, not_whole, read_in
 from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
@@ -274,12 +277,25 @@ class _Block:
     def _check_positions(self, line: Equation) -> None:
         for ref in line.references:
             for entry in ref.index:
-                if isinstance(entry, Ref) and self.known[entry.name].kind == "parameter":
-                    raise EquationError(
-                        f"'{entry.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
-                        entry.place,
-                        f"list '{entry.name}' in inputs=, or its positions in constants=",
-                    )
+                if is_told(entry):
+                    self._check_told(ref, entry)
+
+    def _check_told(self, ref: Ref, entry: Expression) -> None:
+        """Refuses positions that no integers tell."""
+        found = not_whole(entry)
+        if found is not None:
+            raise EquationError(
+                f"{show(found)} is no integer, and indexes '{ref.name}'",
+                found.place or ref.place,
+                "use + - * // % and other functions that keep integers",
+            )
+        for each in read_in(entry):
+            if self.known[each.name].kind == "parameter":
+                raise EquationError(
+                    f"'{each.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
+                    each.place,
+                    f"list '{each.name}' in inputs=, or its positions in constants=",
+                )
 
     def _resolve(self, line: Equation) -> Equation:
         indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
@@ -291,7 +307,9 @@ class _Block:
                     continue
                 fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
                 raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-        return replace(line, right=resolve(line.right, indices, lambda name: name in self.axes))
+        right = cropped(line.right, {name: entry.dims for name, entry in self.known.items()})
+        kept = axes_of_index(line.left)
+        return replace(line, right=resolve(right, indices, lambda name: name in self.axes, kept))
 
     # ---- leading axes
 

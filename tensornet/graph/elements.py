@@ -20,6 +20,7 @@ from ..language.expression import (
     Ref,
     Size,
     is_scalar,
+    is_told,
     scalar_value,
     subexpressions,
 )
@@ -27,6 +28,7 @@ from ..operations.functions import FUNCTIONS, Element, Function
 from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
+from .reaching import read_in
 
 __all__ = [
     "bytes_of",
@@ -109,7 +111,7 @@ def of_leaves(graph: Graph) -> dict[str, Element]:
 def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
     """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
     indices = (entry for equation in graph.own for ref in equation.references for entry in ref.index)
-    found = {entry.name for entry in indices if isinstance(entry, Ref)} | outputs
+    found = {ref.name for entry in indices if is_told(entry) for ref in read_in(entry)} | outputs
     for item in reversed(graph.body):
         if isinstance(item, Apply):
             pairs = zip(item.graph.outputs, item.results, strict=True)

@@ -26,6 +26,7 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    is_told,
 )
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
@@ -155,7 +156,8 @@ class Graph:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
                         self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
-            if any(isinstance(entry, int) for ref in equation.references for entry in ref.index):
+            entries = (entry for ref in equation.references for entry in ref.index)
+            if any(isinstance(entry, int) or is_told(entry) for entry in entries):
                 scope_of(equation.right, self.named, self.agree, known)
 
     def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:

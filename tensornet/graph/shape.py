@@ -24,6 +24,7 @@ from ..language.expression import (
     show,
     sum_of,
 )
+from ..language.positions import Affine, affine
 from ..operations.functions import FUNCTIONS
 from ..sizes import evaluate, product, symbol
 
@@ -68,6 +69,16 @@ Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
 """Decides what the size of an axis is when two places give it; raises when they cannot agree."""
 
 
+@dataclass(frozen=True)
+class _Window:
+    """A dimension of some size that is read at affine positions, and the open sizes that have a value."""
+
+    ref: Ref
+    positions: Affine
+    size: Any
+    bound: Mapping[str, Any]
+
+
 @dataclass
 class Scope:
     """Axis name to size, as tensors fix them (`sizes`) or as functions merely assume them (`assumed`)."""
@@ -76,19 +87,49 @@ class Scope:
     assumed: dict[str, Any] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
+    windows: list[_Window] = field(default_factory=list)
 
     def __getitem__(self, axis: str) -> Any:
         found = self.sizes.get(axis, self.assumed.get(axis, self.inner.get(axis)))
         return symbol(axis) if found is None else found
 
     def settle(self, agree: Agree, axes: tuple[str, ...] | None = None) -> None:
-        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for."""
+        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for, and
+        windows as many as fit."""
+        moving, self.windows = self.windows, []
+        for window in moving:
+            if axes is not None and not set(axes) & set(window.positions.axes):
+                self.windows.append(window)
+            else:
+                self._fit(window, agree)
         waiting, self.composites = self.composites, []
         for ref, names, size in waiting:
             if axes is not None and not set(axes) & set(names):
                 self.composites.append((ref, names, size))
             else:
                 agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+
+    def _fit(self, window: _Window, agree: Agree) -> None:
+        """Makes the first axis of a window as long as the dimension lets it."""
+        ref, bound = window.ref, window.bound
+        (axis, step), *others = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
+        steps = [(self[other] - 1, by) for other, by in others]
+        before = scalar_size(window.positions.offset, self)
+        after = (
+            window.size
+            - 1
+            - before
+            - sum((last * by for last, by in steps if not _is_negative(by, bound)), 0)
+        )
+        before += sum((last * by for last, by in steps if _is_negative(by, bound)), 0)
+        if _is_negative(before, bound):
+            raise ShapeError(
+                f"'{ref.name}' is read {evaluate(-before, bound)} position(s) before its first one",
+                ref.place,
+                "pad it there first, as in pad(x, t=(1,0))",
+            )
+        room, step = (before, -step) if _is_negative(step, bound) else (after, step)
+        self.tell(axis, _floor(room, step) + 1, agree, ref)
 
     def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
         """The scope outside a binder of `axes`."""
@@ -100,6 +141,7 @@ class Scope:
             {name: size for name, size in self.assumed.items() if name not in axes},
             self.composites,
             {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
+            self.windows,
         )
 
     def tell(self, axis: str, size: Any, agree: Agree, origin: Ref | None) -> None:
@@ -116,6 +158,7 @@ class Scope:
         for name, size in other.inner.items():
             self.inner.setdefault(name, size)
         self.composites += other.composites
+        self.windows += other.windows
 
 
 def scope_of(
@@ -208,8 +251,11 @@ def _scope_of_ref(
                 scope.tell(entry, dim_size(dim), agree, ref)
             case tuple() if dim is not None:
                 _tell_composite(scope, ref, entry, dim, agree, bound)
-            case Ref():
-                scope.add(_scope_of(entry, dims, agree, bound), agree, entry)
+            case Ref() | Contraction() | Call():
+                scope.add(_scope_of(entry, dims, agree, bound), agree, _first_ref(entry))
+                window = affine(entry)
+                if dim is not None and window is not None:
+                    scope.windows.append(_Window(ref, window, dim_size(dim), bound))
             case int() if dim is not None:
                 size = evaluate(dim_size(dim), bound)
                 if isinstance(size, int) and not -size <= entry < size:
@@ -219,6 +265,26 @@ def _scope_of_ref(
                         f"use an index below {size}",
                     )
     return scope
+
+
+def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
+    """Whether a size is known to be below 0: as a number, or as one below 0 times sizes."""
+    value = evaluate(size, bound)
+    if isinstance(value, int):
+        return value < 0
+    first = value.args[0] if value.is_Mul else value
+    return bool(first.is_number and first < 0)
+
+
+def _floor(size: Any, by: Any) -> Any:
+    """A size divided by another, rounded down."""
+    if by == 1:
+        return size
+    if isinstance(size, int) and isinstance(by, int):
+        return size // by
+    import sympy
+
+    return sympy.floor(sympy.sympify(size) / by)
 
 
 def _show_dim(dim: Dim) -> str:

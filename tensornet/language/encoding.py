@@ -2,7 +2,7 @@
 
     expression := 2, 0.5, "inf", "2j"                       a number; as text where JSON has none such
                 | {"size": "d"}
-                | {"read": "x", "under": ["b", ["h", "d"], 0, {"read": …}]}
+                | {"read": "x", "under": ["b", ["h", "d"], 0, {"read": …}, {"call": "add", …}]}
                 | {"product": [expression, …], "summed": ["i"]}
                 | {"call": "pad", "of": [expression, …], "over": [], "with": [["i", [expression, …]]]}
     size       := 4 | "D + 1" | {"Mul": [size, …]}
@@ -22,7 +22,7 @@ from ..errors import EquationError, TensornetError
 from ..operations.functions import FUNCTIONS
 from ..sizes import LARGEST_POWER, show_size
 from .equation import Equation
-from .expression import Call, Contraction, Expression, Index, Literal, Ref, Size
+from .expression import Call, Contraction, Expression, Index, Literal, Ref, Size, is_told
 from .reading import parse_size
 
 __all__ = ["read_equation", "read_index", "read_left", "read_ref", "read_size", "write_equation", "write_index",
@@ -121,7 +121,7 @@ def read_equation(part: Part) -> Equation:
 
 def write_index(index: tuple[Index, ...]) -> list[Any]:
     """What stands in brackets as a list."""
-    return [write_ref(entry) if isinstance(entry, Ref) else _plain(entry) for entry in index]
+    return [write_expression(entry) if is_told(entry) else _plain(entry) for entry in index]
 
 
 def _plain(entry: Any) -> Any:
@@ -140,7 +140,10 @@ def _entry(part: Part) -> Index:
         case list():
             return part.names()
         case dict():
-            return read_ref(part)
+            found = read_expression(part)
+            if is_told(found):
+                return found
+            raise part.fail("tells no positions")
     return part.whole()
 
 

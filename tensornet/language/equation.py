@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place
 from ..operations.functions import FUNCTIONS
+from ..operations.structure import INDEX
 from .expression import (
     ELLIPSIS,
     Call,
@@ -23,7 +24,9 @@ from .expression import (
     contraction,
     free_axes,
     is_scalar,
+    is_told,
     option_axes,
+    parts_of,
     product_of,
     show,
     show_index,
@@ -76,6 +79,8 @@ class Equation:
             implied = einstein(replace(self, right=bare)).right == self.right
         except EquationError:
             implied = False
+        written = {*axes_of_index(self.left), *_written(bare, {})}
+        implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may say a size
         return f"{target} = {show(bare if implied else self.right)}"
 
 
@@ -285,21 +290,59 @@ def _without_sums(expression: Expression) -> Expression:
 
 
 def resolve(
-    expression: Expression, definitions: Mapping[str, tuple[Index, ...]], is_size: Callable[[str], bool]
+    expression: Expression,
+    definitions: Mapping[str, tuple[Index, ...]],
+    is_size: Callable[[str], bool],
+    kept: Iterable[str] = (),
 ) -> Expression:
-    """Gives bare names their meaning: a tensor with the axes it was defined with, or a size."""
+    """Gives bare names their meaning: a tensor with the axes it was defined with, or a size.
 
-    def visit(part: Expression) -> Expression:
-        if isinstance(part, Ref) and not part.index:
-            if part.name in definitions:
-                return replace(part, index=definitions[part.name])
-            if is_size(part.name):
-                return Size(part.name, part.place)
-            return part
-        return transform(part, visit)
+    In brackets, the name of an axis of the equation says where it is: `x[2*p + u]` is read at
+    `2*index(p) + index(u)`. What is no such axis, tensor or size there, is an axis that is met for the first time.
 
-    resolved = visit(expression)
+    Args:
+        expression: the right side of an equation.
+        definitions: how the tensors are read that a bare name may mean.
+        is_size: whether a name is that of a size.
+        kept: the axes on the left.
+    """
+
+    def visit(part: Expression, inside: bool) -> Expression:
+        match part:
+            case Ref(name, ()) if inside and name in axes:
+                return Call(INDEX.name, (), (name,), place=part.place)
+            case Ref(name, ()) if name in definitions:
+                return replace(part, index=definitions[name])
+            case Ref(name, ()) if is_size(name):
+                return Size(name, part.place)
+            case Ref(name, ()) if inside:
+                return Call(INDEX.name, (), (name,), place=part.place)
+            case Ref(_, ()):
+                return part
+        return transform(part, lambda each: visit(each, inside or isinstance(part, Ref)))
+
+    axes = {*kept, *_written(expression, definitions)}
+    resolved = visit(expression, False)
     return _refactor(resolved)
+
+
+def _written(
+    expression: Expression, definitions: Mapping[str, tuple[Index, ...]], inside: bool = False
+) -> Iterator[str]:
+    """The axes that an expression names as such: alone or in composites in brackets, and where functions run."""
+    match expression:
+        case Ref(name, ()):
+            yield from () if inside else axes_of_index(definitions.get(name, ()))
+        case Ref(_, index):
+            yield from axes_of_index(tuple(entry for entry in index if not is_told(entry)))
+        case Contraction(_, summed):
+            yield from summed
+        case Call(INDEX.name) if inside:
+            return
+        case Call(_, _, axes):
+            yield from (*axes, *option_axes(expression))
+    for part in parts_of(expression):
+        yield from _written(part, definitions, inside or isinstance(expression, Ref))
 
 
 def _refactor(expression: Expression) -> Expression:

@@ -1,6 +1,6 @@
 """What stands on the right of an equation: five kinds of frozen node, and their mathematics on paper.
 
-    expression := Ref          x[b, i], E[t[b, i], c], Q[(h, d), e], z[b, 0]
+    expression := Ref          x[b, i], E[t[b, i], c], Q[(h, d), e], z[b, 0], x[b, 2*p + u]
                 | Literal      2, 0.5, inf
                 | Size         d, the size of an axis (a number, with no axes of its own)
                 | Contraction  Σ_summed factor · factor · …
@@ -17,10 +17,11 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from ..errors import EquationError, Place
 from ..operations.functions import FUNCTIONS
+from ..operations.structure import INDEX
 
 __all__ = [
     "ELLIPSIS",
@@ -29,8 +30,10 @@ __all__ = [
     "Expression",
     "Index",
     "Literal",
+    "Parts",
     "Ref",
     "Size",
+    "Span",
     "axes_of_index",
     "bound_axes",
     "contraction",
@@ -38,6 +41,7 @@ __all__ = [
     "fresh",
     "free_axes",
     "is_scalar",
+    "is_told",
     "occurring",
     "option_axes",
     "parts_of",
@@ -115,7 +119,27 @@ class Call:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
-Index: TypeAlias = "str | int | tuple[str, ...] | Ref"
+@dataclass(frozen=True)
+class Span:
+    """`start:stop:step` in brackets, as a text says it; equations have a crop in its place."""
+
+    start: Expression | None = None
+    stop: Expression | None = None
+    step: int = 1
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A composite of which some parts are positions, as a text says it; `shorthand` writes it out."""
+
+    entries: tuple[Index, ...]
+
+
+Index: TypeAlias = "str | int | tuple[str, ...] | Ref | Contraction | Call"
+"""An entry of brackets: an axis, a position, a composite, or an expression of positions, in which `index(p)`
+is written `p`."""
+
 Expression: TypeAlias = "Ref | Literal | Size | Contraction | Call"
 
 
@@ -186,9 +210,16 @@ def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
                 found[entry] = None
             case tuple():
                 found.update(dict.fromkeys(entry))
-            case Ref():
-                found.update(dict.fromkeys(axes_of_index(entry.index)))
+            case Parts(entries):
+                found.update(dict.fromkeys(axes_of_index(entries)))
+            case Ref() | Contraction() | Call():
+                found.update(dict.fromkeys(free_axes(entry)))
     return tuple(found)
+
+
+def is_told(entry: object) -> TypeGuard[Ref | Contraction | Call]:
+    """Whether an entry of brackets is an expression, which tells positions."""
+    return isinstance(entry, Ref | Contraction | Call)
 
 
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
@@ -272,12 +303,28 @@ def parts_of(expression: Expression) -> Sequence[Expression]:
     """What an expression is made of, in the order of the text."""
     match expression:
         case Ref(_, index):
-            return [entry for entry in index if isinstance(entry, Ref)]
+            entries = (each for entry in index for each in _entries(entry))
+            return [entry for entry in entries if is_told(entry)]
         case Contraction(factors):
             return factors
         case Call(_, arguments, _, options):
             return (*arguments, *(value for _, values in options for value in values))
     return ()
+
+
+def _entries(entry: Index | Parts) -> tuple[Index, ...]:
+    return entry.entries if isinstance(entry, Parts) else (entry,)
+
+
+def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[Index, ...]:
+    """What stands in brackets, with other expressions of positions, in order."""
+    entries: list[Any] = []
+    for entry in index:
+        if isinstance(entry, Parts):
+            entries.append(Parts(_with_told(entry.entries, told)))
+        else:
+            entries.append(next(told) if is_told(entry) else entry)
+    return tuple(entries)
 
 
 def references(expression: Expression) -> Iterator[Ref]:
@@ -309,8 +356,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     rest = iter(changed)
     match expression:
         case Ref(name, index, place):
-            entries = (next(rest) if isinstance(entry, Ref) else entry for entry in index)
-            return Ref(name, tuple(entries), place)  # type: ignore[arg-type]
+            return Ref(name, _with_told(index, rest), place)
         case Contraction(_, summed, place):
             return Contraction(tuple(rest), summed, place)
         case Call(function, arguments, axes, options, place):
@@ -376,10 +422,8 @@ def _rename_entry(entry: Index, names: Mapping[str, str]) -> Index:
             return names.get(entry, entry)
         case tuple():
             return tuple(names.get(axis, axis) for axis in entry)
-        case Ref():
-            renamed = rename(entry, names)
-            assert isinstance(renamed, Ref)
-            return renamed
+        case Ref() | Contraction() | Call():
+            return rename(entry, names)  # type: ignore[return-value]
         case _:
             return entry
 
@@ -475,6 +519,8 @@ _LEVELS = {
     ">=": 3,
     "+": 5,
     "*": 6,
+    "//": 6,
+    "%": 6,
     "-": 7,
     "**": 8,
 }
@@ -490,10 +536,17 @@ def _show_entry(entry: Index) -> str:
     match entry:
         case tuple():
             return "(" + ",".join(entry) + ("," if len(entry) < 2 else "") + ")"
-        case Ref():
-            return show(entry)
+        case Ref() | Contraction() | Call():
+            return show(_by_names(entry)).replace(" ", "")
         case _:
             return str(entry)
+
+
+def _by_names(expression: Expression) -> Expression:
+    """An expression of positions as it is written in brackets, where the name of an axis says `index` of it."""
+    if isinstance(expression, Call) and expression.function == INDEX.name:
+        return Size(expression.axes[0])
+    return expression if isinstance(expression, Ref) else transform(expression, _by_names)
 
 
 def show(expression: Expression) -> str:
@@ -565,8 +618,13 @@ def _show_sum(terms: tuple[Expression, ...]) -> str:
     text = _wrap(terms[0], 6)
     for term in terms[1:]:
         shown = _wrap(term, 6)
-        text += f" - {shown[1:]}" if shown.startswith("-") and not _is_number(term) else f" + {shown}"
+        negative = shown.startswith("-") and (not _is_number(term) or _is_integer(term))
+        text += f" - {shown[1:]}" if negative else f" + {shown}"
     return text
+
+
+def _is_integer(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and isinstance(expression.value, int)
 
 
 def _is_number(expression: Expression) -> bool:

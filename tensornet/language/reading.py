@@ -10,6 +10,7 @@ declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]
 definition  := def name(x, …): block                           the block's own lines, indented
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
 expression  := see `expression`
+entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ from .expression import (
     Expression,
     Index,
     Literal,
+    Parts,
     Ref,
+    Size,
+    Span,
     contraction,
     free_axes,
     product_of,
     sum_of,
     transform,
 )
+from .shorthand import written_out
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
@@ -214,7 +219,7 @@ class _Reader:
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(found)
+        return tuple(written_out(found))
 
     def statement(self, node: ast.stmt, blocks: set[str]) -> Statement:
         match node:
@@ -302,8 +307,8 @@ class _Reader:
         return name
 
     def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
-        entry = self.entry(node)
-        if isinstance(entry, int | Ref):
+        entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
+        if not isinstance(entry, str | tuple):
             raise self.fail(node, "the left side takes axis names only", "name the axis, as in `y[b,i]`")
         return entry
 
@@ -422,7 +427,7 @@ class _Reader:
                 return Call(SIGNS[_COMPARE[type(operator)]], arguments, place=place)
             case ast.Call():
                 return self.call(node)
-        fix = "use + - * / **, comparisons, & | ~, and the functions of the language"
+        fix = "use + - * / // % **, comparisons, & | ~, and the functions of the language"
         raise self.fail(node, "this is not part of the language", fix)
 
     def operations(self, node: ast.expr) -> Expression:
@@ -463,7 +468,11 @@ class _Reader:
                 return Call(SIGNS["&"], (a, b), place=place)
             case ast.BitOr():
                 return Call(SIGNS["|"], (a, b), place=place)
-        raise self.fail(node, "this operator is not part of the language", "use + - * / ** & | ~")
+            case ast.FloorDiv():
+                return Call(SIGNS["//"], (a, b), place=place)
+            case ast.Mod():
+                return Call(SIGNS["%"], (a, b), place=place)
+        raise self.fail(node, "this operator is not part of the language", "use + - * / // % ** & | ~")
 
     def index(self, node: ast.expr) -> tuple[Index, ...]:
         index = tuple(self.entry(entry) for entry in _entries(node))
@@ -484,16 +493,43 @@ class _Reader:
             case ast.Name():
                 return self.axis(node)
             case ast.Tuple(elts=entries) if entries:
-                return self.composite(entries)
-            case ast.Subscript(value=ast.Name()):
-                gather = self.expression(node)
-                assert isinstance(gather, Ref)
-                return gather
-            case ast.Slice():
-                raise self.fail(
-                    node, "a slice is not an index", "crop with a negative pad: `pad(x, i=(0,-1))`"
-                )
+                if all(isinstance(each, ast.Name) for each in entries):
+                    return self.composite(entries)
+                return Parts(tuple(self.part(each) for each in entries))  # type: ignore[return-value]
+            case ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
+                return self.told(node)
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                return self.span(node, lower, upper, step)  # type: ignore[return-value]
         raise self.not_an_index(node)
+
+    def part(self, node: ast.expr) -> Index:
+        """A part of a composite of which some are no axes."""
+        entry = self.entry(node)
+        if isinstance(entry, tuple | Parts | Span) or entry == ELLIPSIS:
+            raise self.not_an_index(node)
+        return entry
+
+    def told(self, node: ast.expr) -> Index:
+        """An expression of positions."""
+        match self.expression(node):
+            case Literal(int() as value):
+                return value
+            case Literal():
+                raise self.not_an_index(node)
+            case Ref(index=()) | Size():
+                raise self.not_an_index(node)
+            case found:
+                return found
+
+    def span(
+        self, node: ast.expr, lower: ast.expr | None, upper: ast.expr | None, step: ast.expr | None
+    ) -> Span:
+        """`start:stop:step`, each of which may be missing."""
+        start, stop = (None if each is None else self.expression(each) for each in (lower, upper))
+        match Literal(1) if step is None else self.expression(step):
+            case Literal(int() as by) if by > 0:
+                return Span(start, stop, by, self.place(node))
+        raise self.fail(node, "the step of a slice is a positive integer", "write x[::2]")
 
     def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
         names = tuple(self.axis(entry) for entry in entries)
@@ -509,7 +545,7 @@ class _Reader:
         raise self.not_an_index(node)
 
     def not_an_index(self, node: ast.expr) -> EquationError:
-        fix = "inside brackets stand axis names, (h,d), integers, t[b,i] or ..."
+        fix = "inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ..."
         return self.fail(node, "this is not an index", fix)
 
     def call(self, node: ast.Call) -> Expression:

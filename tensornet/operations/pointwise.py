@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,27 @@ def _is_large(value: Any) -> bool:
 _ARITHMETIC = (
     _same("add", "a + b + …", lambda *a: sum(a), "g", arity=MANY, infix="+"),
     _real("reciprocal", "1 / a", lambda a: 1 / a, "-g * y ** 2", number="(1 / {0})", positive=True),
+    _same(
+        "floor_divide",
+        "⌊a / b⌋, exact for integers",
+        operator.floordiv,
+        "0",
+        arity=(2, 2),
+        infix="//",
+        number="({0} // {1})",
+        complex="refused",
+    ),
+    _same(
+        "remainder",
+        "a − b·⌊a / b⌋, exact for integers",
+        operator.mod,
+        "g",
+        "-g * (a // b)",
+        arity=(2, 2),
+        infix="%",
+        number="({0} % {1})",
+        complex="refused",
+    ),
     Function(
         "power",
         "aᵇ",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.elements import of_number
-from ..graph.shape import Scope, scalar_size, scope_inside
+from ..graph.shape import Scope, scalar_size, scope_inside, size_expression
 from ..language.expression import (
     Call,
     Contraction,
@@ -201,12 +201,13 @@ class Calling(Contracting):
         filling: list[Element] = []
         for name, values in call.options:
             numbers = tuple(self.scalar(each, inside) for each in values)
-            options.append((name, numbers))
             if name not in option_axes(call):
                 filling += [of_number(each) for each in numbers]
             elif function.resized is not None:
-                amounts = (self.open(scalar_size(each, inside)) for each in numbers)
+                amounts = [self.open(scalar_size(each, inside)) for each in numbers]
                 sizes[name] = function.resized(sizes[name], *amounts)
+                numbers = tuple(map(size_expression, amounts))
+            options.append((name, numbers))
         value = self.convert(value, function.meeting([value.element], filling)[0])
         right = replace(call, arguments=(value.ref,), options=tuple(options))
         return self.emit(value.layout, right, [value], sizes, value.element)

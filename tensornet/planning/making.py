@@ -282,7 +282,7 @@ class Making(ABC):
                 case tuple():
                     entries.append(entry)
                     sizes.update({name: scope[name] for name in entry})
-                case Ref():
+                case Ref() | Contraction() | Call():
                     inner = self.lower(entry, scope, None)
                     operands.append(inner)
                     entries.append(inner.ref)

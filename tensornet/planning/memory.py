@@ -18,6 +18,7 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     free_axes,
+    is_told,
     option_axes,
     subexpressions,
 )
@@ -148,7 +149,7 @@ def is_view(step: Step) -> bool:
     right = step.equation.right
     if isinstance(right, Call):
         return FUNCTIONS[right.function].is_look(right)
-    if not isinstance(right, Ref) or any(isinstance(entry, int | Ref) for entry in right.index):
+    if not isinstance(right, Ref) or any(isinstance(entry, int) or is_told(entry) for entry in right.index):
         return False
     return axes_of_index(right.index) == axes_of_index(step.equation.left)
 

@@ -16,6 +16,7 @@ from ...language.expression import (
     contraction,
     free_axes,
     fresh,
+    is_told,
     occurring,
     rename,
     sized_by_name,
@@ -48,7 +49,7 @@ def inline(draft: Draft, reader: Equation, producer: Equation, *, sums: bool = F
     Returns nothing where that cannot be written: inside a function, or split another way.
     """
     ref = _factor_named(reader.right, producer.name)
-    if ref is None or any(isinstance(entry, int | Ref) for entry in ref.index):
+    if ref is None or any(isinstance(entry, int) or is_told(entry) for entry in ref.index):
         return None
     names: dict[str, str] = {}
     splits: dict[str, tuple[str, ...]] = {}
@@ -197,7 +198,7 @@ def _split(expression: Expression, axis: str, parts: tuple[str, ...]) -> Express
             return replace(
                 changed,
                 index=tuple(
-                    entry if isinstance(entry, int | Ref) else _split_entry(entry, axis, parts)
+                    _split_entry(entry, axis, parts) if isinstance(entry, str | tuple) else entry
                     for entry in index
                 ),
             )

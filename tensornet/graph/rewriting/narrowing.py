@@ -209,10 +209,8 @@ class _Narrowing:
             match entry:
                 case str():
                     index.append(self.fixed.get(entry, entry))
-                case Ref():
-                    inner = self.at(entry)
-                    assert isinstance(inner, Ref)
-                    index.append(inner)
+                case Ref() | Contraction() | Call():
+                    index.append(self.at(entry))  # type: ignore[arg-type]
                 case _:
                     index.append(entry)
         return replace(ref, index=tuple(index))

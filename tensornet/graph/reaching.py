@@ -1,0 +1,128 @@
+"""What is read along the dimensions of a tensor: crops for slices, and whether positions are integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import EquationError
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Span,
+    parts_of,
+    product_of,
+    sum_of,
+    transform,
+)
+from ..operations.functions import FUNCTIONS
+from ..operations.structure import PAD
+from .shape import Dim, dim_size, size_expression
+
+__all__ = ["cropped", "not_whole", "read_in"]
+
+ZERO, MINUS = Literal(0), Literal(-1)
+
+
+# ---------------------------------------------------------------------------- slices
+
+
+def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) -> Expression:
+    """The expression with crops in the place of slices: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
+
+    The axis is the one that the tensor was defined with; a step reads there from position to position,
+    `x[b,::2]` is `x[b,2*t]`.
+
+    Args:
+        expression: the right side of an equation, as it was read.
+        dims: the dimensions of the tensors, of those that are known.
+
+    Raises:
+        EquationError: a slice is of a dimension without an axis of its own.
+    """
+    changed = transform(expression, lambda part: cropped(part, dims))
+    if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
+        return changed
+    known = dims.get(changed.name)
+    index: list[Index] = []
+    amounts: list[tuple[str, tuple[Expression, ...]]] = []
+    for position, entry in enumerate(changed.index):
+        if not isinstance(entry, Span):
+            index.append(entry)
+            continue
+        if known is None or len(known) != len(changed.index) or len(known[position]) != 1:
+            message = f"the axis of this slice of '{changed.name}' is not known"
+            fix = f"give '{changed.name}' its axes first, as in inputs='{changed.name}[b,t]'"
+            raise EquationError(message, entry.place, fix)
+        (axis,) = known[position]
+        if entry.step == 1:
+            index.append(axis.name)
+            amounts.append((axis.name, _amounts(entry, size_expression(dim_size(known[position])))))
+        elif entry.stop is None:
+            at = product_of([Literal(entry.step), Ref(axis.name, (), entry.place)])
+            index.append(at if entry.start is None else sum_of([at, entry.start]))  # type: ignore[arg-type]
+        else:
+            raise EquationError(
+                "a slice with a step has no end", entry.place, "crop in a line before: z[b,t] = x[b,:4]"
+            )
+    read = replace(changed, index=tuple(index))
+    return Call(PAD.name, (read,), (), tuple(amounts), changed.place) if amounts else read
+
+
+def _amounts(span: Span, size: Expression) -> tuple[Expression, Expression]:
+    """How many positions are put before, and after: none, or fewer."""
+    start, stop = span.start or ZERO, span.stop or ZERO
+    if _is_negative(start):
+        start = sum_of([size, start])
+    before = ZERO if start == ZERO else _negated(start)
+    if span.stop is None or _is_negative(stop):
+        return before, stop
+    return before, sum_of([stop, _negated(size)])
+
+
+def _negated(expression: Expression) -> Expression:
+    if isinstance(expression, Literal):
+        return Literal(-expression.value)
+    if isinstance(expression, Call) and expression.function == "add":
+        return sum_of([_negated(each) for each in expression.arguments])
+    return product_of([MINUS, expression])
+
+
+def _is_negative(expression: Expression) -> bool:
+    """Whether a bound counts from the end."""
+    first = expression.factors[0] if isinstance(expression, Contraction) else expression
+    return isinstance(first, Literal) and not isinstance(first.value, complex) and first.value < 0
+
+
+# ---------------------------------------------------------------------------- integers
+
+
+def read_in(entry: Expression) -> Iterator[Ref]:
+    """The tensors that hold the positions that an entry of brackets tells."""
+    if isinstance(entry, Ref):
+        yield entry
+        return
+    for part in parts_of(entry):
+        yield from read_in(part)
+
+
+def not_whole(entry: Expression) -> Expression | None:
+    """A part of an expression of positions that is no integer; nothing if all are."""
+    match entry:
+        case Ref():
+            return None
+        case Literal(value):
+            return None if isinstance(value, int) else entry
+        case Call(function):
+            row = FUNCTIONS[function]
+            if row.rounds or row.converts is not None:
+                return None
+            if row.yields in ("real", "number"):
+                return entry
+    found: Any = map(not_whole, parts_of(entry))
+    return next((each for each in found if each is not None), None)

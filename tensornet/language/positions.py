@@ -1,0 +1,69 @@
+"""Positions that are a sum of axes, each times a number: the windows of a convolution, `x[b, 2*p + u - 1]`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from ..operations.structure import INDEX
+from .expression import Call, Contraction, Expression, Literal, free_axes, is_scalar, product_of, sum_of
+
+__all__ = ["Affine", "affine"]
+
+ZERO, ONE = Literal(0), Literal(1)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`offset + Σ step · axis`.
+
+    Attributes:
+        steps: by how many positions each axis moves on, numbers that may speak of sizes, in the order of the text.
+        offset: where the first positions along all axes are.
+    """
+
+    steps: tuple[tuple[str, Expression], ...]
+    offset: Expression
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes, of which the first is as long as what is read lets it, where nothing else tells."""
+        return tuple(axis for axis, _ in self.steps)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def affine(expression: Expression) -> Affine | None:
+    """The positions that an expression tells as such a sum; nothing if it is none, or names an axis twice."""
+    if not free_axes(expression):
+        return None
+    terms = _terms(expression)
+    if terms is None:
+        return None
+    steps = tuple((axis, step) for axis, step in terms if axis)
+    if len({axis for axis, _ in steps}) < len(steps):
+        return None
+    return Affine(steps, sum_of([step for axis, step in terms if not axis] or [ZERO]))
+
+
+def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
+    """The terms of a sum, each an axis and what it is multiplied with; without an axis, a number."""
+    match expression:
+        case _ if is_scalar(expression):
+            return [("", expression)]
+        case Call(INDEX.name, (), (axis,)):
+            return [(axis, ONE)]
+        case Call("add", arguments):
+            found = [_terms(each) for each in arguments]
+            return None if None in found else [term for each in found if each is not None for term in each]
+        case Contraction(factors, ()):
+            numbers = [each for each in factors if is_scalar(each)]
+            others = [each for each in factors if not is_scalar(each)]
+            inner = _terms(others[0]) if len(others) == 1 else None
+            if inner is None:
+                return None
+            return [(axis, _product([*numbers, step])) for axis, step in inner]
+    return None
+
+
+def _product(factors: list[Expression]) -> Expression:
+    return product_of([each for each in factors if each != ONE] or [ONE])

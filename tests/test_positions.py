@@ -1,0 +1,86 @@
+"""Brackets that tell positions: sums of axes, whole divisions, integer tensors, slices, parts of composites."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+
+X = np.random.default_rng(0).normal(size=(2, 8))
+E = np.random.default_rng(1).normal(size=(9, 5))
+T = np.array([3, 6, 0])
+
+READS = [
+    ("y[b,p] = x[b,2*p+1]", "x", {}, X[:, 1::2]),
+    ("y[b,p] = sum[u](x[b,2*p+u])", "x", {"u": 2}, X.reshape(2, 4, 2).sum(-1)),
+    ("y[b,p] = max[u](x[b,2*p+u])", "x", {"u": 2}, X.reshape(2, 4, 2).max(-1)),
+    ("y[b,p] = x[b,p+u]", "x", {"u": 3}, X[:, 3:]),
+    ("y[b,t] = x[b,n-1-t]", "x[b,n]", {}, X[:, ::-1]),
+    ("y[b] = x[b,n-1]", "x[b,n]", {}, X[:, -1]),
+    ("y[b,t] = x[b,1:] - x[b,:-1]", "x[b,t]", {}, X[:, 1:] - X[:, :-1]),
+    ("y[b,t] = x[b,:4]", "x[b,t]", {"t": 8}, X[:, :4]),
+    ("y[b,t] = x[b,-3:]", "x[b,t]", {"t": 8}, X[:, -3:]),
+    ("y[b,t] = x[b,1::3]", "x[b,t]", {}, X[:, 1::3]),
+    ("y[b,t,c] = E[t//2,c] * x[b,t]", "x", {}, X[:, :, None] * E[np.arange(8) // 2]),
+    ("y[n,c] = E[t[n]//2,c]", "t", {}, E[T // 2]),
+    ("y[n,c] = E[(t)%4,c]", "t[n]", {}, E[T % 4]),
+    ("y[n,c] = E[minimum(t+n, 5),c]", "t[n]", {}, E[np.minimum(T + np.arange(3), 5)]),
+    ("y[b,t] = x[b,t] * (index(t) // 3) + index(t) % 3", "x", {}, X * (np.arange(8) // 3) + np.arange(8) % 3),
+    ("y[b,f] = x[b,(1,f)]", "x[b,(h,f)]", {"h": 2, "f": 4}, X[:, 4:]),
+    ("y[b,n] = x[b,(i[n]//2,1+i[n]%2)]", "x[b,(h,f)] i[n]", {"h": 2, "f": 4}, X[:, [1, 2, 5, 6]]),
+]
+
+
+def arrays(graph: tn.Graph) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """The inputs and the parameters of a case, by their names."""
+    known = {"x": X, "E": E, "t": T, "i": np.arange(4)}
+    return [known[leaf.name] for leaf in graph.inputs], {
+        leaf.name: known[leaf.name] for leaf in graph.parameters
+    }
+
+
+@pytest.mark.parametrize(("text", "inputs", "sizes", "expected"), READS, ids=[case[0] for case in READS])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_positions_are_read(
+    backend: str, text: str, inputs: str, sizes: dict[str, int], expected: np.ndarray
+) -> None:
+    graph = tn.layer(text, inputs=inputs, **sizes)
+    given, parameters = arrays(graph)
+    named = tn.to_backend({**parameters, **{str(n): each for n, each in enumerate(given)}}, backend)
+    inputs_there = [named.pop(str(n)) for n in range(len(given))]
+    found = tn.compile(graph, backend=backend)(named, *inputs_there)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "sizes"), [case[:3] for case in READS], ids=[case[0] for case in READS]
+)
+def test_positions_read_back_as_they_print(text: str, inputs: str, sizes: dict[str, int]) -> None:
+    graph = tn.layer(text, inputs=inputs, **sizes)
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph
+
+
+def test_a_window_is_as_long_as_fits() -> None:
+    graph = tn.layer("y[b,o,p] = x[b,c,2*p+3*u+1] * K[o,c,u]", inputs="x[b,c,n]")
+    assert str(graph.named["y"][2][0].size) == "floor(n/2 - 3*u/2 + 1/2) + 1"
+    assert str(graph.own[0]) == "y[b,o,p] = x[b,c,2*p+3*u+1] * K[o,c,u]"
+
+
+ERRORS = [
+    ("y[b,t] = x[b,t-1]", "'x' is read 1 position.s. before its first one(?s:.*)pad it there first"),
+    ("y[b,t] = x[b,0.5*t]", "0.5 is no integer, and indexes 'x'"),
+    ("y[b,t] = x[b,t+1] * x[b,t]", "sizes disagree: axis 't'"),
+    ("y[b,t] = x[b,t/2]", "is no integer, and indexes 'x'"),
+    ("y[b,t] = x[b,w[t]+1]", "'w' indexes 'x' and is a parameter"),
+    ("y[b,t] = x[b,::0]", "the step of a slice is a positive integer"),
+    ("y[b,t] = x[b,:4:2]", "a slice with a step has no end"),
+    ("y[b,t+1] = x[b,t]", "the left side takes axis names only"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), ERRORS)
+def test_what_cannot_be_read_is_told(text: str, message: str) -> None:
+    with pytest.raises(tn.TensornetError, match=message):
+        tn.layer(text, inputs="x[b,n]" if "slice" not in message else "x[b,t]", b=2)
