@@ -387,7 +387,7 @@ ERRORS = [
             "this operator is not part of the language",
             "  line 1: y[b] = x[b] @ x[b]",
             "                 ^^^^^^^^^^^",
-            "fix: use + - * / ** & | ~",
+            "fix: use + - * / // % ** & | ~",
         ],
     ),
     (
@@ -396,7 +396,7 @@ ERRORS = [
             "this is not part of the language",
             "  line 1: y[b] = x[b].T",
             "                 ^^^^^^",
-            "fix: use + - * / **, comparisons, & | ~, and the functions of the language",
+            "fix: use + - * / // % **, comparisons, & | ~, and the functions of the language",
         ],
     ),
     (
@@ -414,7 +414,7 @@ ERRORS = [
             "this is not part of the language",
             "  line 1: y[b] = 1 < x[b] < 2",
             "                 ^^^^^^^^^^^^",
-            "fix: use + - * / **, comparisons, & | ~, and the functions of the language",
+            "fix: use + - * / // % **, comparisons, & | ~, and the functions of the language",
         ],
     ),
     (
