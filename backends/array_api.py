@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet.errors import no_positions, outside
+from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
 from tensornet.protocol import Argument, kind_of
 
 from .pieces import in_pieces as put_together
@@ -59,6 +60,8 @@ templates: Mapping[str, str] = {
     "abs": "xp.abs({0})",
     "sign": "xp.sign({0})",
     "floor": "xp.floor({0})",
+    "ceil": "xp.ceil({0})",
+    "round": "xp.round({0})",
     "sin": "xp.sin({0})",
     "cos": "xp.cos({0})",
     "tanh": "xp.tanh({0})",
@@ -69,6 +72,15 @@ templates: Mapping[str, str] = {
     "gelu_tanh": "gelu_tanh({0})",
     "silu": "silu({0})",
     "softplus": "xp.logaddexp({0}, xp.zeros_like({0}))",
+    "log_sigmoid": "-xp.logaddexp(-{0}, xp.zeros_like({0}))",
+    "leaky_relu": "leaky_relu({0}, {slope})",
+    "elu": "elu({0}, {alpha})",
+    "selu": "selu({0})",
+    "mish": "mish({0})",
+    "softsign": "softsign({0})",
+    "hardsigmoid": "hardsigmoid({0})",
+    "hardswish": "{0} * hardsigmoid({0})",
+    "clip": "binary(xp.minimum, binary(xp.maximum, {0}, {1}), {2})",
     "maximum": "binary(xp.maximum, {0}, {1})",
     "minimum": "binary(xp.minimum, {0}, {1})",
     "where": "where({0}, {1}, {2})",
@@ -154,6 +166,30 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
     def silu(x: Any) -> Any:
         y = sigmoid(x)
         y *= x
+        return y
+
+    def leaky_relu(x: Any, slope: float) -> Any:
+        return xp.where(x > 0, x, slope * x)
+
+    def elu(x: Any, alpha: float) -> Any:
+        return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, xp.zeros_like(x))))
+
+    def selu(x: Any) -> Any:
+        y = elu(x, SELU_ALPHA)
+        y *= SELU_SCALE
+        return y
+
+    def mish(x: Any) -> Any:
+        y = xp.tanh(xp.logaddexp(x, xp.zeros_like(x)))
+        y *= x
+        return y
+
+    def softsign(x: Any) -> Any:
+        return x / (1.0 + xp.abs(x))
+
+    def hardsigmoid(x: Any) -> Any:
+        y = xp.minimum(relu(x + 3.0), xp.full_like(x, 6.0))
+        y /= 6.0
         return y
 
     @in_float32

@@ -30,7 +30,7 @@ from .recurrences import recurrence
 
 __all__ = ["JaxBackend", "backend"]
 
-_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "sin", "cos", "tanh")
+_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "ceil", "round", "sin", "cos", "tanh")
 
 templates: Mapping[str, str] = {
     "reshape": "jnp.reshape({0}, {shape})",
@@ -71,6 +71,15 @@ templates: Mapping[str, str] = {
     "gelu_tanh": "jax.nn.gelu({0}, approximate=True)",
     "silu": "jax.nn.silu({0})",
     "softplus": "jax.nn.softplus({0})",
+    "log_sigmoid": "jax.nn.log_sigmoid({0})",
+    "leaky_relu": "jax.nn.leaky_relu({0}, {slope})",
+    "elu": "jax.nn.elu({0}, {alpha})",
+    "selu": "jax.nn.selu({0})",
+    "mish": "jax.nn.mish({0})",
+    "softsign": "jax.nn.soft_sign({0})",
+    "hardsigmoid": "jax.nn.hard_sigmoid({0})",
+    "hardswish": "jax.nn.hard_swish({0})",
+    "clip": "jnp.minimum(jnp.maximum({0}, {1}), {2})",
     "maximum": "jnp.maximum({0}, {1})",
     "minimum": "jnp.minimum({0}, {1})",
     "where": "jnp.where({0}, {1}, {2})",

@@ -36,13 +36,20 @@ UNARY = {
     "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
     "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
     "gelu_tanh": lambda a: a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
-    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
+    "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), 
+    "ceil": np.ceil, "round": np.round, "log_sigmoid": lambda a: -np.logaddexp(0, -a),
+    "leaky_relu": lambda a, slope=0.01: np.where(a > 0, a, slope * a),
+    "elu": lambda a, alpha=1.0: np.where(a > 0, a, alpha * np.expm1(a)),
+    "selu": lambda a: 1.0507009873554805 * np.where(a > 0, a, 1.6732632423543772 * np.expm1(a)),
+    "mish": lambda a: a * np.tanh(np.logaddexp(0, a)), "softsign": lambda a: a / (1 + np.abs(a)),
+    "hardsigmoid": lambda a: np.clip(a / 6 + 0.5, 0, 1), "hardswish": lambda a: a * np.clip(a / 6 + 0.5, 0, 1),
+    "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
 }  # fmt: skip
 _BINARY = {
     "power": np.power, "floor_divide": np.floor_divide, "remainder": np.mod, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
     "not_equal": np.not_equal, "less_equal": np.less_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
-    "dropout": lambda a, rate: a,
+    "dropout": lambda a, rate: a, "clip": np.clip,
 }  # fmt: skip
 OVER = {
     "mean": np.mean, "var": np.var, "max": np.max, "min": np.min, "prod": np.prod,
@@ -282,7 +289,8 @@ class _Evaluator:
         arrays = [_counted(array) for array in arrays]
         if name == "add":
             return tuple(union), sum(arrays[1:], arrays[0])
-        found = UNARY[name](*arrays) if name in UNARY else _BINARY[name](*arrays)
+        told = {option: float(self.value(given[0], scope)[1]) for option, given in node.options}
+        found = UNARY[name](*arrays, **told) if name in UNARY else _BINARY[name](*arrays)
         return tuple(union), found
 
     def along(self, node: Call, value: Named) -> Named:

@@ -257,7 +257,8 @@ class Stepping(Gathering):
             case Call(function) if (spelled := FUNCTIONS[function].spelled) is not None:
                 return spelled(self, expression, left)
             case Call(function, arguments):
-                return self.call(function, [self.render(each, left) for each in arguments])
+                operands = [self.render(each, left) for each in arguments]
+                return self.call(function, operands, self.options(expression))
         raise AssertionError(show(expression))
 
     def _sum(self, terms: list[str]) -> str:
@@ -266,13 +267,13 @@ class Stepping(Gathering):
             text += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
         return text
 
-    def call(self, function: str, operands: list[str]) -> str:
+    def call(self, function: str, operands: list[str], options: Mapping[str, str]) -> str:
         row = FUNCTIONS[function]
         if row.implementations:
             self._check_registered(function, dict(row.implementations))
             return f'functions["{function}"]({", ".join(operands)})'
         if function in self.backend.templates:
-            return self.op(function, *operands)
+            return self.op(function, *operands, **options)
         if row.infix and len(operands) == 2:
             return f"{_operand(operands[0])} {row.infix} {_operand(operands[1])}"
         if row.infix:

@@ -37,7 +37,7 @@ from ..language.expression import (
     subexpressions,
     transform,
 )
-from ..operations.functions import FUNCTIONS, Function
+from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
 from ..sizes import evaluate
 from .graph import Graph
@@ -253,16 +253,20 @@ class Estimator:
         count = math.prod(self.count(inner, axis) for axis in call.axes)
         rule = FUNCTIONS[call.function].moments
         told = None if rule is None else rule(Known(found, tensors, count))
-        return self._pointwise(FUNCTIONS[call.function], found, tensors) if told is None else told
+        return self._pointwise(call, found, tensors, scope) if told is None else told
 
-    def _pointwise(self, function: Function, found: tuple[Moments, ...], free: tuple[int, ...]) -> Moments:
+    def _pointwise(
+        self, call: Call, found: tuple[Moments, ...], free: tuple[int, ...], scope: Scope
+    ) -> Moments:
+        function = FUNCTIONS[call.function]
         compute = function.scalar
         if compute is None or function.kind != "pointwise" or len(free) != 1:
             return found[0] if found else STANDARD
         numbers: list[Any] = [moments.mean for moments in found]
+        told = {name: self._number(values[0], scope).mean for name, values in call.options}
 
         def at(value: float) -> Any:
-            return compute(*numbers[: free[0]], value, *numbers[free[0] + 1 :])
+            return compute(*numbers[: free[0]], value, *numbers[free[0] + 1 :], **told)
 
         return _integrate(at, found[free[0]], positive=function.positive)
 

@@ -482,12 +482,13 @@ def _scalar_value(
             return size(axis)
         case Contraction(factors, ()):
             return _product_value(factors, size)
-        case Call(function, arguments):
+        case Call(function, arguments, _, options):
             values = [_scalar_value(argument, size) for argument in arguments]
+            told = {name: _scalar_value(given[0], size) for name, given in options}
             compute = FUNCTIONS[function].scalar
-            if None in values or compute is None:
+            if None in values or None in told.values() or compute is None:
                 return None
-            result: int | float | complex = compute(*values)
+            result: int | float | complex = compute(*values, **told)
             return result
     return None
 

@@ -11,10 +11,12 @@ from .moments import Known, Moments, average
 from .record import Element, Function
 
 if TYPE_CHECKING:
+    from ..graph.shape import Scope
     from ..language.expression import Call
-    from .services import Left, Writer
+    from ..planning.values import Value
+    from .services import Left, Lowering, Writer
 
-__all__ = ["AND", "EQUAL", "REFLEXIVE", "ROWS", "WHERE"]
+__all__ = ["AND", "EQUAL", "REFLEXIVE", "ROWS", "SELU_ALPHA", "SELU_SCALE", "WHERE"]
 
 MANY = (2, 10**6)
 
@@ -65,6 +67,18 @@ def _softplus(a: float) -> float:
     return max(a, 0.0) + math.log1p(math.exp(-abs(a)))
 
 
+def _elu(a: float, alpha: float = 1.0) -> float:
+    return a if a > 0 else alpha * math.expm1(a)
+
+
+def _hardsigmoid(a: float) -> float:
+    return min(max(a + 3.0, 0.0), 6.0) / 6.0
+
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+"""With these the mean 0 and the variance 1 of a wide layer are a fixed point (Klambauer et al. 2017)."""
+
+
 # ---------------------------------------------------------------------------- rules
 
 
@@ -98,6 +112,14 @@ def _spell_dropped(writer: Writer, call: Call, left: Left) -> str:
     kept, a, rate = call.arguments
     value = writer.number(a) if writer.is_number(a) else writer.render(a, left)
     return writer.op(call.function, writer.render(kept, left), value, writer.render(rate, left))
+
+
+def _lower_whole(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """Integers are whole already."""
+    value = lowering.lower(call.arguments[0], scope, None)
+    if value.element <= Element.WHOLE:
+        return lowering.convert(value, Element.WHOLE)
+    return lowering.applied(call.function, [value])
 
 
 def _is_large(value: Any) -> bool:
@@ -171,6 +193,24 @@ _CURVES = (
         number="math.floor({0})",
         complex="refused",
     ),
+    _same(
+        "ceil",
+        "smallest integer ≥ a",
+        math.ceil,
+        "0",
+        number="math.ceil({0})",
+        complex="refused",
+        lowered=_lower_whole,
+    ),
+    _same(
+        "round",
+        "nearest integer, the even one of two",
+        round,
+        "0",
+        number="round({0})",
+        complex="refused",
+        lowered=_lower_whole,
+    ),
     _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})"),
     _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})"),
     _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})"),
@@ -202,6 +242,54 @@ _CURVES = (
     ),
     _real("silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))"),
     _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused"),
+    _real(
+        "log_sigmoid", "log sigmoid(a)", lambda a: -_softplus(-a), "g * sigmoid(-a)", complex="refused"
+    ),
+    _real(
+        "leaky_relu",
+        "a where a > 0, else slope·a",
+        lambda a, slope=0.01: a if a > 0 else slope * a,
+        "where(a > 0, g, slope * g)",
+        options=(("slope", 0.01),),
+        complex="refused",
+    ),
+    _real(
+        "elu",
+        "a where a > 0, else alpha·(eᵃ − 1)",
+        _elu,
+        "where(a > 0, g, g * (y + alpha))",
+        options=(("alpha", 1.0),),
+        complex="refused",
+    ),
+    _real(
+        "selu",
+        "elu(a) scaled so that variances settle at 1",
+        lambda a: SELU_SCALE * _elu(a, SELU_ALPHA),
+        f"where(a > 0, {SELU_SCALE} * g, g * (y + {SELU_SCALE * SELU_ALPHA}))",
+        complex="refused",
+    ),
+    _real(
+        "mish",
+        "a·tanh(softplus(a))",
+        lambda a: a * math.tanh(_softplus(a)),
+        "g * (tanh(softplus(a)) + a * sigmoid(a) * (1 - tanh(softplus(a)) ** 2))",
+        complex="refused",
+    ),
+    _real("softsign", "a / (1 + |a|)", lambda a: a / (1 + abs(a)), "g / (1 + abs(a)) ** 2", complex="refused"),
+    _real(
+        "hardsigmoid",
+        "(a + 3) / 6, between 0 and 1",
+        _hardsigmoid,
+        "where(abs(a) < 3, g / 6, 0)",
+        complex="refused",
+    ),
+    _real(
+        "hardswish",
+        "a·hardsigmoid(a)",
+        lambda a: a * _hardsigmoid(a),
+        "where(abs(a) < 3, g * (a / 3 + 0.5), where(a < 0, 0, g))",
+        complex="refused",
+    ),
 )
 
 WHERE = _same(
@@ -242,6 +330,17 @@ _CHOICES = (
         in_sizes="Min",
         complex="refused",
         moments=_of_two,
+    ),
+    _same(
+        "clip",
+        "a, but low where it is less, and high where more",
+        lambda a, low, high: min(max(a, low), high),
+        "where((a >= b) & (a <= c), g, 0)",
+        "where((a < b) & (b < c), g, 0)",
+        "where(maximum(a, b) > c, g, 0)",
+        arity=(3, 3),
+        written="clip(a, low, high)",
+        complex="refused",
     ),
     WHERE,
 )

@@ -96,7 +96,12 @@ class Calling(Contracting):
             biased = self._biased(operands) if len(operands) == 2 else None
             if biased is not None:
                 return biased
+        call = replace(call, options=self.numbers(call, scope))
         return self.combine(_rule(call), lambda *each: replace(call, arguments=each), operands, conditions)
+
+    def numbers(self, call: Call, scope: Scope) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
+        """The options of a call, with the sizes that they speak of put in."""
+        return tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
 
     def _normed(self, call: Call, scope: Scope) -> Value | None:
         """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
@@ -154,8 +159,8 @@ class Calling(Contracting):
         left: tuple[Entry, ...] = index if whole else value.layout
         if reduces:
             left = tuple(entry for entry in left if entry not in axes and entry != axes)
-        options = tuple((name, tuple(self.scalar(v, scope) for v in values)) for name, values in call.options)
-        right = replace(call, arguments=(value.ref, *(each.ref for each in more)), options=options)
+        given = (value.ref, *(each.ref for each in more))
+        right = replace(call, arguments=given, options=self.numbers(call, scope))
         return self.emit(left, right, [value, *more], value.sizes, result)
 
     def _innermost(self, value: Value, axes: tuple[str, ...], function: Function) -> Value:
