@@ -18,6 +18,7 @@ from tensornet.errors import no_positions, outside
 from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
 from tensornet.protocol import Argument, kind_of
 
+from .choosing import largest
 from .pieces import in_pieces as put_together
 from .recurrences import recurrence
 
@@ -34,6 +35,7 @@ templates: Mapping[str, str] = {
     "within": "within({0}, {size}, {name})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "concat": "xp.concat([{0}], axis={axis})",
+    "stack": "xp.concat([{0}], axis={axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",
     "pad": "pad({0}, {pairs}, {value})",
@@ -95,6 +97,12 @@ templates: Mapping[str, str] = {
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
     "var": "var({0}, {axes})",
+    "std": "std({0}, {axes})",
+    "norm": "norm({0}, {axes})",
+    "argmax": "xp.argmax({0}, axis={axis})",
+    "argmin": "xp.argmin({0}, axis={axis})",
+    "argsort": "xp.argsort({0}, axis={axis}, stable=True)",
+    "top": "top({0}, {axis}, {size})",
     "max": "xp.max({0}, axis={axes})",
     "min": "xp.min({0}, axis={axes})",
     "prod": "xp.prod({0}, axis={axis})",
@@ -222,6 +230,20 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
     @in_float32
     def var(x: Any, axes: tuple[int, ...]) -> Any:
         return xp.var(x, axis=axes)
+
+    @in_float32
+    def std(x: Any, axes: tuple[int, ...]) -> Any:
+        return xp.std(x, axis=axes)
+
+    @in_float32
+    def norm(x: Any, axes: tuple[int, ...]) -> Any:
+        return xp.sqrt(xp.sum(xp.square(xp.abs(x)), axis=axes))
+
+    def top(x: Any, axis: int, size: int) -> Any:
+        def argsort(x: Any, axis: int) -> Any:
+            return xp.argsort(x, axis=axis, stable=True)
+
+        return largest(x, axis, size, argsort, lambda x, axis: xp.flip(x, axis=axis))
 
     @in_float32
     def normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:

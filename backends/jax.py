@@ -24,13 +24,29 @@ from typing import Any
 from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, backend_of
 
+from .choosing import largest
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
 
 __all__ = ["JaxBackend", "backend"]
 
-_SAME = ("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign", "floor", "ceil", "round", "sin", "cos", "tanh")
+_SAME = (
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "square",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "sin",
+    "cos",
+    "tanh",
+)
 
 templates: Mapping[str, str] = {
     "reshape": "jnp.reshape({0}, {shape})",
@@ -45,6 +61,7 @@ templates: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "concat": "jnp.concatenate([{0}], axis={axis})",
+    "stack": "jnp.concatenate([{0}], axis={axis})",
     "piece": "piece({0}, at, {length}, {axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "jnp.roll({0}, {shift}, axis={axes})",
@@ -91,7 +108,12 @@ templates: Mapping[str, str] = {
     "normalize": "normalize({0}, {axis}, {eps})",
     "recur": "recur({0}, {1}, {start}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
-    **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "max", "min")},
+    **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "std", "max", "min")},
+    "norm": "jnp.linalg.vector_norm({0}, axis={axes})",
+    "argmax": "jnp.argmax({0}, axis={axis})",
+    "argmin": "jnp.argmin({0}, axis={axis})",
+    "argsort": "jnp.argsort({0}, axis={axis}, stable=True)",
+    "top": "top({0}, {axis}, {size})",
     "prod": "jnp.prod({0}, axis={axis})",
     "logsumexp": "jax.nn.logsumexp({0}, axis={axes})",
 }
@@ -151,6 +173,12 @@ def _recur(a: Any, b: Any, start: float, back: float) -> Any:
     if not isinstance(a, int | float) and not isinstance(b, int | float):
         a, b = jnp.broadcast_arrays(a, b)
     return recurrence(a, b, start, back, jnp.concatenate, jnp.flip, jnp.full_like, jnp.cumprod)
+
+
+def _top(x: Any, axis: int, size: int) -> Any:
+    """The positions of the largest elements, the largest first, and of equal ones the first."""
+    jnp = _library().numpy
+    return largest(x, axis, size, lambda x, axis: jnp.argsort(x, axis=axis, stable=True), jnp.flip)
 
 
 def _finite(value: float, like: Any) -> float:
@@ -284,6 +312,7 @@ class JaxBackend:
             "normalize": _normalize,
             "recur": _recur,
             "dropped": _dropped,
+            "top": _top,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

@@ -28,6 +28,8 @@ templates: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "concat": "np.concatenate([{0}], axis={axis})",
+    "stack": "np.concatenate([{0}], axis={axis})",
+    "argsort": 'np.argsort({0}, axis={axis}, kind="stable")',
     "roll": "np.roll({0}, {shift}, axis={axes})",
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
     "arange": "np.arange({0})",
@@ -65,6 +67,7 @@ templates: Mapping[str, str] = {
     },
     "rsqrt": "1 / np.sqrt({0})",
     **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
+    **{name: f"np.{name}({{0}}, axis={{axis}})" for name in ("argmax", "argmin")},
     "prod": "np.prod({0}, axis={axis})",
 }
 

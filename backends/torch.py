@@ -12,6 +12,7 @@ from typing import Any
 from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
+from .choosing import largest
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -54,6 +55,7 @@ templates: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
+    "stack": "torch.cat([{0}], dim={axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
@@ -103,6 +105,12 @@ templates: Mapping[str, str] = {
     "sum": "torch.sum({0}, {axes})",
     "mean": "torch.mean({0}, {axes})",
     "var": "torch.var({0}, {axes}, correction=0)",
+    "std": "torch.std({0}, {axes}, correction=0)",
+    "norm": "torch.linalg.vector_norm({0}, dim={axes})",
+    "argmax": "torch.argmax({0}, dim={axis})",
+    "argmin": "torch.argmin({0}, dim={axis})",
+    "argsort": "torch.argsort({0}, dim={axis}, stable=True)",
+    "top": "top({0}, {axis}, {size})",
     "max": "torch.amax({0}, {axes})",
     "min": "torch.amin({0}, {axes})",
     "prod": "torch.prod({0}, {axis})",
@@ -153,6 +161,14 @@ def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
     if training:
         return _library().where(kept, x / (1.0 - rate), 0.0)
     return x if x.shape == kept.shape else _library().where(kept, x, x)
+
+
+def _top(x: Any, axis: int, size: int) -> Any:
+    """The positions of the largest elements, the largest first, and of equal ones the first."""
+    torch = _library()
+    return largest(
+        x, axis, size, lambda x, axis: torch.argsort(x, dim=axis, stable=True), lambda x, axis: x.flip(axis)
+    )
 
 
 def _finite(value: float, like: Any) -> float:
@@ -286,6 +302,7 @@ class TorchBackend:
             "normalize": _normalize,
             "recur": _recur,
             "dropped": _dropped,
+            "top": _top,
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,

@@ -53,8 +53,13 @@ _BINARY = {
 }  # fmt: skip
 OVER = {
     "mean": np.mean, "var": np.var, "max": np.max, "min": np.min, "prod": np.prod,
-    "logsumexp": scipy.special.logsumexp,
+    "logsumexp": scipy.special.logsumexp, "std": np.std, "norm": lambda a, axis: np.sqrt(np.sum(a * a, axis=axis)),
 }  # fmt: skip
+TOLD = {
+    "argmax": np.argmax, "argmin": np.argmin, "argsort": lambda a, axis: np.argsort(a, axis=axis, kind="stable"),
+    "top": lambda a, axis: np.argsort(-a, axis=axis, kind="stable"),
+}  # fmt: skip
+"""Functions that tell positions along one axis."""
 
 
 def _hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
@@ -265,11 +270,13 @@ class _Evaluator:
             names, array = self.value(node.arguments[0], scope)
             size = scope.get(axes[0], self.known.get(axes[0], 0))
             return (*names, axes[0]), np.repeat(array[..., None], size, axis=-1)
-        if name == "concat":
+        if name in ("concat", "stack"):
             return self.concat(node, scope)
         if name in ("roll", "pad"):
             return self.moved(node, scope)
         values = [self.value(argument, scope) for argument in node.arguments]
+        if name in TOLD:
+            return self.told(node, values[0], scope)
         if name in OVER:
             names, array = values[0]
             rest = tuple(a for a in names if a not in axes)
@@ -292,6 +299,18 @@ class _Evaluator:
         told = {option: float(self.value(given[0], scope)[1]) for option, given in node.options}
         found = UNARY[name](*arrays, **told) if name in UNARY else _BINARY[name](*arrays)
         return tuple(union), found
+
+    def told(self, node: Call, value: Named, scope: Mapping[str, int]) -> Named:
+        names, array = value
+        axis, *made = node.axes
+        positions = TOLD[node.function](_counted(array), axis=names.index(axis))
+        if made:
+            positions = np.take(
+                positions, range(scope.get(made[0], self.known.get(made[0], 0))), axis=names.index(axis)
+            )
+        if positions.ndim < array.ndim:
+            return tuple(a for a in names if a != axis), positions
+        return tuple(made[0] if made and a == axis else a for a in names), positions
 
     def along(self, node: Call, value: Named) -> Named:
         names, array = value

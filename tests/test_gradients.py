@@ -150,8 +150,14 @@ STRUCTURE = {
     "concat": "y[b,i] = concat[i](x[b,i] ** 2, w[b], z[b,i], x[b,i]) * v[b]",
     "pad": "y[b,i] = exp(pad(x[b,i], b=(2,0), i=(1,-1), value=0.5))",
     "onehot": "y[b,j] = onehot[j](t[b]) * x[b,i]\nj: 5",
+    "stack": "y[b,l,i] = stack[l](x[b,i] ** 2, z[i], 3, x[b,i]) * x[b,i]",
+    "argmax": "p[b] = argmax[i](x[b,i])\ny[b] = x[b,p[b]] * z[i]",
+    "argmin": "p[b] = argmin[i](x[b,i])\ny[b] = x[b,p[b]] * z[i]",
+    "argsort": "p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]] * z[i]",
+    "top": "p[b,k] = top[i,k](x[b,i])\ny[b,k] = x[b,p[b,k]] * z[p[b,k]]\nk: 2",
 }
 SPELLED = {
+    "clip": "y[b,i] = clip(x[b,i], -1, z[i] * z[i]) + clip(0.5, z[i], x[b,i])",
     "where": "y[b,i] = where(x[b,i] > z[i], x[b,i] * z[i], exp(x[b,i]))",
     "reciprocal": "y[b,i] = x[b,i] / z[i]",
     "int64": "y[b,i] = x[b,i] * int64(z[i])",
@@ -163,6 +169,8 @@ def text_of(row: Function) -> str:
     """An equation of the function."""
     operands = ["x[b,i]", "z[i]"][: row.arity[0]]
     match row.axes:
+        case _ if row.name in STRUCTURE:
+            return STRUCTURE[row.name]
         case "none" if row.name in SPELLED:
             return SPELLED[row.name]
         case "none" if row.infix:
@@ -176,7 +184,7 @@ def text_of(row: Function) -> str:
             return f"y[b,i] = {row.name}[i](x[b,i] * z[i])"
         case "removed":
             return f"y[b] = {row.name}[i](x[b,i] * z[i])"
-    return STRUCTURE[row.name]
+    raise AssertionError(row.name)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -238,6 +246,8 @@ def test_equations(text: str) -> None:
         ("y[h,d] = x[(h,d),h] * x[(h,d),d]\nh: 2", {"x": (4, 2)}),
         ("y[b] = x[s[b],t[b]] ** 2", {"x": (3, 3), "s": (4,), "t": (4,)}),
         ("y[b,i] = x[b,t[b],i]", {"x": (3, 3, 2), "t": (3,)}),
+        ("y[b,i,k] = x[b,i,t[b,i,k]] * w[k]", {"x": (2, 3, 4), "t": (2, 3, 2), "w": (2,)}),
+        ("y[b,k] = x[b,t[b,k],i] * W[s[b,k],i]", {"x": (2, 3, 4), "t": (2, 5), "s": (2, 5), "W": (3, 4)}),
     ],
 )  # fmt: skip
 def test_tensors_of_other_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -262,6 +272,8 @@ def test_tensors_of_other_shapes(text: str, shapes: dict[str, tuple[int, ...]]) 
         ("y[b,j] = E[t[b],j]", {"E": (4, 5), "t": (0,)}),
         ("y = sum[b,i](x[b,i])", {"x": (0, 4)}),
         ("y[b] = prod[i](x[b,i])", {"x": (3, 0)}),
+        ("y[b] = norm[i](x[b,i])", {"x": (3, 0)}),
+        ("p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]]", {"x": (3, 0)}),
         ("y[b,i] = recur[i](x[b,i], z[b,i], start=2)", {"x": (3, 0), "z": (3, 0)}),
     ],
 )

@@ -176,13 +176,15 @@ class Stepping(Gathering):
         """A function along dimensions of its operand."""
         ref, *affine = call.arguments
         assert isinstance(ref, Ref)
-        own = [axis for axis in call.axes if axis in ref.index]
-        if tuple(call.axes) in ref.index:
-            text, at = self.names[ref.name], [ref.index.index(tuple(call.axes))]
-        elif len(own) == len(call.axes):
+        function = FUNCTIONS[call.function]
+        over, made = function.runs_over(call.axes), function.makes(call.axes)
+        own = [axis for axis in over if axis in ref.index]
+        if over in ref.index:
+            text, at = self.names[ref.name], [ref.index.index(over)]
+        elif len(own) == len(over):
             text, at = self.names[ref.name], [ref.index.index(axis) for axis in own]
         else:
-            text, at = self.atomic(ref), _positions(ref, call.axes)
+            text, at = self.atomic(ref), _positions(ref, over)
         axes = tuple_source([str(n) for n in at])
         details = self.options(call)
         if affine:
@@ -193,7 +195,9 @@ class Stepping(Gathering):
             self._check_registered(call.function, implementations)
             return f'functions["{call.function}"]({text}, {at[0]})'
         if self.asks(call.function, "positions"):
-            details["positions"] = self._positions_at(at[0], len(left), self.sizes_of(call.axes))
+            details["positions"] = self._positions_at(at[0], len(left), self.sizes_of(over))
+        if made:
+            details["size"] = self.extent(made)
         return self.op(call.function, text, axis=str(at[0]), axes=axes, **details)
 
     def sizes_of(self, axes: Sequence[str]) -> Any:

@@ -398,9 +398,9 @@ class _Block:
             yield expression, scope
         own: set[str] = set()
         if isinstance(expression, Call):
-            own = set(option_axes(expression))
-            if FUNCTIONS[expression.function].axes in ("joined", "removed"):
-                own = set(expression.axes)
+            row = FUNCTIONS[expression.function]
+            own = {*option_axes(expression), *row.leaves_out(expression.axes)}
+            own = set(expression.axes) if row.axes == "joined" else own
         elif isinstance(expression, Contraction):
             own = set(expression.summed)
         parts: list[Expression] = []

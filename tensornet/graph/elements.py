@@ -7,7 +7,7 @@ all become numbers of the working type where they meet them
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..errors import DtypeError
@@ -21,6 +21,7 @@ from ..language.expression import (
     Size,
     is_scalar,
     is_told,
+    parts_of,
     scalar_value,
     subexpressions,
 )
@@ -118,8 +119,17 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
             inside = _positions(item.graph, frozenset(output for output, name in pairs if name in found))
             found.update(name for leaf, name in item.names().items() if leaf in inside)
         elif item.name in found:
-            found.update(ref.name for ref in item.references)
+            found.update(ref.name for ref in _handed_on(item.right))
     return found
+
+
+def _handed_on(expression: Expression) -> Iterator[Ref]:
+    """The tensors in an expression whose elements go into its value; not those of which positions are told."""
+    if isinstance(expression, Ref):
+        yield expression
+    if not isinstance(expression, Call) or FUNCTIONS[expression.function].yields != "position":
+        for part in parts_of(expression):
+            yield from _handed_on(part)
 
 
 def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:

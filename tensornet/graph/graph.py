@@ -272,8 +272,8 @@ class Graph:
         for equation in self.own:
             names.update(spoken_sizes(equation))
             for part in equation.parts:
-                if isinstance(part, Call) and FUNCTIONS[part.function].axes == "made":
-                    names |= set(part.axes) - equation.axes
+                if isinstance(part, Call):
+                    names |= set(FUNCTIONS[part.function].makes(part.axes)) - equation.axes
         for size in self.bound.values():
             names.update(name.name for name in getattr(size, "free_symbols", ()))
         for call in self.calls:

@@ -217,9 +217,10 @@ def _scope_of(
                 if row.resized is not None and name in scope.sizes and name in option_axes(expression):
                     amounts = (scalar_size(value, scope) for value in values)
                     scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
-            if row.axes == "made":
-                scope.assumed.setdefault(axes[0], symbol(axes[0]))
-            return scope.without(axes, agree) if axes and row.axes == "removed" else scope
+            scope = scope.without(row.leaves_out(axes), agree)
+            for axis in row.makes(axes):
+                scope.assumed.setdefault(axis, symbol(axis))
+            return scope
     return scope
 
 

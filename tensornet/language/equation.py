@@ -234,17 +234,19 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
     """Inside a function only products sum; an axis shared by arguments belongs to no product."""
     function = FUNCTIONS[call.function]
     held = {axis for argument in call.arguments for axis in free_axes(argument)}
-    for axis in (*(call.axes if function.axes in ("kept", "removed") else ()), *sorted(option_axes(call))):
+    for axis in (*function.runs_over(call.axes), *sorted(option_axes(call))):
         if axis not in held:
             raise _unknown(axis, call, call.function)
-    if function.axes == "made" and held.intersection(call.axes):
-        name, (axis,) = function.name, call.axes
-        fix = f"give the axis that {name} makes a name of its own, {name}[v]({show(call.arguments[0])})"
-        raise EquationError(f"axis '{axis}' occurs inside {name} already", call.place, fix)
-    if function.axes != "removed":
-        for axis in (*call.axes, *sorted(option_axes(call))):
-            if axis not in kept:
-                raise _unsummed(axis, call)
+    for axis in call.axes if function.anew else function.makes(call.axes):
+        if axis in held:
+            named = ",".join("v" if each == axis else each for each in call.axes)
+            inside = ", ".join(map(show, call.arguments))
+            fix = f"give the axis that {function.name} makes a name of its own, {function.name}[{named}]({inside})"
+            raise EquationError(f"axis '{axis}' occurs inside {function.name} already", call.place, fix)
+    gone = function.leaves_out(call.axes)
+    for axis in (*call.axes, *sorted(option_axes(call))):
+        if axis not in kept and axis not in gone:
+            raise _unsummed(axis, call)
     inner = kept | frozenset(call.axes)
     seen: set[str] = set()
     for argument in call.arguments:

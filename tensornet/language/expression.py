@@ -226,7 +226,7 @@ def bound_axes(part: Contraction | Call) -> frozenset[str]:
     """The axes that exist only inside of a part: those that it sums, or that a reduction runs over."""
     if isinstance(part, Contraction):
         return frozenset(part.summed)
-    return frozenset(part.axes) if FUNCTIONS[part.function].kind == "reduction" else frozenset()
+    return frozenset(FUNCTIONS[part.function].leaves_out(part.axes))
 
 
 def option_axes(call: Call) -> frozenset[str]:
@@ -258,9 +258,8 @@ def free_axes(expression: Expression) -> tuple[str, ...]:
             return tuple(axis for axis in found if axis not in summed)
         case Call(function, arguments, axes):
             found = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
-            if FUNCTIONS[function].kind == "reduction":
-                return tuple(axis for axis in found if axis not in axes)
-            return tuple(found | dict.fromkeys(axes))
+            gone = FUNCTIONS[function].leaves_out(axes)
+            return tuple(axis for axis in found | dict.fromkeys(axes) if axis not in gone)
 
 
 def occurring(expression: Expression) -> set[str]:
@@ -285,8 +284,8 @@ def sized_by_name(expression: Expression) -> set[str]:
     for part in subexpressions(expression):
         if isinstance(part, Ref):
             names.update(axis for entry in part.index if isinstance(entry, tuple) for axis in entry)
-        elif isinstance(part, Call) and FUNCTIONS[part.function].axes == "made":
-            names.update(part.axes)
+        elif isinstance(part, Call):
+            names.update(FUNCTIONS[part.function].makes(part.axes))
     return names
 
 

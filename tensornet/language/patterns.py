@@ -154,7 +154,11 @@ def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
         case Call("add", terms):
             if sum(isinstance(term, Ref) and not term.index for term in terms) > 1:
                 yield "nothing tells two numbers of a sum apart", "write one name for both"
-        case Call(name, _, axes) if FUNCTIONS[name].axes in ("joined", "moved") or not held.issuperset(axes):
+        case Call(name, _, axes) if FUNCTIONS[name].axes in (
+            "exchanged",
+            "joined",
+            "moved",
+        ) or not held.issuperset(axes):
             yield f"'{name}' is of one axis, where a pattern speaks of any number", "leave it to the program"
 
 

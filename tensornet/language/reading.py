@@ -600,7 +600,7 @@ class _Reader:
         """A call whose axes, arity and keywords agree with its row of the table."""
         function = FUNCTIONS[name]
         if function.takes_axes and not axes:
-            fix = f"write {name}[j](…)"
+            fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
             if function.twin and len(node.args) > 1:
                 fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
             raise self.fail(node, f"{name} needs the axis it runs over", fix)
@@ -615,13 +615,15 @@ class _Reader:
         arguments = tuple(self.expression(argument) for argument in node.args)
         if function.takes_one_axis and len(axes or ()) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
+        if function.axes == "exchanged" and len(set(axes or ())) != 2:
+            raise self.fail(node, f"{name} runs over one axis and makes another", f"write {name}[j,k](…)")
         if function.axes == "moved" and not node.keywords:
             raise self.fail(node, f"{name} names its axes", f"write {name}(x, i={_example(function)})")
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
-        if function.axes in ("kept", "removed"):
-            missing = [axis for axis in axes or () if not any(axis in free_axes(a) for a in arguments)]
-            if missing and not any(_holds_bare_name(argument) for argument in arguments):
-                raise self.fail(node, f"axis '{missing[0]}' does not occur inside {name}")
+        over = function.runs_over(axes or ())
+        missing = [axis for axis in over if not any(axis in free_axes(a) for a in arguments)]
+        if missing and not any(_holds_bare_name(argument) for argument in arguments):
+            raise self.fail(node, f"axis '{missing[0]}' does not occur inside {name}")
         return Call(name, arguments, axes or (), options, self.place(node))
 
     def option(

@@ -3,6 +3,6 @@
 In: nothing. Out: the table that all other rooms ask.
 
 `record` says what a record holds, `services` what its rules may ask of the rooms above; the rows are in
-`pointwise`, `axes`, `reductions`, `structure` and `kernels`, the table is `functions`; `packing` takes rows
+`pointwise`, `axes`, `reductions`, `choosing`, `structure` and `kernels`, the table is `functions`; `packing` takes rows
 to another process.
 """

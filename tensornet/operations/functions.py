@@ -5,13 +5,21 @@ The rows stand by kind in the files beside; other rooms take what they need of r
 
 from __future__ import annotations
 
-from . import axes, kernels, pointwise, reductions, scattering, structure
+from . import axes, choosing, kernels, pointwise, reductions, scattering, structure
 from .record import Element, Function
 from .reductions import SUM
 
 __all__ = ["CONVERSIONS", "FUNCTIONS", "RESERVED", "SIGNS", "SUM", "Element", "Function"]
 
-_ROWS = (*pointwise.ROWS, *axes.ROWS, *reductions.ROWS, *structure.ROWS, *kernels.ROWS, *scattering.ROWS)
+_ROWS = (
+    *pointwise.ROWS,
+    *axes.ROWS,
+    *reductions.ROWS,
+    *choosing.ROWS,
+    *structure.ROWS,
+    *kernels.ROWS,
+    *scattering.ROWS,
+)
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
 """Every function by its name; `register` adds to it."""

@@ -71,6 +71,10 @@ def _elu(a: float, alpha: float = 1.0) -> float:
     return a if a > 0 else alpha * math.expm1(a)
 
 
+def _leaky_relu(a: float, slope: float = 0.01) -> float:
+    return a if a > 0 else slope * a
+
+
 def _hardsigmoid(a: float) -> float:
     return min(max(a + 3.0, 0.0), 6.0) / 6.0
 
@@ -242,13 +246,11 @@ _CURVES = (
     ),
     _real("silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))"),
     _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused"),
-    _real(
-        "log_sigmoid", "log sigmoid(a)", lambda a: -_softplus(-a), "g * sigmoid(-a)", complex="refused"
-    ),
+    _real("log_sigmoid", "log sigmoid(a)", lambda a: -_softplus(-a), "g * sigmoid(-a)", complex="refused"),
     _real(
         "leaky_relu",
         "a where a > 0, else slope·a",
-        lambda a, slope=0.01: a if a > 0 else slope * a,
+        _leaky_relu,
         "where(a > 0, g, slope * g)",
         options=(("slope", 0.01),),
         complex="refused",
@@ -275,7 +277,9 @@ _CURVES = (
         "g * (tanh(softplus(a)) + a * sigmoid(a) * (1 - tanh(softplus(a)) ** 2))",
         complex="refused",
     ),
-    _real("softsign", "a / (1 + |a|)", lambda a: a / (1 + abs(a)), "g / (1 + abs(a)) ** 2", complex="refused"),
+    _real(
+        "softsign", "a / (1 + |a|)", lambda a: a / (1 + abs(a)), "g / (1 + abs(a)) ** 2", complex="refused"
+    ),
     _real(
         "hardsigmoid",
         "(a + 3) / 6, between 0 and 1",

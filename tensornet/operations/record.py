@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Device, Left, Lowering, Writer
 
-__all__ = ["OPERANDS", "Element", "Function", "Meaning"]
+__all__ = ["OPERANDS", "Axes", "Element", "Function", "Meaning"]
 
-Axes: TypeAlias = Literal["none", "kept", "removed", "made", "joined", "moved"]
+Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
-Yield: TypeAlias = Literal["truth", "same", "real", "number", "own"]
+Yield: TypeAlias = Literal["truth", "position", "same", "real", "number", "own"]
 
 OPERANDS = "abcdefhiklmopqrstuvwxz"
 """What derivatives call the operands of a function; `g`, `j`, `n` and `y` mean something else there."""
@@ -93,9 +93,12 @@ class Function:
             "none": nothing, it maps elements (operands align by axis name), as `gelu(a)` does;
             "kept": runs over those in brackets and keeps them, as `softmax[j](a)`;
             "removed": runs over them and leaves none, as `mean[j](a)`;
+            "exchanged": runs over the first of the two in brackets and leaves none of it; the second it makes, as
+            long as its name says, as `top[j,k](a)`;
             "made": adds the one it names, as long as its name says, as `onehot[j](a)`; where there is
             no operand the axis stands in its place, as in `index(i)`;
             "joined": makes the one in brackets anew, as long as those of all operands, as `concat[j](a, b)`;
+            an operand without it is 1 long;
             "moved": moves elements along those that keywords name, as `roll(a, i=1)`.
         arity: the fewest and the most operands.
         options: keywords that take a number, and what they are if not given.
@@ -109,10 +112,11 @@ class Function:
         needs_position: whether it takes one of the elements along its axes, so that there must be one.
         one_by_one: whether it runs over several axes one after another.
         ordered: whether what it does hangs on the order of positions, so that it runs along one axis.
+        anew: whether no operand may have the axis that it joins them along.
 
-        yields: what comes out of exact operands: truth values (`less`), the same as went in (`maximum`:
-            integers stay integers), reals (`exp`, which takes nothing else), numbers of the working type
-            (`onehot`), or what only the user knows who registered the function.
+        yields: what comes out of exact operands: truth values (`less`), positions, whatever goes in (`argmax`),
+            the same as went in (`maximum`: integers stay integers), reals (`exp`, which takes nothing else),
+            numbers of the working type (`onehot`), or what only the user knows who registered the function.
         takes: what becomes of operands that are truth values: they are counted as "numbers"; all
             operands become "truths"; or "any" are taken as they are.
         conditions: how many of the operands, the first, are truth values whatever the others are.
@@ -174,6 +178,7 @@ class Function:
     needs_position: bool = False
     one_by_one: bool = False
     ordered: bool = False
+    anew: bool = False
 
     yields: Yield = "own"
     takes: Literal["numbers", "truths", "any"] = "numbers"
@@ -217,9 +222,31 @@ class Function:
                 return "pointwise"
             case "kept":
                 return "axis"
-            case "removed":
+            case "removed" | "exchanged":
                 return "reduction"
         return "structure"
+
+    def runs_over(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes in brackets that its operands have, and that it runs over."""
+        match self.axes:
+            case "kept" | "removed":
+                return axes
+            case "exchanged":
+                return axes[:1]
+        return ()
+
+    def leaves_out(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes in brackets that its value has not."""
+        return () if self.axes == "kept" else self.runs_over(axes)
+
+    def makes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes in brackets that are as long as their names say."""
+        match self.axes:
+            case "made":
+                return axes
+            case "exchanged":
+                return axes[1:]
+        return ()
 
     @property
     def is_kernel(self) -> bool:
@@ -234,7 +261,7 @@ class Function:
     @property
     def takes_one_axis(self) -> bool:
         """Whether it is written with one axis and no more."""
-        return self.axes in ("made", "joined") or self.ordered
+        return self.axes in ("made", "joined") or (self.ordered and self.axes != "exchanged")
 
     @property
     def of_axis_alone(self) -> bool:
@@ -244,7 +271,7 @@ class Function:
     @property
     def tells_sizes(self) -> bool:
         """Whether the sizes around it show in the value, so that the same words may say two things."""
-        return self.axes in ("made", "joined") or self.resized is not None
+        return self.axes in ("exchanged", "made", "joined") or self.resized is not None
 
     @property
     def form(self) -> str:
@@ -255,7 +282,8 @@ class Function:
         if self.infix:
             return f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}a"
         arguments = [*operands, *(f"{name}={value:g}" for name, value in self.options)]
-        return f"{self.name}{'[j]' if self.takes_axes else ''}({', '.join(arguments)})"
+        axes = "[j,k]" if self.axes == "exchanged" else "[j]" if self.takes_axes else ""
+        return f"{self.name}{axes}({', '.join(arguments)})"
 
     # ---- elements
 
@@ -271,6 +299,8 @@ class Function:
         match self.yields:
             case "truth":
                 return (Element.TRUTH if self.takes == "truths" else _compared(tensors, whole)), Element.TRUTH
+            case "position":
+                return whole, Element.WHOLE
             case "same" if self.takes == "any" and top is Element.TRUTH:
                 return top, top
             case "same":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from .moments import STANDARD, Known, Moments, extreme
 from .record import Function
 
@@ -21,6 +23,16 @@ def _of_variance(known: Known) -> Moments:
 def _of_product(known: Known) -> Moments:
     (one,) = known.operands
     return Moments(one.mean**known.count, one.square**known.count)
+
+
+def _of_deviation(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(math.sqrt(one.variance), one.variance * (1 + 1 / known.count))
+
+
+def _of_length(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(math.sqrt(known.count * one.square), known.count * one.square)
 
 
 OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
@@ -66,6 +78,26 @@ ROWS = (
         derivative=("2 / n * g * (a - mean[j](a))",),
         moments=_of_variance,
         passes=(8.0, 8.0),
+    ),
+    Function(
+        "std",
+        "biased standard deviation",
+        "removed",
+        yields="real",
+        complex="measured",
+        derivative=("g / n * (a - mean[j](a)) / where(y == 0, 1, y)",),
+        moments=_of_deviation,
+        passes=(8.0, 8.0),
+    ),
+    Function(
+        "norm",
+        "√Σ a²",
+        "removed",
+        yields="real",
+        complex="measured",
+        derivative=("g * a / where(y == 0, 1, y)",),
+        moments=_of_length,
+        passes=(3.0, 3.0),
     ),
     MAX,
     Function(

@@ -132,6 +132,14 @@ CONCAT = Function(
     moments=lambda known: average(known.operands),
 )
 
+STACK = replace(
+    CONCAT,
+    name="stack",
+    formula="operands side by side along a new axis",
+    written="stack[j](a, b, …)",
+    anew=True,
+)
+
 PAD = Function(
     "pad",
     "a with so many more positions along an axis, fewer where negative",
@@ -175,6 +183,7 @@ ROWS = (
         workspace=(0.0, 1.0),
     ),
     CONCAT,
+    STACK,
     PAD,
     ONEHOT,
 )

@@ -42,7 +42,7 @@ class Calling(Contracting):
                 return self.convert(self.lower(call.arguments[0], scope, wanted), function.converts)
             case "none":
                 return self.pointwise(call, scope, wanted)
-            case "kept" | "removed":
+            case "kept" | "removed" | "exchanged":
                 return self.over_axes(call, scope, wanted)
             case "made":
                 return self.made(call, [self.lower(each, scope, None) for each in call.arguments], scope)
@@ -127,12 +127,12 @@ class Calling(Contracting):
 
     def over_axes(self, call: Call, scope: Scope, wanted: Layout | None) -> Value:
         function = FUNCTIONS[call.function]
-        reduces = function.axes == "removed"
+        over, reduces = function.runs_over(call.axes), bool(function.leaves_out(call.axes))
         asked = None if reduces else wanted
         value = self.lower(call.arguments[0], self.inner(call.arguments[0], scope), asked)
         element, result = function.meeting([value.element])
         value = self.convert(value, element)
-        axes = tuple(axis for axis in value.layout if axis in call.axes)
+        axes = tuple(axis for axis in value.layout if axis in over)
         if function.one_by_one and len(axes) > 1:
             for axis in axes:
                 value = self._apply(replace(call, axes=(axis,)), value, (axis,), True, scope, result)
@@ -140,7 +140,8 @@ class Calling(Contracting):
         if not reduces and len(axes) > 1:
             rest = tuple(axis for axis in value.layout if axis not in axes)
             value = self.reorder(value, (*rest, axes))
-        return self._apply(replace(call, axes=axes), value, axes, reduces, scope, result)
+        call = replace(call, axes=(*axes, *function.makes(call.axes)))
+        return self._apply(call, value, axes, reduces, scope, result)
 
     def _apply(
         self,
@@ -157,11 +158,14 @@ class Calling(Contracting):
         index = value.left
         whole = all(any(axis == entry for entry in index) for axis in axes) or axes in index
         left: tuple[Entry, ...] = index if whole else value.layout
+        made = FUNCTIONS[call.function].makes(call.axes)
         if reduces:
-            left = tuple(entry for entry in left if entry not in axes and entry != axes)
+            parts = (made if entry in axes or entry == axes else (entry,) for entry in left)
+            left = tuple(each for part in parts for each in part)
         given = (value.ref, *(each.ref for each in more))
         right = replace(call, arguments=given, options=self.numbers(call, scope))
-        return self.emit(left, right, [value, *more], value.sizes, result)
+        sizes = {**value.sizes, **{axis: scope[axis] for axis in made}}
+        return self.emit(left, right, [value, *more], sizes, result)
 
     def _innermost(self, value: Value, axes: tuple[str, ...], function: Function) -> Value:
         """The value with the axes that a function runs along innermost, copied so where that is faster."""

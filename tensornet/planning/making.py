@@ -185,8 +185,9 @@ class Making(ABC):
         """The time of a step that is no product: what its function takes along such axes."""
         if not isinstance(right, Call):
             return self.profile.pointwise(moved, written)
-        last = operands[0].layout[-len(right.axes) :] if right.axes and operands else ()
-        inner = not right.axes or set(right.axes) == set(last)
+        over = FUNCTIONS[right.function].runs_over(right.axes)
+        last = operands[0].layout[-len(over) :] if over and operands else ()
+        inner = set(over) == set(last)
         if FUNCTIONS[right.function].is_look(right):
             return self.profile.view
         return FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
