@@ -16,15 +16,27 @@ from tensornet.graph.graph import Graph
 from tensornet.token_orders import FactorizationOrder, factorize, see_before
 
 from .attention import attention, dot_product_attention
+from .bert import PRESETS as BERTS
+from .bert import bert
+from .blocks import gated_feed_forward, rms_norm
 from .classifier import transformer_classifier
+from .clip import TEXT_PRESETS as CLIP_TEXTS
+from .clip import VISION_PRESETS as CLIP_VISIONS
+from .clip import clip_text, clip_vision
 from .convert import from_torch, from_transformers
 from .convolution import convolutional_stem
+from .deit import PRESETS as DEITS
+from .deit import deit
+from .gpt2 import PRESETS as GPT2S
+from .gpt2 import gpt2
 from .linear import linear
+from .llama import PRESETS as LLAMAS
+from .llama import llama
 from .losses import cross_entropy, permutation_loss
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
-from .positions import fourier_features
+from .positions import fourier_features, rotary_embedding
 from .resize import resize_positions
 from .swin import PRESETS as SWINS
 from .swin import swin, window_attention
@@ -41,12 +53,19 @@ from .xlnet import xlnet
 
 __all__ = [
     "attention",
+    "bert",
+    "clip_text",
+    "clip_vision",
     "FactorizationOrder",
     "convolutional_stem",
     "create",
     "cross_entropy",
+    "deit",
     "dot_product_attention",
+    "gated_feed_forward",
+    "gpt2",
     "linear",
+    "llama",
     "mode_dot",
     "multi_mode_dot",
     "factorize",
@@ -57,6 +76,8 @@ __all__ = [
     "perceiver",
     "permutation_loss",
     "resize_positions",
+    "rms_norm",
+    "rotary_embedding",
     "see_before",
     "settings",
     "swin",
@@ -79,11 +100,14 @@ _LAYERS = (
     cross_entropy,
     dot_product_attention,
     fourier_features,
+    gated_feed_forward,
     linear,
     mode_dot,
     multi_mode_dot,
     permutation_loss,
     resize_positions,
+    rms_norm,
+    rotary_embedding,
     tcl,
     tensor_window_attention,
     trl,
@@ -91,6 +115,12 @@ _LAYERS = (
     window_attention,
 )
 _MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
+    (bert, BERTS),
+    (clip_text, CLIP_TEXTS),
+    (clip_vision, CLIP_VISIONS),
+    (deit, DEITS),
+    (gpt2, GPT2S),
+    (llama, LLAMAS),
     (perceiver, PERCEIVERS),
     (swin, SWINS),
     (tensor_swin, TENSOR_SWINS),

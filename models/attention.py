@@ -16,6 +16,7 @@ from tensornet.errors import ShapeError
 
 from .checked import checked
 from .dimensions import Size, chosen, divided, hygienic, real
+from .positions import Rotary
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "attention_in_two", "dot_product_attention"]
 
@@ -50,22 +51,28 @@ def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def weight_lines(
-    weights: str, mask: str | Sequence[str] | None, beta: float | None, dropout: float, past: bool = False
+    weights: str,
+    mask: str | Sequence[str] | None,
+    beta: float | None,
+    dropout: float,
+    past: bool = False,
+    heads: str = "h",
 ) -> list[str]:
-    """The equations from q and k to the weights a, whatever q and k are made of."""
+    """The equations from q and k to the weights a, whatever q and k are made of, with the axes of heads of queries."""
     chosen(weights, tuple(WEIGHTS), "weights")
     beta = None if beta is None else real(beta, "beta", 0)
     dropout = real(dropout, "dropout", 0, 1)
-    scaled = "q[b,h,i,d] * k[b,h,j,d]"
+    scaled = f"q[b,{heads},i,d] * k[b,h,j,d]"
     scaled = f"{scaled} / sqrt(d)" if beta is None else f"{beta!r} * {scaled}"
     conditions = [MASKS[name].format(past=" + past" if past else "") for name in masks_of(mask)]
-    score = "abs(s[b,h,i,j])" if weights == "signed" else "s[b,h,i,j]"
+    scores = f"s[b,{heads},i,j]"
+    score = f"abs({scores})" if weights == "signed" else scores
     if conditions:
         score = f"where({' & '.join(conditions)}, {score}, {HIDDEN})"
-    weighted = WEIGHTS[weights].format(s=score)
+    weighted = WEIGHTS[weights].replace("s[b,h,i,j]", scores).format(s=score)
     if dropout:
         weighted = f"dropout({weighted}, {dropout!r})"
-    return [f"s[b,h,i,j] = {scaled}", f"a[b,h,i,j] = {weighted}"]
+    return [f"{scores} = {scaled}", f"a[b,{heads},i,j] = {weighted}"]
 
 
 @checked
@@ -109,6 +116,7 @@ def attention(
     dim: Size,
     heads: Size = 1,
     *,
+    groups: Size | None = None,
     keys: Size | None = None,
     values: Size | None = None,
     qk: Size | None = None,
@@ -117,6 +125,9 @@ def attention(
     weights: str = "soft",
     beta: float | None = None,
     mask: str | Sequence[str] | None = None,
+    rotary: float | None = None,
+    scaling: Sequence[float] | None = None,
+    neighbours: bool = False,
     bias: bool = True,
     out_bias: bool = True,
     dropout: float = 0.0,
@@ -129,17 +140,22 @@ def attention(
     if the mask is the caller's, and with `past` the stored keys[b, h, past, d] and
     values[b, h, past, f]. Output y[b, i, o]; with `past` also all keys and values so far.
 
-    Parameters: Wq (qk·dim), Wk (qk·keys), Wv (v·values), Wo (out·v), and their biases qk, qk, v, out.
+    Parameters: Wq (qk·dim), Wk (qk·keys), Wv (v·values), Wo (out·v), and their biases qk, qk, v, out. In groups, Wk
+    and Wv, their biases and what is stored have G heads in place of h.
 
     Args:
         dim: the width of x.
         heads: h; it divides `qk` and `v`.
+        groups: G: so many heads of keys and values, each for h/G heads of queries side by side; as many as `heads`
+            if not given. One is multi-query attention.
         keys: the width of z.
         values: the width of u.
-        qk: the width of all queries, and of all keys; `dim` if not given.
+        qk: the width of all queries, and of all keys if these are not in groups; `dim` if not given.
         v: the width of all values; `qk` if not given.
         out: the width of y; `dim` if not given.
         weights, beta, mask, dropout: as in `dot_product_attention`.
+        rotary: turn queries and keys by their positions, with this base; as `rotary_embedding` does, with its
+            `scaling` and `neighbours`. Stored keys are turned.
         bias: whether queries, keys and values have biases.
         out_bias: whether the output has one.
         past: for decoding step by step: go on from stored keys and values.
@@ -147,39 +163,58 @@ def attention(
     Raises:
         ShapeError: the heads do not divide the widths, or a choice is unknown.
 
-    Source: thesis eq. 2.3.3–2.3.6; Vaswani et al. (2017), §3.2.
+    Source: thesis eq. 2.3.3–2.3.6; Vaswani et al. (2017), §3.2; Ainslie et al. (2023), "GQA", for groups.
 
     Example:
         >>> tn.parameter_formula(attention("D", "h", bias=False, out_bias=False))
         4*D**2
         >>> tn.parameter_count(attention(512, 8))
         1050624
+        >>> tn.parameter_count(attention(512, 8, groups=2, rotary=10000.0, bias=False, out_bias=False))
+        655360
     """
     qk = dim if qk is None else qk
     v = qk if v is None else v
     if values is not None and keys is None:
         raise ShapeError("values= is given without keys=", fix="give keys=, the width of their input")
+    if rotary is not None and keys is not None:
+        raise ShapeError(
+            "rotary= is given with keys=", fix="leave one out: only positions of one text compare"
+        )
+    if rotary is None and (scaling or neighbours):
+        raise ShapeError("scaling= or neighbours= is given without rotary=", fix="give rotary=, the base")
     z = "x" if keys is None else "z"
     u = z if values is None else "u"
-    grown = "new_" if past else ""
+    grouped = groups is not None and groups != heads
+    several = "h,m" if grouped else "h"
+    turn = None if rotary is None else Rotary.of(rotary, scaling, neighbours)
+    flat, grown = "" if turn is None else "flat_", "new_" if past else ""
     lines = [
-        _projected("q", "x[b,i,c]", "d", bias),
-        _projected("k", f"{z}[b,j,e]", "d", bias, grown),
-        _projected("v", f"{u}[b,j,g]", "f", bias, grown),
+        _projected(f"{flat}q", "Wq", "x[b,i,c]", several, "d", bias),
+        _projected(f"{flat or grown}k", "Wk", f"{z}[b,j,e]", "h", "d", bias),
+        _projected(f"{grown}v", "Wv", f"{u}[b,j,g]", "h", "f", bias),
     ]
+    if turn is not None:
+        lines += turn.tables("i", past=past)
+        lines.append(turn.turned("q", "flat_q", f"b,{several}", "i"))
+        lines.append(turn.turned(f"{grown}k", "flat_k", "b,h", "i"))
     if past:
         lines += [
             "k[b,h,j,d] = concat[j](keys[b,h,j,d], new_k[b,h,j,d])",
             "v[b,h,j,f] = concat[j](values[b,h,j,f], new_v[b,h,j,f])",
         ]
-    lines += weight_lines(weights, mask, beta, dropout, past)
-    lines.append(_joined(out_bias))
+    lines += weight_lines(weights, mask, beta, dropout, past, several)
+    lines.append(_joined(out_bias, several))
     inputs = ["x[b,i,c]", *(["z[b,j,e]"] if z == "z" else []), *(["u[b,j,g]"] if u == "u" else [])]
     inputs += [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
     inputs += ["keys[b,h,past,d]", "values[b,h,past,f]"] if past else []
     widths: dict[str, Size] = {"e": keys if keys is not None else dim}
     widths["g"] = values if values is not None else widths["e"]
     widths |= {"c": dim, "o": dim if out is None else out} | _heads(dim, heads, qk, v)
+    if grouped:
+        widths |= {"h": groups, "m": divided(heads, groups, "heads", "groups")}
+    if turn is not None:
+        widths |= {"w": divided(widths["d"], 2, "the width of a head", "a sine and a cosine"), "s": 2}
     outputs = ["y", "k", "v"] if past else ["y"]
     return hygienic(
         lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths
@@ -194,8 +229,15 @@ def attention_in_two(
     The first takes z[b, j, e] to its keys k[b, h, j, d] and values v[b, h, j, f]; the second takes x[b, i, c]
     and these, and what the mask needs, to y[b, i, o].
     """
-    made = [_projected("k", "z[b,j,e]", "d", True), _projected("v", "z[b,j,g]", "f", True)]
-    read = [_projected("q", "x[b,i,c]", "d", True), *weight_lines("soft", mask, None, 0.0), _joined(True)]
+    made = [
+        _projected("k", "Wk", "z[b,j,e]", "h", "d", True),
+        _projected("v", "Wv", "z[b,j,g]", "h", "f", True),
+    ]
+    read = [
+        _projected("q", "Wq", "x[b,i,c]", "h", "d", True),
+        *weight_lines("soft", mask, None, 0.0),
+        _joined(True),
+    ]
     given = [MASK_INPUTS[name] for name in masks_of(mask) if name in MASK_INPUTS]
     inputs = ["x[b,i,c]", "k[b,h,j,d]", "v[b,h,j,f]", *given]
     parts = _heads(dim, heads, qk, qk)
@@ -210,16 +252,17 @@ def attention_in_two(
     )
 
 
-def _projected(name: str, source: str, width: str, bias: bool, grown: str = "") -> str:
+def _projected(name: str, weight: str, source: str, heads: str, width: str, bias: bool) -> str:
     """The equation of queries, keys or values, a width of each head."""
     place, channel = source.rstrip("]").split(",")[1:]
-    added = f" + b{name}[(h,{width})]" if bias else ""
-    return f"{grown}{name}[b,h,{place},{width}] = {source} * W{name}[(h,{width}),{channel}]{added}"
+    made = f"({heads},{width})"
+    added = f" + b{weight[1:]}[{made}]" if bias else ""
+    return f"{name}[b,{heads},{place},{width}] = {source} * {weight}[{made},{channel}]{added}"
 
 
-def _joined(bias: bool) -> str:
+def _joined(bias: bool, heads: str = "h") -> str:
     """The equation of the output."""
-    return "y[b,i,o] = a[b,h,i,j] * v[b,h,j,f] * Wo[o,(h,f)]" + (" + bo[o]" if bias else "")
+    return f"y[b,i,o] = a[b,{heads},i,j] * v[b,h,j,f] * Wo[o,({heads},f)]" + (" + bo[o]" if bias else "")
 
 
 def _heads(dim: Size, heads: Size, qk: Size, v: Size) -> dict[str, Size]:

@@ -6,26 +6,41 @@ Each is a layer, called as `layer(x, scope="name")` inside a model.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensornet as tn
 
+from .checked import checked
 from .dimensions import Size, chosen, hygienic, real
 
 __all__ = [
     "ACTIVATIONS",
+    "activated",
     "embedding",
     "encoder_layer",
     "feed_forward",
+    "gated_feed_forward",
+    "looking",
     "norm",
     "projection",
     "residual",
+    "rms_norm",
     "sublayer",
     "taken",
 ]
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
+
+
+def activated(name: str, value: str) -> str:
+    """The text of an activation of a value.
+
+    Example:
+        >>> activated("gelu", "x[b,c]"), activated("quick_gelu", "x[b,c]")
+        ('gelu(x[b,c])', 'silu(1.702 * (x[b,c])) / 1.702')
+    """
+    return f"silu(1.702 * ({value})) / 1.702" if name == "quick_gelu" else f"{name}({value})"
 
 
 @functools.cache
@@ -48,6 +63,31 @@ def norm(dim: Size, eps: float = 1e-5, *, bias: bool = True) -> tn.Graph:
     eps = real(eps, "eps", 0)
     line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r})" + (" + bias[c]" if bias else "")
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim})
+
+
+@checked
+@functools.cache
+def rms_norm(dim: Size, eps: float = 1e-6) -> tn.Graph:
+    """y = γ ⊙ x/√(mean(x²) + ε) over the last axis.
+
+    Input x[..., c], output y[..., c]; dim parameters, `gain` (γ).
+
+    Args:
+        dim: the width.
+        eps: ε.
+
+    Source: Zhang and Sennrich (2019), "Root mean square layer normalization", eq. 4.
+
+    Example:
+        >>> tn.parameter_formula(rms_norm("D"))
+        D
+    """
+    eps = real(eps, "eps", 0)
+    text = f"""
+        size[...] = mean[c](square(x[...,c]))
+        y[...,c] = gain[c] * (x[...,c] * rsqrt(size[...] + {eps!r}))
+    """
+    return hygienic(lambda **sizes: tn.layer(text, inputs="x[...,c]", **sizes), {"c": dim})
 
 
 @functools.cache
@@ -82,7 +122,7 @@ def feed_forward(
     Args:
         dim: the width of x and y.
         hidden: the width between.
-        activation: f: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
+        activation: f: "gelu", "gelu_tanh", "quick_gelu" (x·σ(1.702·x)), "relu", "silu" or "tanh".
         dropout: the share of hidden values dropped in training.
         bias: whether b₁ and b₂ are added.
 
@@ -98,10 +138,48 @@ def feed_forward(
     chosen(activation, ACTIVATIONS, "activation")
     dropout = real(dropout, "dropout", 0, 1)
     first, second = (" + b1[f]", " + b2[o]") if bias else ("", "")
-    inner = f"{activation}(x[...,c] * W1[f,c]{first})"
+    inner = activated(activation, f"x[...,c] * W1[f,c]{first}")
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
     line = f"y[...,o] = {inner} * W2[o,f]{second}"
     return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
+
+
+@checked
+@functools.cache
+def gated_feed_forward(
+    dim: Size, hidden: Size, *, activation: str = "silu", dropout: float = 0.0, bias: bool = False
+) -> tn.Graph:
+    """y = W₂·(f(W₁·x) ⊙ W₃·x) at every position, a gated linear unit; SwiGLU with f = silu.
+
+    Input x[..., c], output y[..., c]; 3·dim·hidden parameters, and 2·hidden + dim more with biases.
+
+    Args:
+        dim: the width of x and y.
+        hidden: the width between.
+        activation: f, as in `feed_forward`.
+        dropout: the share of hidden values dropped in training.
+        bias: whether b₁, b₃ and b₂ are added.
+
+    Raises:
+        ShapeError: there is no such activation.
+
+    Source: Shazeer (2020), "GLU variants improve Transformer", eq. 5 and 6.
+
+    Example:
+        >>> tn.parameter_formula(gated_feed_forward("D", "F"))
+        3*D*F
+    """
+    chosen(activation, ACTIVATIONS, "activation")
+    dropout = real(dropout, "dropout", 0, 1)
+    first, second, third = (" + b1[f]", " + b2[o]", " + b3[f]") if bias else ("", "", "")
+    hidden_value = "gate[...,f] * up[...,f]"
+    hidden_value = f"dropout({hidden_value}, {dropout!r})" if dropout else hidden_value
+    text = f"""
+        gate[...,f] = {activated(activation, f"x[...,c] * W1[f,c]{first}")}
+        up[...,f] = x[...,c] * W3[f,c]{third}
+        y[...,o] = {hidden_value} * W2[o,f]{second}
+    """
+    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
 
 
 @functools.cache
@@ -144,14 +222,34 @@ def sublayer(
     return normed(residual(dropout)(x, compute(x)), scope=scope)
 
 
+def looking(
+    attend: tn.Graph, others: Sequence[tn.Tensor], besides: list[tn.Tensor]
+) -> Callable[[tn.Tensor], Any]:
+    """An attention as a sublayer of its first input.
+
+    Args:
+        attend: the attention.
+        others: its other inputs.
+        besides: takes what it gives besides its output, such as all keys and values so far.
+    """
+
+    def look(h: tn.Tensor) -> Any:
+        found = attend(h, *others, scope="attention")
+        found = found if isinstance(found, tuple) else (found,)
+        besides.extend(found[1:])
+        return found[0]
+
+    return look
+
+
 @functools.cache
 def encoder_layer(
     attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, *, pre: bool = True, dropout: float = 0.0
 ) -> tn.Graph:
     """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); with the norms after the sums if not `pre`.
 
-    Inputs are those of the attention: x[b, i, c], then what it takes besides. Output z[b, i, c]. The
-    parts have the scopes `attention`, `mlp`, `norm1` and `norm2`.
+    Inputs are those of the attention: x[b, i, c], then what it takes besides. Output z[b, i, c], and what else the
+    attention gives. The parts have the scopes `attention`, `mlp`, `norm1` and `norm2`.
 
     Args:
         attend: the attention.
@@ -162,14 +260,14 @@ def encoder_layer(
     """
 
     def forward(x: tn.Tensor, *others: tn.Tensor) -> Any:
-        def look(h: tn.Tensor) -> Any:
-            return attend(h, *others, scope="attention")
+        besides: list[tn.Tensor] = []
+        look = looking(attend, others, besides)
 
         def think(h: tn.Tensor) -> Any:
             return mlp(h, scope="mlp")
 
         x = sublayer(x, look, normed, pre=pre, scope="norm1", dropout=dropout)
-        return sublayer(x, think, normed, pre=pre, scope="norm2", dropout=dropout)
+        return (sublayer(x, think, normed, pre=pre, scope="norm2", dropout=dropout), *besides)
 
     return tn.model(forward, inputs=taken(attend))
 

@@ -32,11 +32,18 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     |---|---|---|
     | ViTModel | pixel_values[b, C, H, W] | last_hidden_state |
     | ViTForImageClassification | the same | logits |
+    | DeiTModel, DeiTForImageClassification, …WithTeacher | the same | last_hidden_state, logits |
+    | CLIPVisionModel, …WithProjection | the same | last_hidden_state, image_embeds |
+    | CLIPTextModel, …WithProjection | input_ids[b, n] | last_hidden_state, text_embeds |
     | SwinModel, SwinForImageClassification | pixel_values[b, C, H, W] | last_hidden_state, logits |
     | SwinBackbone, of stages after the stem | the same | feature_maps |
     | PerceiverModel | inputs[b, M, C], tokens or images | last_hidden_state; with a decoder logits |
     | PerceiverForImageClassificationFourier, …Learned, …ConvProcessing | inputs[b, C, H, W] | logits |
     | PerceiverForMaskedLM, PerceiverForSequenceClassification | inputs[b, M] of tokens | logits |
+    | BertModel | input_ids[b, n] | last_hidden_state |
+    | BertForMaskedLM, …ForSequenceClassification, …ForTokenClassification | the same | logits |
+    | GPT2Model, LlamaModel | the same | last_hidden_state |
+    | GPT2LMHeadModel, LlamaForCausalLM | the same | logits |
     | XLNetModel | input_ids[b, n] | last_hidden_state |
     | XLNetLMHeadModel, XLNetForSequenceClassification | the same | logits |
     | MarianModel | input_ids[b, m], decoder_input_ids[b, n] | last_hidden_state |
@@ -47,9 +54,11 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
             graph is the model as it evaluates: what it drops in training, `dropout=` says anew.
         **changes: settings of our model that the configuration does not fix, such as
             `two_streams=True, mask="permutation", segments=True, memory=True` for XLNet, whose
-            masks are nonzero where something may be seen, or `mask=True` for the Perceiver and
-            `padding=True` for Marian. With causal attention (`attn_type="uni"`) our query stream never
-            sees its own token; theirs does unless a permutation mask forbids it.
+            masks are nonzero where something may be seen; `mask=True` for the Perceiver; `padding=True` for
+            Marian, BERT, GPT-2, Llama and the texts of CLIP; `segments=True` for BERT; `past=True` for GPT-2 and
+            Llama, which then write step by step, from stored keys and values. With causal attention
+            (`attn_type="uni"`) XLNet's query stream never sees its own token here; theirs does unless a
+            permutation mask forbids it.
 
     Returns:
         The graph, and name to parameter: the model's own tensors, detached and in the shapes of the

@@ -1,18 +1,19 @@
-"""What tells a Transformer where its inputs are: added vectors, or concatenated Fourier features."""
+"""What tells a Transformer where its inputs are: added vectors, turned ones, or concatenated Fourier features."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked
-from .dimensions import Size, divided, hygienic
+from .dimensions import Size, divided, hygienic, real
 
-__all__ = ["fourier_features", "learned_positions", "sinusoidal_positions"]
+__all__ = ["Rotary", "fourier_features", "learned_positions", "rotary_embedding", "sinusoidal_positions"]
 
 
 @functools.cache
@@ -69,6 +70,109 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
     sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
     known: dict[str, Any] = {"past": "past"} if past else {}
     return hygienic(lambda **given: tn.layer(text, inputs="x", s=2, **known, **given), sizes)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """How queries and keys are turned by their positions, as equations of layers that do so.
+
+    Attributes:
+        base: the frequency of pair w of W is base^(−w/W).
+        scaling: by what frequencies are divided, as `rotary_embedding` takes it.
+        neighbours: whether the pairs are neighbours, or lie half the width apart.
+    """
+
+    base: float
+    scaling: tuple[float, ...] = ()
+    neighbours: bool = False
+
+    @staticmethod
+    def of(base: float, scaling: Sequence[float] | None, neighbours: bool) -> Rotary:
+        """One of numbers that are seen to fit.
+
+        Raises:
+            ShapeError: they do not.
+        """
+        found = tuple(real(each, "scaling", 0) for each in scaling or ())
+        if len(found) not in (0, 1, 4) or 0.0 in found:
+            raise ShapeError(
+                f"scaling={found!r}",
+                fix="give a factor, or a factor, low, high and a length, none of them zero",
+            )
+        return Rotary(real(base, "base", 1), found, neighbours)
+
+    def tables(self, at: str, *, past: bool) -> list[str]:
+        """The equations of `turn_cos` and `turn_sin` at positions along an axis."""
+        frequency = f"1 / {self.base!r} ** (index(w) / w)"
+        lines = [f"frequency[w] = {frequency}"]
+        match self.scaling:
+            case (factor,):
+                lines = [f"frequency[w] = {frequency} / {factor!r}"]
+            case (factor, low, high, length):
+                turns = f"({length!r} * plain[w] / (2 * pi) - {low!r}) / {high - low!r}"
+                lines = [
+                    f"plain[w] = {frequency}",
+                    f"kept[w] = minimum(maximum({turns}, 0), 1)",
+                    f"frequency[w] = plain[w] * (kept[w] + (1 - kept[w]) / {factor!r})",
+                ]
+        position = f"(index({at}) + past)" if past else f"index({at})"
+        return [
+            *lines,
+            f"angle[{at},w] = {position} * frequency[w]",
+            f"turn_cos[{at},w] = cos(angle[{at},w])",
+            f"turn_sin[{at},s,w] = (2 * index(s) - 1) * sin(angle[{at},w])",
+        ]
+
+    def turned(self, to: str, name: str, lead: str, at: str) -> str:
+        """The equation of a tensor [lead, at, (s,w)] turned by the tables: each pair is a point of a plane."""
+        pair = "(w,s)" if self.neighbours else "(s,w)"
+        read = f"{name}[{lead},{at},{pair}]"
+        turned = f"{read} * turn_cos[{at},w] + roll({read}, s=1) * turn_sin[{at},s,w]"
+        return f"{to}[{lead},{at},{pair}] = {turned}"
+
+
+@checked
+def rotary_embedding(
+    width: Size,
+    *,
+    base: float = 10000.0,
+    scaling: Sequence[float] | None = None,
+    neighbours: bool = False,
+    past: bool = False,
+) -> tn.Graph:
+    """y[…, n] = R(n)·x[…, n]: each pair of channels turned by n times a frequency of its own.
+
+    (y₁, y₂) = (x₁·cos nθ_w − x₂·sin nθ_w, x₁·sin nθ_w + x₂·cos nθ_w),  θ_w = base^(−w/W), W = width/2
+
+    Products of queries and keys so turned hang on how far apart they are. Input x[..., n, d], output
+    y[..., n, d]. No parameters.
+
+    Args:
+        width: of x, even: that of a head.
+        base: of the frequencies.
+        scaling: for longer texts than were trained on: (factor,) divides all frequencies by it; (factor, low, high,
+            length) those that turn less than `low` times within `length` positions, those that turn more than
+            `high` times not at all, and what lies between in part.
+        neighbours: whether pairs are neighbours, channels 2w and 2w + 1, as in the paper, or w and w + W, as in Llama.
+        past: whether positions go on from those of stored keys, `past` of them.
+
+    Raises:
+        ShapeError: the width is odd, or `scaling` has another number of numbers.
+
+    Source: Su et al. (2021), "RoFormer", eq. 14, 15 and 34; Dubey et al. (2024), "The Llama 3 herd of models".
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.array([[1.0, 0.0], [1.0, 0.0]])
+        >>> tn.compile(rotary_embedding(2))({}, x).round(2)
+        array([[1.  , 0.  ],
+               [0.54, 0.84]])
+    """
+    rotary = Rotary.of(base, scaling, neighbours)
+    text = "\n".join([*rotary.tables("n", past=past), rotary.turned("y", "x", "...", "n")])
+    sizes = {"w": divided(width, 2, "width", "a sine and a cosine"), "d": width}
+    known: dict[str, Any] = {"past": "past"} if past else {}
+    return hygienic(lambda **given: tn.layer(text, inputs="x[...,n,d]", s=2, **known, **given), sizes)
 
 
 @checked

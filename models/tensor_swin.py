@@ -22,7 +22,7 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 from tensornet.ranks import Rank
 
-from .blocks import ACTIVATIONS, feed_forward, norm, projection
+from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, positive, real
 from .swin import (
@@ -153,7 +153,7 @@ def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | 
     """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3): Σ Oₖ·Eₖ parameters, ∏ Oₖ for b."""
     left, right = CONTRACTION.split(" = ")
     right = f"{right} + bias[(o1,o2,o3)]" if bias else right
-    right = f"{activation}({right})" if activation else right
+    right = activated(activation, right) if activation else right
     sizes: dict[str, Any] = {f"e{n}": size for n, size in enumerate(old, 1)} | {
         f"o{n}": size for n, size in enumerate(new, 1)
     }

@@ -17,7 +17,7 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import attention
-from .blocks import embedding, encoder_layer, feed_forward, norm, sublayer, taken
+from .blocks import embedding, encoder_layer, feed_forward, looking, norm, sublayer, taken
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic, real
 from .positions import learned_positions, sinusoidal_positions
@@ -73,14 +73,7 @@ class Stack:
 
         def forward(*tensors: tn.Tensor) -> Any:
             grown: list[tn.Tensor] = []
-
-            def look_back(h: tn.Tensor) -> Any:
-                found = back(h, *tensors[1:own], scope="attention")
-                if not isinstance(found, tuple):
-                    return found
-                grown.extend(found[1:])
-                return found[0]
-
+            look_back = looking(back, tensors[1:own], grown)
             y = sublayer(tensors[0], look_back, self.norm, pre=self.pre, scope="norm0", dropout=self.dropout)
             return (layer(y, *tensors[own:], scope="across"), *grown)
 

@@ -15,16 +15,10 @@ import tensornet as tn
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, pair
+from .dimensions import Size, chosen, count, divided, hygienic
+from .patches import CLASS_TOKEN, grid_of, patch_embedding
 
 __all__ = ["PRESETS", "vit"]
-
-PATCHES = """
-    p[b,(p1,p2),d] = x[b,c,(p1,u),(p2,v)] * E[d,c,u,v] + bias[d]
-    z[b,n,d]       = concat[n](cls[1,d], p[b,n,d])
-    z0[b,n,d]      = z[b,n,d] + pos[n,d]
-"""
-"""Eq. 1: the patches of P × P pixels, flattened and multiplied by E; the class token; positions."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     f"vit_{name}_{patch}": {"patch": patch, "dim": dim, "depth": depth, "heads": heads}
@@ -38,9 +32,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     for patch in (14, 16, 32)
 }
 """ViT-B, -L and -H of the paper's table 1; -Ti and -S of Touvron et al. (2021)."""
-
-CLASS_TOKEN = "y[b,d] = z[b,0,d]"
-"""The class token, z_L⁰ of eq. 4."""
 
 HIDDEN = "h[b,f] = tanh(x[b,c] * W[f,c] + bias[f])"
 """The hidden layer of the head at pre-training."""
@@ -100,18 +91,12 @@ def vit(
         >>> tn.parameter_count(vit())
         86567656
     """
-    (height, width), (u, v) = pair(image, "image"), pair(patch, "patch")
+    grid, sides = grid_of(image, patch)
     hidden = f"4*({dim})" if hidden is None else hidden
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
-    divided(height, u, "image height", "patch height")
-    divided(width, v, "image width", "patch width")
-    cut = tn.layer(
-        PATCHES, inputs="x", init={"cls": 0.02, "pos": 0.02}, u="P", v="P" if u == v else "Q", d="D"
-    )
-
-    ln = norm("D", eps)
+    cut, ln = patch_embedding("D", sides), norm("D", eps)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
     layer = encoder_layer(attention("D", "h", bias=qkv_bias), mlp, ln, dropout=dropout)
 
@@ -128,16 +113,7 @@ def vit(
             y = tn.layer(HIDDEN, inputs="x", f="D")(y, scope="pre_head")
         return projection("D", "K", start="zeros" if head == "linear" else None)(y, scope="head")
 
-    sizes: dict[str, Any] = {
-        "C": channels,
-        "H": height,
-        "W": width,
-        "P": u,
-        "D": dim,
-        "h": heads,
-        "F": hidden,
-    }
-    sizes |= {} if u == v else {"Q": v}
+    sizes: dict[str, Any] = {"C": channels, **grid, "D": dim, "h": heads, "F": hidden}
     sizes |= {} if classes is None or tokens else {"K": classes}
     sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from .bert import BERTS
+from .clip import CLIPS
+from .gpt2 import GPT2S
+from .llama import LLAMAS
 from .marian import MARIANS
 from .names import Converter, Made, Names, known_class
 from .perceiver import PERCEIVERS
@@ -14,7 +18,17 @@ from .xlnet import XLNETS
 
 __all__ = ["TORCH", "TRANSFORMERS", "UNREAD", "Converter", "Made", "Names", "known_class"]
 
-TRANSFORMERS: dict[str, Converter] = {**VITS, **SWINS, **PERCEIVERS, **XLNETS, **MARIANS}
+TRANSFORMERS: dict[str, Converter] = {
+    **VITS,
+    **CLIPS,
+    **SWINS,
+    **PERCEIVERS,
+    **BERTS,
+    **XLNETS,
+    **GPT2S,
+    **LLAMAS,
+    **MARIANS,
+}
 """By the class of `transformers`."""
 
 TORCH: dict[str, Converter] = {**TORCH_TRANSFORMERS, **MARIANS}
@@ -22,5 +36,6 @@ TORCH: dict[str, Converter] = {**TORCH_TRANSFORMERS, **MARIANS}
 
 UNREAD = re.compile(
     r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$|^swin\.layernorm\."
+    r"|^post_layernorm\."
 )
 """Parameters that outputs do not depend on, unless asked for, and tables that we compute."""

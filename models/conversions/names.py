@@ -11,7 +11,7 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import ShapeError
 
-from ..blocks import ACTIVATIONS
+from ..blocks import ACTIVATIONS, activated
 
 __all__ = [
     "Converter",
@@ -92,6 +92,7 @@ def affine(ours: str, theirs: str, weight: str = "gain") -> Names:
 
 
 def attention_names(ours: str, query: str, key: str, value: str, out: str) -> Names:
+    """The four projections of an attention, weights and biases."""
     parts = {"q": query, "k": key, "v": value, "o": out}
     return {
         f"{ours}.{kind}{part}": f"{theirs}.{name}"
@@ -146,12 +147,13 @@ def eps_of(model: Any, where: str = "") -> float:
     return float(alike("eps", found)) if found else 1e-5
 
 
-def activation_of(model: Any, attribute: str) -> str:
-    """Our name of the function that all modules hold under that name."""
+def activation_of(model: Any, *attributes: str) -> str:
+    """Our name of the function that all modules hold under those names."""
     like = next(model.parameters()).new_empty(0).double()
     names: Names = {
         path: _recognized(getattr(each, attribute), path or type(model).__name__, like)
         for path, each in model.named_modules()
+        for attribute in attributes
         if hasattr(each, attribute)
     }
     return str(alike("activation", names)) if names else ACTIVATIONS[0]
@@ -173,7 +175,7 @@ def _recognized(function: Any, path: str, like: Any) -> str:
 
 @functools.cache
 def _pointwise(name: str) -> Any:
-    return tn.compile(tn.layer(f"y[i] = {name}(x[i])", inputs="x"), backend="torch")
+    return tn.compile(tn.layer(f"y[i] = {activated(name, 'x[i]')}", inputs="x"), backend="torch")
 
 
 def refuse(condition: bool, what: str) -> None:

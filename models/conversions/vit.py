@@ -1,4 +1,4 @@
-"""Vision Transformers of `transformers`."""
+"""Vision Transformers of `transformers`, DeiT among them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from typing import Any
 
 import tensornet as tn
 
+from ..deit import deit
 from ..vit import vit
-from .names import Converter, Made, Names, activation_of, affine, attention_names, eps_of, mlp_names, under
+from .names import (
+    Converter,
+    Made,
+    Names,
+    activation_of,
+    affine,
+    attention_names,
+    eps_of,
+    mlp_names,
+    refuse,
+    under,
+)
 
 __all__ = ["VITS"]
 
@@ -17,9 +29,10 @@ _RESIZED = (
 )
 
 
-def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
-    config, classifies = model.config, hasattr(model, "classifier")
-    settings = {
+def _settings(model: Any, classes: int | None) -> dict[str, Any]:
+    """The settings that both have."""
+    config = model.config
+    return {
         "image": config.image_size,
         "patch": config.patch_size,
         "dim": config.hidden_size,
@@ -27,14 +40,17 @@ def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         "heads": config.num_attention_heads,
         "hidden": config.intermediate_size,
         "channels": config.num_channels,
-        "classes": config.num_labels or None if classifies else None,
-        "tokens": not classifies,
+        "classes": classes,
         "activation": activation_of(model, "activation_fn"),
         "qkv_bias": config.qkv_bias,
         "eps": eps_of(model),
     }
+
+
+def _names() -> Names:
+    """The parameters that both have."""
     layer = "layers.#."
-    names: Names = {
+    return {
         "embed.E": "embeddings.patch_embeddings.projection.weight",
         "embed.bias": "embeddings.patch_embeddings.projection.bias",
         "embed.cls": "embeddings.cls_token",
@@ -47,8 +63,30 @@ def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         **mlp_names("blocks.#.mlp", f"{layer}mlp.fc1", f"{layer}mlp.fc2"),
         **affine("norm", "layernorm"),
     }
-    names = {**under("vit.", names), **affine("head", "classifier", "W")} if classifies else names
-    return vit(**{**settings, **changes}), names
 
 
-VITS: dict[str, Converter] = {"ViTModel": _vit, "ViTForImageClassification": _vit}
+def _vit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+    classifies = hasattr(model, "classifier")
+    settings = _settings(model, model.config.num_labels or None if classifies else None)
+    names = {**under("vit.", _names()), **affine("head", "classifier", "W")} if classifies else _names()
+    return vit(**{**settings, "tokens": not classifies, **changes}), names
+
+
+def _deit(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
+    taught, classifies = hasattr(model, "distillation_classifier"), not hasattr(model, "embeddings")
+    refuse(classifies and not model.config.num_labels, "a classifier of no classes")
+    settings = _settings(model, model.config.num_labels if classifies else None)
+    names: Names = {**_names(), "embed.distill": "embeddings.distillation_token"}
+    if classifies:
+        names = {**under("deit.", names), **affine("head", "cls_classifier" if taught else "classifier", "W")}
+        names |= affine("distilled_head", "distillation_classifier", "W")
+    return deit(**{**settings, "head": "both" if taught else "class", **changes}), names
+
+
+VITS: dict[str, Converter] = {
+    "ViTModel": _vit,
+    "ViTForImageClassification": _vit,
+    "DeiTModel": _deit,
+    "DeiTForImageClassification": _deit,
+    "DeiTForImageClassificationWithTeacher": _deit,
+}

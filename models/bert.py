@@ -1,0 +1,145 @@
+"""BERT: a Transformer encoder that reads whole texts, with segments and learned positions.
+
+z₀ = LN(E(t_n) + S(segment_n) + P(n)),   zₗ = LN(x + MLP(x)), x = LN(zₗ₋₁ + MSA(zₗ₋₁))
+
+Devlin et al. (2019), "BERT: pre-training of deep bidirectional Transformers for language understanding".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensornet as tn
+
+from .attention import attention
+from .blocks import activated, embedding, encoder_layer, feed_forward, norm, projection
+from .checked import checked
+from .dimensions import Size, chosen, count, divided, hygienic, real
+from .positions import learned_positions
+
+__all__ = ["PRESETS", "bert"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bert_base": {"dim": 768, "depth": 12, "heads": 12},
+    "bert_large": {"dim": 1024, "depth": 24, "heads": 16},
+}
+"""Devlin et al. (2019), §3, uncased."""
+
+SEGMENTS = "S[s,c]: parameter(std=0.02)\ny[b,n,c] = x[b,n,c] + S[{row},c]"
+"""What tells the first text from the second."""
+
+POOLED = "y[b,f] = tanh(x[b,0,c] * W[f,c] + bias[f])"
+"""What a text is classified by: its first token."""
+
+LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
+SHIFTED = "y[b,n,v] = x[b,n,v] + bias[v]"
+
+HEADS = (None, "pooled", "classes", "labels", "tokens")
+
+
+@checked
+def bert(
+    vocabulary: Size = 30522,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size | None = None,
+    *,
+    length: Size = 512,
+    kinds: Size = 2,
+    segments: bool = False,
+    padding: bool = False,
+    head: str | None = None,
+    classes: Size = 2,
+    activation: str = "gelu",
+    eps: float = 1e-12,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """BERT over tokens.
+
+    Inputs t[b, n] of tokens; with padding keep[b, n], nonzero at tokens that are there; with segments
+    segment[b, n], the number of the text a token is of, which is else 0.
+
+    | head | output | is |
+    |---|---|---|
+    | none | y[b, n, D] | all tokens |
+    | pooled | y[b, D] | tanh(W·z⁰ + b) of the first |
+    | classes | logits[b, K] | of the pooled |
+    | labels | logits[b, n, K] | of each token |
+    | tokens | logits[b, n, V] | of the tokens that were hidden |
+
+    Parameters: (V + length + kinds)·D + 2D (embedding), 4D² + 2DF + 9D + F for each layer, and the head's: D² + D
+    (pooled), as many and D·K + K (classes), D·K + K (labels), D² + 3D + V (tokens, with the embedding again).
+
+    Args:
+        vocabulary: V.
+        dim: D.
+        depth: L, the number of layers.
+        heads: of the attention; they divide D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        length: the number of positions.
+        kinds: the number of segments.
+        segments: whether the caller says which segment each token is of.
+        padding: whether the caller says which tokens are there.
+        head: see above.
+        classes: K.
+        activation: of the MLP, and of the head of tokens.
+        eps: of the norms.
+        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+
+    Raises:
+        ShapeError: the heads do not divide D, or a choice is unknown.
+
+    Source: Devlin et al. (2019), §3 and appendix A.
+
+    Example:
+        >>> tn.parameter_count(bert(head="pooled"))
+        109482240
+    """
+    hidden = f"4*({dim})" if hidden is None else hidden
+    chosen(head, HEADS, "head")
+    divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    dropout = real(dropout, "dropout", 0, 1)
+    ln = norm("D", eps)
+    attend = attention("D", "h", mask=["padding"] if padding else None, dropout=dropout)
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+    layer = encoder_layer(attend, mlp, ln, pre=False, dropout=dropout)
+
+    def embed(t: tn.Tensor, segment: tn.Tensor | None) -> Any:
+        x = embedding("V", "D")(t, scope="embedding")
+        x = learned_positions("L", "D")(x, scope="positions")
+        read = [] if segment is None else [segment]
+        row, inputs = ("segment[b,n]", "x[b,n,c] segment[b,n]") if read else ("0", "x[b,n,c]")
+        told = tn.layer(SEGMENTS.format(row=row), inputs=inputs, s="S", c="D")
+        x = ln(told(x, *read, scope="segments"), scope="embedding.norm")
+        return tn.layer(f"y[...] = dropout(x[...], {dropout!r})", inputs="x")(x) if dropout else x
+
+    def forward(*tensors: tn.Tensor) -> Any:
+        given = dict(zip(inputs, tensors, strict=True))
+        z = embed(given["t"], given.get("segment"))
+        for number in range(depth):
+            z = layer(z, *([given["keep"]] if padding else []), scope=f"layers.{number}")
+        return _read(z, head, activation, ln)
+
+    inputs = {"t": "t[b,n]"} | ({"keep": "keep[b,n]"} if padding else {})
+    inputs |= {"segment": "segment[b,n]"} if segments else {}
+    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "S": kinds, "D": dim, "h": heads, "F": hidden}
+    sizes |= {"K": classes} if head in ("classes", "labels") else {}
+    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+
+
+def _read(z: tn.Tensor, head: str | None, activation: str, ln: tn.Graph) -> Any:
+    """What a head makes of all tokens."""
+    if head in ("pooled", "classes"):
+        y = tn.layer(POOLED, inputs="x", f="D")(z, scope="pool")
+        return projection("D", "K")(y, scope="head") if head == "classes" else y
+    if head == "labels":
+        return projection("D", "K")(z, scope="head")
+    if head == "tokens":
+        line = f"y[b,n,f] = {activated(activation, 'x[b,n,c] * W[f,c] + bias[f]')}"
+        h = ln(tn.layer(line, inputs="x", f="D")(z, scope="transform"), scope="transform.norm")
+        y = tn.layer(LOGITS, inputs="h", v="V", c="D")(h, scope="embedding")
+        return tn.layer(SHIFTED, inputs="x")(y, scope="head")
+    return z

@@ -1,0 +1,81 @@
+"""Language models that only look back: what GPT-2 and Llama have in common.
+
+P(t_{n+1} | t_1 … t_n) = softmax(E·LN(z_L[n])),  each layer with attention of queries to keys not after them.
+
+Step by step, keys and values of all tokens so far are inputs, and outputs with those of the new tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensornet as tn
+
+from .blocks import projection
+from .dimensions import hygienic
+
+__all__ = ["language_model", "masks"]
+
+LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
+"""The output layer, whose matrix is that of the embedding."""
+
+
+def masks(padding: bool) -> list[str]:
+    """The names of the masks."""
+    return ["causal", *(["padding"] if padding else [])]
+
+
+def language_model(
+    embed: Callable[[tn.Tensor], Any],
+    layer: tn.Graph,
+    normed: tn.Graph,
+    sizes: Mapping[str, Any],
+    *,
+    depth: int,
+    stored: str,
+    logits: bool,
+    tied: bool,
+    padding: bool,
+    past: bool,
+) -> tn.Graph:
+    """A language model of one kind of layer.
+
+    Inputs t[b, n] of tokens; with padding keep[b, n], or keep[b, past + n] of all so far, nonzero at tokens that are
+    there; with `past` the stored keys and values of each layer: keys0, values0, keys1, … Output logits[b, n, V], or
+    vectors [b, n, D]; with `past` then all keys and values, in the same order.
+
+    Args:
+        embed: makes vectors of tokens.
+        layer: takes vectors, and what its attention takes besides.
+        normed: the last norm.
+        sizes: of the model: V, D and those of the layer.
+        depth: the number of layers.
+        stored: the axes of stored keys and values, such as "[b,h,past,d:D/h]".
+        logits: whether there is an output layer.
+        tied: whether its matrix is that of the embedding.
+        padding: whether the caller says which tokens are there.
+        past: whether to go on from stored keys and values.
+    """
+    inputs = {"t": "t[b,n]"}
+    inputs |= {"keep": "keep[b,j:past + n]" if past else "keep[b,n]"} if padding else {}
+    kept = [f"{what}{number}" for number in range(depth) for what in ("keys", "values")] if past else []
+    inputs |= {name: f"{name}{stored}" for name in kept}
+
+    def forward(*tensors: tn.Tensor) -> Any:
+        given = dict(zip(inputs, tensors, strict=True))
+        z, grown = embed(given["t"]), list[tn.Tensor]()
+        keep = [given["keep"]] if padding else []
+        for number in range(depth):
+            before = [given[name] for name in kept[2 * number : 2 * number + 2]]
+            found = layer(z, *keep, *before, scope=f"layers.{number}")
+            z, *more = found if isinstance(found, tuple) else (found,)
+            grown += more
+        z = normed(z, scope="norm")
+        if logits and tied:
+            z = tn.layer(LOGITS, inputs="h", v="V", c="D")(z, scope="embedding")
+        elif logits:
+            z = projection("D", "V", bias=False)(z, scope="head")
+        return (z, *grown)
+
+    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)

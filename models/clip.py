@@ -1,0 +1,189 @@
+"""The two towers of CLIP: images and texts as vectors that are alike where they belong together.
+
+z₀ = LN([x_class; x_p¹E; …; x_pᴺE] + E_pos),  I = W_I·LN(z_L⁰)          an image
+z₀ = [E(t₁); …; E(t_n)] + E_pos,  no token sees a later one,  T = W_T·LN(z_L at the last token)
+
+Radford et al. (2021), "Learning transferable visual models from natural language supervision".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensornet as tn
+
+from .attention import attention
+from .blocks import embedding, encoder_layer, feed_forward, norm, projection
+from .checked import checked
+from .dimensions import Size, chosen, count, divided, hygienic
+from .patches import CLASS_TOKEN, grid_of, patch_embedding
+from .positions import learned_positions
+
+__all__ = ["TEXT_PRESETS", "VISION_PRESETS", "clip_text", "clip_vision"]
+
+_SIZES = [("b_32", 32, 768, 12, 12, 512), ("b_16", 16, 768, 12, 12, 512), ("l_14", 14, 1024, 24, 16, 768)]
+
+VISION_PRESETS: dict[str, dict[str, Any]] = {
+    f"clip_vision_{name}": {"patch": patch, "dim": dim, "depth": depth, "heads": heads, "out": out}
+    for name, patch, dim, depth, heads, out in _SIZES
+}
+TEXT_PRESETS: dict[str, dict[str, Any]] = {
+    "clip_text_b": {"dim": 512, "heads": 8, "out": 512},
+    "clip_text_l": {"dim": 768, "heads": 12, "out": 768},
+}
+"""Radford et al. (2021), table 20."""
+
+POOLS = ("token", None)
+
+LAST = {
+    "largest": "at[b,n] = hardmax[n](t[b,n])",
+    "end": "at[b,n] = hardmax[n](where(t[b,n] == {end}, 1, 0))",
+}
+TAKEN = "y[b,c] = at[b,n] * x[b,n,c]"
+"""The vector of the first token that is chosen."""
+
+
+@checked
+def clip_vision(
+    image: Size | tuple[Size, Size] = 224,
+    patch: Size | tuple[Size, Size] = 32,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size | None = None,
+    out: Size | None = 512,
+    *,
+    channels: Size = 3,
+    pool: str | None = "token",
+    activation: str = "quick_gelu",
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """The tower of images: a Vision Transformer with a norm before its layers, and no bias of patches.
+
+    Input x[b, C, H, W], output y[b, E], or y[b, D] if nothing is projected, or all tokens [b, N+1, D] without a pool.
+
+    Parameters: P²·C·D (E), D (class token), (N+1)·D (positions), 4D² + 2DF + 9D + F for each layer, 4D (the norms),
+    D·E (the projection).
+
+    Args:
+        image: H and W, or one number for both.
+        patch: P; it divides H and W.
+        dim: D.
+        depth: L, the number of layers.
+        heads: of the attention; they divide D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        out: E, the width that images and texts have in common, or none.
+        channels: C.
+        pool: "token", the norm of the class token; or none, and then no projection.
+        activation, eps, dropout: as in `vit`.
+
+    Raises:
+        ShapeError: the patch does not divide the image, or the heads the width.
+
+    Source: Radford et al. (2021), §2.4.
+
+    Example:
+        >>> tn.parameter_count(clip_vision())
+        87849216
+    """
+    grid, sides = grid_of(image, patch)
+    hidden = f"4*({dim})" if hidden is None else hidden
+    chosen(pool, POOLS, "pool")
+    divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    cut, ln = patch_embedding("D", sides, bias=False), norm("D", eps)
+    layer = _layer(activation, eps, dropout, causal=False)
+    projects = pool is not None and out is not None
+
+    def forward(x: tn.Tensor) -> Any:
+        z = ln(cut(x, scope="embed"), scope="norm_before")
+        for number in range(depth):
+            z = layer(z, scope=f"layers.{number}")
+        if pool is None:
+            return z
+        y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")
+        return projection("D", "K", bias=False)(y, scope="projection") if projects else y
+
+    sizes: dict[str, Any] = {"C": channels, **grid, "D": dim, "h": heads, "F": hidden}
+    sizes |= {"K": out} if projects else {}
+    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+
+
+@checked
+def clip_text(
+    vocabulary: Size = 49408,
+    dim: Size = 512,
+    depth: int = 12,
+    heads: Size = 8,
+    hidden: Size | None = None,
+    out: Size | None = 512,
+    *,
+    length: Size = 77,
+    end: int | None = None,
+    pool: str | None = "token",
+    padding: bool = False,
+    activation: str = "quick_gelu",
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """The tower of texts: a Transformer whose tokens see none after themselves.
+
+    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output y[b, E], or
+    y[b, D] if nothing is projected, or all tokens [b, n, D] without a pool.
+
+    Parameters: V·D (tokens), length·D (positions), 4D² + 2DF + 9D + F for each layer, 2D (the norm), D·E.
+
+    Args:
+        vocabulary: V.
+        dim: D.
+        depth: L, the number of layers.
+        heads: of the attention; they divide D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        out: E, the width that images and texts have in common, or none.
+        length: the number of positions.
+        end: the token that ends a text, whose first is what is read; the largest of all tokens if not given.
+        pool: "token", the vector at the end of the text; or none, and then no projection.
+        padding: whether the caller says which tokens are there.
+        activation, eps, dropout: as in `vit`.
+
+    Raises:
+        ShapeError: the heads do not divide the width.
+
+    Source: Radford et al. (2021), §2.4.
+
+    Example:
+        >>> tn.parameter_count(clip_text())
+        63428096
+    """
+    hidden = f"4*({dim})" if hidden is None else hidden
+    chosen(pool, POOLS, "pool")
+    divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    layer = _layer(activation, eps, dropout, causal=True, padding=padding)
+    last = LAST["largest"] if end is None else LAST["end"].format(end=end)
+    projects = pool is not None and out is not None
+
+    def forward(t: tn.Tensor, *keep: tn.Tensor) -> Any:
+        z = learned_positions("L", "D")(embedding("V", "D")(t, scope="embedding"), scope="positions")
+        for number in range(depth):
+            z = layer(z, *keep, scope=f"layers.{number}")
+        z = norm("D", eps)(z, scope="norm")
+        if pool is None:
+            return z
+        y = tn.layer(f"{last}\n{TAKEN}", inputs="t[b,n] x[b,n,c]")(t, z)
+        return projection("D", "K", bias=False)(y, scope="projection") if projects else y
+
+    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "D": dim, "h": heads, "F": hidden}
+    sizes |= {"K": out} if projects else {}
+    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
+    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)
+
+
+def _layer(activation: str, eps: float, dropout: float, *, causal: bool, padding: bool = False) -> tn.Graph:
+    """One layer of either tower."""
+    mask = [*(["causal"] if causal else []), *(["padding"] if padding else [])]
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+    return encoder_layer(attention("D", "h", mask=mask), mlp, norm("D", eps), dropout=dropout)

@@ -1,0 +1,111 @@
+"""GPT-2: a Transformer that writes, with learned positions and norms before its sublayers.
+
+z₀ = E(t_n) + P(n),   x = zₗ₋₁ + MSA(LN(zₗ₋₁)),   zₗ = x + MLP(LN(x)),   logits = E·LN(z_L)
+
+Radford et al. (2019), "Language models are unsupervised multitask learners".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensornet as tn
+
+from .attention import attention
+from .blocks import embedding, encoder_layer, feed_forward, norm
+from .causal import language_model, masks
+from .checked import checked
+from .dimensions import Size, count, divided, real
+from .positions import learned_positions
+
+__all__ = ["PRESETS", "gpt2"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {"dim": dim, "depth": depth, "heads": heads}
+    for name, dim, depth, heads in [
+        ("gpt2_small", 768, 12, 12),
+        ("gpt2_medium", 1024, 24, 16),
+        ("gpt2_large", 1280, 36, 20),
+        ("gpt2_xl", 1600, 48, 25),
+    ]
+}
+"""Radford et al. (2019), table 2."""
+
+
+@checked
+def gpt2(
+    vocabulary: Size = 50257,
+    dim: Size = 768,
+    depth: int = 12,
+    heads: Size = 12,
+    hidden: Size | None = None,
+    *,
+    length: Size = 1024,
+    logits: bool = True,
+    tied: bool = True,
+    padding: bool = False,
+    past: bool = False,
+    activation: str = "gelu_tanh",
+    beta: float | None = None,
+    eps: float = 1e-5,
+    dropout: float = 0.0,
+) -> tn.Graph:
+    """GPT-2 over tokens.
+
+    Input t[b, n] of tokens, output logits[b, n, V] of the tokens that follow. To write, begin with `past=True` and
+    stored keys and values [b, h, 0, D/h] that are empty, and give those that come out to the next step:
+
+        logits, *stored = step(parameters, tokens, *stored)
+
+    so that each step computes its own tokens alone. Their arrays grow by a token a step; JAX compiles anew for each.
+
+    Parameters: V·D + length·D (embedding), 4D² + 2DF + 9D + F for each layer, 2D (the last norm).
+
+    Args:
+        vocabulary: V.
+        dim: D.
+        depth: L, the number of layers.
+        heads: of the attention; they divide D.
+        hidden: F, the width inside the MLP; 4·D if not given.
+        length: the number of positions.
+        logits: whether the output is logits, or vectors [b, n, D].
+        tied: whether the output matrix is the embedding.
+        padding: whether a further input keep[b, n] (with `past` keep[b, past + n], of all so far) says which tokens
+            are there; positions are counted with those that are not.
+        past: whether to go on from stored keys and values, keys0, values0, keys1, …, and to give all of them.
+        activation: of the MLP.
+        beta: the inverse temperature of the attention; 1/√(D/h) if not given.
+        eps: of the norms.
+        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+
+    Raises:
+        ShapeError: the heads do not divide D, or a choice is unknown.
+
+    Source: Radford et al. (2019), §2.3.
+
+    Example:
+        >>> tn.parameter_count(gpt2())
+        124439808
+    """
+    divided(dim, heads, "dim", "heads")
+    count(depth, "depth")
+    dropout = real(dropout, "dropout", 0, 1)
+    attend = attention("D", "h", beta=beta, mask=masks(padding), dropout=dropout, past=past)
+    mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
+
+    def embed(t: tn.Tensor) -> Any:
+        x = embedding("V", "D")(t, scope="embedding")
+        x = learned_positions("L", "D", past=past)(x, scope="positions")
+        return tn.layer(f"y[...] = dropout(x[...], {dropout!r})", inputs="x")(x) if dropout else x
+
+    ln, sizes = norm("D", eps), {"V": vocabulary, "L": length, "D": dim}
+    sizes |= {"h": heads, "F": f"4*({dim})" if hidden is None else hidden} if depth else {}
+    return language_model(
+        *(embed, encoder_layer(attend, mlp, ln, dropout=dropout), ln, sizes),
+        depth=depth,
+        stored="[b,h,past,d:D/h]",
+        logits=logits,
+        tied=tied,
+        padding=padding,
+        past=past,
+    )

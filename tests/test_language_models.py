@@ -1,0 +1,369 @@
+"""BERT, GPT-2, Llama, CLIP and DeiT: against `transformers`, step by step, on all backends; what they are made of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+import tensornet as tn
+from tensornet import models
+from tensornet.protocol import load_backend
+from tensornet.sizes import evaluate
+
+transformers = pytest.importorskip("transformers")
+logging.getLogger("transformers").setLevel(logging.ERROR)
+
+BOUND = {torch.float32: 1e-5, torch.float64: 1e-9}
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+
+IMAGE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+IMAGE |= {"image_size": 16, "patch_size": 4}
+TEXT = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+TEXT |= {"vocab_size": 31, "max_position_embeddings": 12}
+GPT2 = {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": 31, "n_positions": 40}
+LLAMA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA |= {"intermediate_size": 20, "vocab_size": 31}
+LONGER = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
+LONGER |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+OWN = {
+    "head_dim": 8,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "num_key_value_heads": 4,
+    "hidden_act": "gelu",
+}
+
+ROWS: list[tuple[str, str, dict[str, Any], str]] = [
+    ("DeiTModel", "DeiT", {}, "last_hidden_state"),
+    ("DeiTForImageClassification", "DeiT", {"num_labels": 7, "qkv_bias": False}, "logits"),
+    ("DeiTForImageClassificationWithTeacher", "DeiT", {"num_labels": 7}, "logits"),
+    ("CLIPVisionModel", "CLIPVision", {}, "last_hidden_state"),
+    ("CLIPVisionModelWithProjection", "CLIPVision", {"projection_dim": 6}, "image_embeds"),
+    ("CLIPTextModel", "CLIPText", {}, "last_hidden_state"),
+    ("CLIPTextModelWithProjection", "CLIPText", {"projection_dim": 6}, "text_embeds"),
+    ("CLIPTextModelWithProjection", "CLIPText", {"eos_token_id": 2, "projection_dim": 6}, "text_embeds"),
+    ("BertModel", "Bert", {"hidden_act": "gelu_new"}, "last_hidden_state"),
+    ("BertForMaskedLM", "Bert", {}, "logits"),
+    ("BertForSequenceClassification", "Bert", {"num_labels": 5}, "logits"),
+    ("BertForTokenClassification", "Bert", {"num_labels": 5}, "logits"),
+    ("GPT2Model", "GPT2", {"n_inner": 10}, "last_hidden_state"),
+    ("GPT2LMHeadModel", "GPT2", {"scale_attn_weights": False}, "logits"),
+    ("GPT2LMHeadModel", "GPT2", {"tie_word_embeddings": False}, "logits"),
+    ("LlamaModel", "Llama", {}, "last_hidden_state"),
+    ("LlamaForCausalLM", "Llama", {"tie_word_embeddings": True, **OWN}, "logits"),
+    ("LlamaForCausalLM", "Llama", {"rope_parameters": LONGER}, "logits"),
+    (
+        "LlamaForCausalLM",
+        "Llama",
+        {"rope_parameters": {**LONGER, "rope_type": "linear"}, "num_key_value_heads": 1},
+        "logits",
+    ),
+]
+NO_ENDS = {"bos_token_id": None, "eos_token_id": None}
+FIELDS = {"DeiT": IMAGE, "CLIPVision": IMAGE, "CLIPText": TEXT, "Bert": TEXT, "GPT2": GPT2, "Llama": LLAMA}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and turns of the reference in the working type; it rounds them to float32."""
+    from transformers.models.llama import modeling_llama as reference
+
+    def norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def turn(self: Any, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        width = 2 * len(self.inv_freq)
+        plain = self.config.rope_parameters["rope_theta"] ** -(
+            torch.arange(0, width, 2, dtype=x.dtype) / width
+        )
+        usual = self.config.rope_parameters["rope_type"] == "default"
+        angle = position_ids[..., None] * (plain if usual else self.inv_freq.to(x.dtype))
+        angle = torch.cat((angle, angle), -1)
+        return angle.cos(), angle.sin()
+
+    monkeypatch.setattr(reference.LlamaRMSNorm, "forward", norm)
+    monkeypatch.setattr(reference.LlamaRotaryEmbedding, "forward", turn)
+
+
+def theirs(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
+    """A model of the reference, evaluated, and random everywhere, norms and biases too."""
+    family = next(family for name, family, _, _ in ROWS if name == kind)
+    ends = {"CLIPText": {"eos_token_id": 30}, "GPT2": NO_ENDS, "Llama": NO_ENDS}.get(family, {})
+    fields = {**FIELDS[family], **ends, **changes}
+    model = getattr(transformers, kind)(getattr(transformers, f"{family}Config")(**fields))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
+    return model.to(dtype).eval()
+
+
+def words() -> torch.Tensor:
+    """Three texts, the end of each somewhere else."""
+    found = torch.randint(3, 30, (3, 9))
+    for row, at in enumerate((4, 8, 2)):
+        found[row, at] = 30
+    return found
+
+
+def run(converted: tuple[tn.Graph, dict[str, Any]], *inputs: Any) -> Any:
+    return tn.compile(converted[0], backend="torch")(converted[1], *inputs)
+
+
+def same(found: Any, expected: torch.Tensor, bound: float | None = None) -> None:
+    scale = max(1.0, float(expected.abs().max()))
+    assert found.shape == expected.shape
+    assert float((found - expected).abs().max()) / scale < (bound or BOUND[expected.dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize(("kind", "family", "changes", "output"), ROWS)
+def test_outputs_are_theirs(
+    kind: str, family: str, changes: dict[str, Any], output: str, dtype: torch.dtype
+) -> None:
+    model = theirs(kind, dtype, **changes)
+    x = torch.randn(2, 3, 16, 16, dtype=dtype) if FIELDS[family] is IMAGE else words()
+    converted = models.from_transformers(model)
+    scaled = "rope_parameters" in changes  # frequencies of the reference are rounded to float32
+    same(run(converted, x), getattr(model(x), output), 1e-5 if scaled else None)
+    read = {name: each for name, each in model.named_parameters() if not name.startswith(("pooler", "post_"))}
+    assert tn.parameter_count(converted[0]) == sum(each.numel() for each in read.values())
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "CLIPTextModel", "GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_tokens_that_are_not_there(kind: str) -> None:
+    model, t, keep = theirs(kind), words(), torch.ones(3, 9)
+    keep[1, 5:], keep[2, 3:] = 0, 0
+    found = run(models.from_transformers(model, padding=True), t, keep.double())
+    same(found[keep != 0], model(t, attention_mask=keep)[0][keep != 0])
+
+
+def test_segments() -> None:
+    model, t = theirs("BertForMaskedLM"), words()
+    segment, keep = torch.randint(0, 2, (3, 9)), torch.ones(3, 9)
+    keep[1, 5:] = 0
+    ours = models.from_transformers(model, segments=True, padding=True)
+    expected = model(t, token_type_ids=segment, attention_mask=keep).logits
+    same(run(ours, t, keep.double(), segment), expected)
+    pooled = models.from_transformers(theirs("BertModel"), head="pooled")
+    assert run(pooled, t).shape == (3, 12)
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+def written(graph: tn.Graph, parameters: Any, tokens: np.ndarray[Any, Any], count: int, backend: str) -> Any:
+    """The most likely tokens one after another, from stored keys and values that are empty at first."""
+    library = load_backend(backend)
+    step, given = tn.compile(graph, backend=backend), tn.to_backend(parameters, backend)
+    known, found = {**graph.bound, "b": len(tokens), "past": 0}, []
+    shapes = [[evaluate(size, known) for size in leaf.shape] for leaf in graph.inputs[1:]]
+    stored: list[Any] = [library.asarray(np.zeros(shape)) for shape in shapes]
+    for _ in range(count):
+        logits, *stored = step(given, library.asarray(tokens), *stored)
+        tokens = library.numpy(logits)[:, -1:].argmax(-1)
+        found.append(tokens)
+    return np.concatenate(found, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "backend"),
+    [
+        ("GPT2LMHeadModel", {}, "torch"),
+        ("LlamaForCausalLM", {}, "torch"),
+        ("LlamaForCausalLM", {"rope_parameters": LONGER, **OWN}, "numpy"),
+        pytest.param("LlamaForCausalLM", {}, "jax", marks=pytest.mark.slow),
+    ],
+)
+def test_twenty_tokens_are_those_of_the_reference(kind: str, changes: dict[str, Any], backend: str) -> None:
+    model, t = theirs(kind, **changes), words()[:, :5]
+    expected = model.generate(t, max_new_tokens=20, do_sample=False, pad_token_id=0)[:, 5:]
+    found = written(*models.from_transformers(model, past=True), t.numpy(), 20, backend)
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+@pytest.mark.parametrize("kind", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_steps_with_tokens_that_are_not_there_make_the_whole(kind: str) -> None:
+    model, t, keep = theirs(kind), words(), torch.ones(3, 9, dtype=torch.float64)
+    keep[0, :2], keep[2, 4] = 0, 0
+    expected = run(models.from_transformers(model, padding=True), t, keep)
+    graph, parameters = models.from_transformers(model, padding=True, past=True)
+    step, found, at = tn.compile(graph, backend="torch"), [], 0
+    known = {**graph.bound, "b": 3, "past": 0}
+    shapes = [[evaluate(size, known) for size in leaf.shape] for leaf in graph.inputs[2:]]
+    stored = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    for count in (4, 1, 3, 1):
+        at += count
+        logits, *stored = step(parameters, t[:, at - count : at], keep[:, :at], *stored)
+        found.append(logits)
+    same(torch.cat(found, 1)[keep != 0], expected[keep != 0])
+
+
+# ---------------------------------------------------------------------------- what they are made of
+
+PUBLISHED = {
+    "bert_base": (109_482_240, {"head": "pooled"}),
+    "bert_large": (335_141_888, {"head": "pooled"}),
+    "clip_text_b": (63_428_096, {}),
+    "clip_text_l": (123_650_304, {}),
+    "clip_vision_b_16": (86_192_640, {}),
+    "clip_vision_b_32": (87_849_216, {}),
+    "clip_vision_l_14": (303_966_208, {}),
+    "deit_s_16": (22_436_432, {}),
+    "deit_b_16": (87_338_192, {}),
+    "gpt2_small": (124_439_808, {}),
+    "gpt2_medium": (354_823_168, {}),
+    "gpt2_large": (774_030_080, {}),
+    "gpt2_xl": (1_557_611_200, {}),
+    "llama_2_7b": (6_738_415_616, {}),
+    "llama_2_13b": (13_015_864_320, {}),
+    "llama_2_70b": (68_976_648_192, {}),
+    "llama_3_8b": (8_030_261_248, {}),
+    "llama_3_70b": (70_553_706_496, {}),
+    "llama_3_2_1b": (1_235_814_400, {}),
+    "vit_s_16": (22_050_664, {}),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_have_the_published_numbers_of_parameters(name: str) -> None:
+    number, changes = PUBLISHED[name]
+    assert tn.parameter_count(models.create(name, **changes)) == number
+
+
+def test_formulas_stay_symbolic() -> None:
+    graph = models.llama("V", "D", 2, "h", "F", groups="G", past=True, padding=True)
+    D, F, G, V, h = sympy.symbols("D F G V h")
+    expected = 2 * V * D + 2 * (2 * D**2 + 2 * D**2 * G / h + 3 * D * F + 2 * D) + D
+    assert sympy.expand(tn.parameter_formula(graph) - expected) == 0
+    known = {"V": 11, "D": 24, "h": 6, "F": 10, "G": 2}
+    assert tn.parameter_formula(graph).subs(known) == tn.parameter_count(
+        models.llama(11, 24, 2, 6, 10, groups=2)
+    )
+
+
+def test_rms_norm_and_the_gated_mlp_compute_their_formulas() -> None:
+    rng = np.random.default_rng(0)
+    x, gain = rng.standard_normal((2, 3, 5)), rng.standard_normal(5)
+    expected = gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.1)
+    np.testing.assert_allclose(tn.compile(models.rms_norm(5, 0.1))({"gain": gain}, x), expected, atol=1e-12)
+    mlp = models.gated_feed_forward(5, 7, activation="relu", bias=True)
+    p = {name: rng.standard_normal(each.shape) for name, each in tn.init(mlp).items()}
+    hidden = np.maximum(x @ p["W1"].T + p["b1"], 0) * (x @ p["W3"].T + p["b3"])
+    np.testing.assert_allclose(tn.compile(mlp)(p, x), hidden @ p["W2"].T + p["b2"], atol=1e-12)
+    with pytest.raises(tn.ShapeError, match="activation='swish'"):
+        models.gated_feed_forward(5, 7, activation="swish")
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_turned_products_hang_on_distance_alone(neighbours: bool) -> None:
+    """And are turns of the complex plane, as eq. 13 of the paper has them."""
+    rng, turn = np.random.default_rng(0), models.rotary_embedding(6, base=100.0, neighbours=neighbours)
+    q, k = (np.broadcast_to(rng.standard_normal(6), (9, 6)) for _ in range(2))
+    f = tn.compile(turn)
+    scores = f({}, q) @ f({}, k).T
+    for distance in range(-8, 9):
+        assert np.ptp(np.diagonal(scores, distance)) < 1e-12
+    pairs = q.reshape(9, 3, 2) if neighbours else q.reshape(9, 2, 3).swapaxes(1, 2)
+    plane = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(
+        1j * np.arange(9)[:, None] * 100.0 ** -(np.arange(3) / 3)
+    )
+    turned = np.stack([plane.real, plane.imag], -1)
+    turned = turned.reshape(9, 6) if neighbours else turned.swapaxes(1, 2).reshape(9, 6)
+    np.testing.assert_allclose(f({}, q), turned, atol=1e-12)
+    with pytest.raises(tn.ShapeError, match=r"scaling=\(2.0, 3.0\)"):
+        models.rotary_embedding(6, scaling=(2, 3))
+    with pytest.raises(tn.ShapeError, match="width=5 does not divide"):
+        models.rotary_embedding(5)
+
+
+@pytest.mark.parametrize("weights", ["soft", "signed"])
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_attention_in_groups_is_attention_with_keys_repeated(groups: int, weights: str) -> None:
+    settings: dict[str, Any] = {"mask": "causal", "weights": weights}
+    ours, plain = models.attention(12, 6, groups=groups, **settings), models.attention(12, 6, **settings)
+    rng = np.random.default_rng(0)
+    p = {name: rng.standard_normal(each.shape) for name, each in tn.init(ours).items()}
+    x = rng.standard_normal((2, 5, 12))
+    repeated = {
+        name: each.reshape(groups, 2, -1).repeat(6 // groups, 0).reshape(plain_leaf.shape)
+        if name[1] in "kv"
+        else each
+        for (name, each), plain_leaf in zip(p.items(), tn.init(plain).values(), strict=True)
+    }
+    for backend in ("numpy", "torch"):
+        library = load_backend(backend)
+        f = tn.compile(ours, backend=backend)
+        found = library.numpy(f(tn.to_backend(p, backend), library.asarray(x)))
+        np.testing.assert_allclose(found, tn.compile(plain)(repeated, x), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"groups": 4}, "heads=6 does not divide by groups=4"),
+        ({"rotary": 1e4, "keys": 3}, "rotary= is given with keys="),
+        ({"neighbours": True}, "neighbours= is given without rotary="),
+        ({"qk": 18, "rotary": 1e4}, "the width of a head=3 does not divide"),
+    ],
+)
+def test_attention_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.attention(12, 6, **settings)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        models.attention(256, 8, mask="causal"),
+        models.attention(256, 8, groups=2, mask="causal", rotary=10000.0),
+        models.attention(256, 8, groups=1, rotary=10000.0, mask="padding"),
+    ],
+)
+def test_torch_attends_by_its_kernel(graph: tn.Graph) -> None:
+    plan = tn.plan(graph, backend="torch", compare=False, **dict.fromkeys(graph.open_sizes, 256))
+    assert "scaled_dot_product_attention" in plan.code
+
+
+def test_what_is_not_known_is_refused() -> None:
+    model = theirs("LlamaModel", rope_parameters={"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0})
+    with pytest.raises(tn.ShapeError, match="rope_type 'yarn' is not supported"):
+        models.from_transformers(model)
+    model = theirs("LlamaModel")
+    model.rotary_emb.inv_freq[1] *= 2
+    with pytest.raises(tn.ShapeError, match="a table of frequencies of its own is not supported"):
+        models.from_transformers(model)
+    model = theirs("LlamaModel")
+    model.layers[1].input_layernorm.variance_epsilon = 0.5
+    with pytest.raises(tn.ShapeError, match=r"eps differs(?s:.*)'layers.1.input_layernorm'"):
+        models.from_transformers(model)
+    with pytest.raises(tn.ShapeError, match="is_decoder is not supported"):
+        models.from_transformers(theirs("BertModel", is_decoder=True))
+    with pytest.raises(tn.ShapeError, match="scale_attn_by_inverse_layer_idx is not supported"):
+        models.from_transformers(theirs("GPT2Model", scale_attn_by_inverse_layer_idx=True))
+    with pytest.raises(tn.ShapeError, match=r"an output matrix of its own \(tie_word_embeddings=False\)"):
+        models.from_transformers(theirs("BertForMaskedLM", tie_word_embeddings=False))
+
+
+def test_a_language_model_is_compressed() -> None:
+    """Weights of rank 3 become factors of rank 3, and give what they gave."""
+    model, t = theirs("LlamaForCausalLM"), words()
+    for layer in model.model.layers:
+        layer.mlp.up_proj.weight.copy_(torch.randn(20, 3).double() @ torch.randn(3, 16).double())
+    graph, parameters = models.from_transformers(model)
+    small = tn.compress(graph, parameters, error=1e-6, include="layers.*.mlp.W3")
+    same(run((small.model, small.params), t), model(t).logits, 1e-6)
+    assert tn.parameter_count(graph) - tn.parameter_count(small.model) == 2 * (20 * 16 - 3 * (20 + 16))
