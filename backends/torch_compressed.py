@@ -387,6 +387,7 @@ def compressed(
     modes: Modes | None,
     include: Patterns,
     exclude: Patterns,
+    uniform: bool,
     calibrate: Any,
     device: str | None,
     progress: Callable[[str, int, int], None] | None,
@@ -409,7 +410,7 @@ def compressed(
     count = sum(each.numel() for each in network.parameters())
     cost = cost_of(budget, load_backend("torch"), device, modes)
     others = count - sum(each.weight.numel() for each in holdings) if cost is None else 0.0
-    allocation = allotted(candidates, budget, flat(method), cost, others, count, modes, progress)
+    allocation = allotted(candidates, budget, flat(method), cost, others, count, modes, uniform, progress)
     misfits = {}
     for each, candidate in zip(holdings, candidates, strict=True):
         told = allocation.weights.get(each.path)

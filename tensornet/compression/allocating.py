@@ -206,6 +206,7 @@ def allotted(
     others: float,
     parameters: int,
     modes: Modes | None = None,
+    uniform: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Allocation:
     """Spreads a budget over weights: of each, levels are taken down in the order of the error they add for what
@@ -213,6 +214,7 @@ def allotted(
 
     The levels of a weight worth having are the corners of the convex hull of cost and squared error; going down
     those of all weights in the order of their slopes is best for the budget that it just meets (Everett, 1963).
+    To compare with, a uniform budget leaves each weight the same part of what it costs.
 
     Args:
         candidates: the weights.
@@ -222,6 +224,7 @@ def allotted(
         others: what the rest of the network costs.
         parameters: those of the whole network.
         modes: as for `substitute`.
+        uniform: whether each weight is left the same part of its cost, whatever it loses.
         progress: told a weight, how many are done, and how many there are.
 
     Raises:
@@ -235,13 +238,16 @@ def allotted(
         curves.append(levels(candidate, methods, cost, modes))
     hulls = [_hull(curve) for curve in curves]
     before = others + sum(curve[0].cost for curve in curves)
-    chosen = _descended(hulls, budget, before, others)
-    if budget.kind != "error":
-        chosen = _filled(curves, chosen, budget.limit(before), others)
+    if uniform:
+        chosen = _alike(curves, budget, before, others)
+    else:
+        chosen = _descended(hulls, budget, before, others)
+        if budget.kind != "error":
+            chosen = _filled(curves, chosen, budget.limit(before), others)
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        _allotted(candidate, curve, hull, level)
+        _allotted(candidate, curve, hull, level, uniform)
         for candidate, curve, hull, level in zip(candidates, curves, hulls, chosen, strict=True)
     )
     return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
@@ -295,13 +301,40 @@ def _descended(
             continue
         total += below.cost - former.cost
     if not is_error and total > budget.limit(before) * (1 + 1e-9):
-        unit = UNITS[budget.kind]
-        raise ShapeError(
-            f"{budget.limit(before):,.4g} {unit} of {before:,.4g} are too few: {others:,.4g} are of what no form is"
-            f" looked for, and the lowest forms take {total - others:,.4g}",
-            fix=f"allow {total:,.4g}, include more, or choose other methods",
-        )
+        raise _too_little(budget, before, others, total)
     return chosen
+
+
+def _too_little(budget: Budget, before: float, others: float, lowest: float) -> ShapeError:
+    unit = UNITS[budget.kind]
+    return ShapeError(
+        f"{budget.limit(before):,.4g} {unit} of {before:,.4g} are too few: {others:,.4g} are of what no form is"
+        f" looked for, and the lowest forms take {lowest - others:,.4g}",
+        fix=f"allow {lowest:,.4g}, include more, or choose other methods",
+    )
+
+
+def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float) -> list[Level]:
+    """The levels at the same part of what each weight costs: the largest part within a budget, or the smallest
+    within an error."""
+    parts = sorted({level.cost / curve[0].cost for curve in curves for level in curve}, reverse=True)
+    is_error = budget.kind == "error"
+    chosen = [curve[0] for curve in curves]
+    for part in parts:
+        former, chosen = chosen, [_within(curve, part) for curve in curves]
+        if is_error and _mean(chosen) > budget.amount:
+            return former
+        if not is_error and others + sum(level.cost for level in chosen) <= budget.limit(before) * (1 + 1e-9):
+            return chosen
+    if not is_error and chosen:
+        raise _too_little(budget, before, others, others + sum(level.cost for level in chosen))
+    return chosen
+
+
+def _within(curve: Sequence[Level], part: float) -> Level:
+    """The level of least error that costs no more than a part of the weight; the lowest where each costs more."""
+    found = [level for level in curve if level.cost <= part * curve[0].cost * (1 + 1e-9)]
+    return min(found or [min(curve, key=lambda level: level.cost)], key=lambda level: level.error)
 
 
 def _filled(
@@ -328,7 +361,9 @@ def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _allotted(candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level], level: Level) -> Allotted:
+def _allotted(
+    candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level], level: Level, uniform: bool
+) -> Allotted:
     """What a weight is given, and why."""
     dense = curve[0]
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
@@ -336,6 +371,8 @@ def _allotted(candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level
     following = min(above, key=lambda each: each.cost, default=None)
     if len(curve) == 1:
         reason = "no form of it costs less"
+    elif uniform:
+        reason = "the part of its cost that each weight is left"
     elif level.method is None:
         lower = max(below, key=lambda each: each.cost)
         reason = f"the next form down would lose {lower.error:.1%} of it"

@@ -46,6 +46,7 @@ def allocate(
     modes: Modes | None = None,
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
+    uniform: bool = False,
     inputs: Any = None,
     backend: str | Backend = "torch",
     device: str | None = None,
@@ -68,6 +69,7 @@ def allocate(
         method: a form of the table of `tensornet.substitute`, or several to choose from.
         modes: into what parts dimensions are split, as for `substitute`.
         include, exclude: the weights to look at, by patterns of their names; `*` stands for anything.
+        uniform: whether each weight is left the same part of its cost, whatever that loses: to compare with.
         inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by something.
         backend, device: what FLOPs and seconds are planned for.
         progress: called with a weight, how many are done, and how many there are.
@@ -105,7 +107,7 @@ def allocate(
         float(math.prod(each.shape)) if cost is None else cost(each.layer, each.rows) for each in candidates
     )
     others = max(0.0, total - sum(sizes_of))
-    return allotted(candidates, budget, flat(method), cost, others, whole, modes, progress)
+    return allotted(candidates, budget, flat(method), cost, others, whole, modes, uniform, progress)
 
 
 def compress(
@@ -121,6 +123,7 @@ def compress(
     modes: Modes | None = None,
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
+    uniform: bool = False,
     calibrate: Any = None,
     backend: str | Backend = "torch",
     device: str | None = None,
@@ -138,7 +141,7 @@ def compress(
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
         parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
-        method, modes, include, exclude: as for `tensornet.allocate`; the names are those of parameters.
+        method, modes, include, exclude, uniform: as for `tensornet.allocate`; the names are those of parameters.
         calibrate: batches of inputs, such as a loader, by which weights are weighed: what is lost of what they are
             multiplied by is then least. Of a module each is an array, a tuple of arguments, or a mapping of keywords.
         backend, device: what FLOPs and seconds are planned for.
@@ -161,7 +164,7 @@ def compress(
     """
     options: dict[str, Any] = {"method": method, "modes": modes, "include": include, "exclude": exclude}
     options |= {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
-    options |= {"device": device, "progress": progress}
+    options |= {"uniform": uniform, "device": device, "progress": progress}
     if not isinstance(network, Graph):
         check_module(network)
         torch: Any = load_backend("torch")

@@ -13,10 +13,11 @@ import tensornet as tn
 from tensornet.errors import TensornetError
 from tensornet.timing import Clock, timings
 
+from .compressing import classifier
 from .files import BLANK, is_sealed, seal, set_aside, write_whole
 from .hardware import Hardware
 from .jobs import Run
-from .results import Appraisal
+from .results import Appraisal, Compression
 from .schema import read
 from .subjects import Subject
 from .training import TrainingRun, sizes_of_batch
@@ -37,12 +38,14 @@ class Wanted:
     Attributes:
         subject: what is studied.
         runs: those whose classifiers are measured, in turns.
+        compressions: name of a run → what its classifier was compressed to, if it was.
         seed: of the examples.
         hardware: on which.
     """
 
     subject: Subject
     runs: tuple[Run, ...]
+    compressions: Mapping[str, Compression | None]
     seed: int
     hardware: Hardware
 
@@ -79,7 +82,7 @@ class _Measured:
 
     def __init__(self, wanted: Wanted, run: Run) -> None:
         task, examples = wanted.subject.task(), wanted.subject.examples(wanted.seed)
-        graph = task.build(task.rows[run.of], examples)
+        graph = classifier(task, task.rows[run.of], examples, wanted.compressions[run.name])
         self.name, self.hardware = run.name, wanted.hardware
         self.run = TrainingRun(run.name, graph, examples, run.recipe, wanted.seed, wanted.hardware)
         self.batch = self.run.mini_batch(0)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tensornet.errors import TensornetError
 
+from .compressing import Start, compressed_start
 from .hardware import Hardware
 from .libraries import versions
 from .progress import Noted
 from .recipe import Recipe
 from .results import RunResult
-from .store import SECONDS_OF_WAITING, RunStore
+from .store import SECONDS_OF_WAITING, RunStore, load_trained
 from .subjects import Subject
 from .task import Examples, Task
 from .training import Progress, train
@@ -32,11 +33,13 @@ class Run:
         name: the row, and the optimizer where there are several.
         of: the row.
         recipe: how.
+        origin: the run whose classifier it compresses, if it does.
     """
 
     name: str
     of: str
     recipe: Recipe
+    origin: Run | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def settings_of(
     subject: Subject, task: Task, run: Run, seed: int, examples: Examples, hardware: Hardware
 ) -> dict[str, Any]:
     """All that the numbers of a run depend on."""
-    return {
+    found = {
         "name": run.name,
         "row": asdict(task.rows[run.of]),
         "trained": asdict(run.recipe),
@@ -79,6 +82,9 @@ def settings_of(
         "hardware": hardware.described(),
         "versions": versions(),
     }
+    if run.origin is not None:
+        found["from"] = settings_of(subject, task, run.origin, seed, examples, hardware)
+    return found
 
 
 def counts(examples: Examples) -> dict[str, int]:
@@ -106,22 +112,51 @@ def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) 
         found = store.load(run.name, settings) if wait else None
         if found is not None:  # by who was waited for
             return found
+        start = None if run.origin is None else _start(job, run.origin, task, examples, store)
         trained = train(
             run.name,
             run.of,
             row.about,
-            task.build(row, examples),
+            task.build(row, examples) if start is None else start.classifier,
             examples,
             recipe=run.recipe,
             seed=job.seed,
             hardware=job.hardware,
+            parameters=None if start is None else start.parameters,
             checkpoints=checkpoints,
             progress=progress,
         )
+        if start is not None:
+            trained = replace(trained, result=replace(trained.result, compression=start.compression))
         if first:
             store.save(trained, settings)
             checkpoints.remove()
     return trained.result
+
+
+def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
+    """The classifier of another run, compressed.
+
+    Raises:
+        TensornetError: that run is not finished, or the budget cannot be met.
+    """
+    settings = job.settings["from"]
+    found = store.load(origin.name, settings)
+    if found is None:
+        raise TensornetError(
+            f"{job.run.name} is made of {origin.name}, which is not finished", fix="give the command again"
+        )
+    trained = load_trained(store.path(origin.name, settings).with_suffix(".safetensors"))
+    return compressed_start(
+        task,
+        task.rows[job.run.of],
+        examples,
+        found,
+        trained,
+        recipe=job.run.recipe,
+        seed=job.seed,
+        hardware=job.hardware,
+    )
 
 
 _ALONE = threading.Lock()

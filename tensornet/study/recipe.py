@@ -77,8 +77,12 @@ class Recipe:
         """This recipe, made for AdamW, for another optimizer."""
         return replace(self, optimizer=name, **OPTIMIZERS[name])
 
-    def changed(self, changes: Mapping[str, Any]) -> Recipe:
+    def changed(self, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
         """This recipe with other numbers.
+
+        Args:
+            changes: name → value.
+            epochs: how many there are at the least; none where there is a classifier without training.
 
         Raises:
             TensornetError: a setting is unknown, or its value out of range.
@@ -89,7 +93,8 @@ class Recipe:
             if name not in known:
                 fix = f"{near(name, known)}its settings: {', '.join(known)}"
                 raise TensornetError(f"the recipe has no setting '{name}'", fix=fix)
-            values[name] = _checked(name, value, type(known[name]))
+            least = {"epochs": epochs, "batch": 1}.get(name, 0)
+            values[name] = _checked(name, value, type(known[name]), least)
         return replace(self, **values)
 
     def update_rule(self, parameters: Iterable[Any]) -> Any:
@@ -101,12 +106,11 @@ class Recipe:
         return {"adam": optim.Adam, "adamw": optim.AdamW}[self.optimizer](parameters, **settings)
 
 
-_LEAST = {"epochs": 1, "batch": 1}
 _MOST = 2**31
 _BELOW_ONE = ("warmup", "smoothing", "zoom")
 
 
-def _checked(name: str, value: Any, kind: type) -> Any:
+def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     """A value of the kind that the setting has, within its range."""
     if kind is str:
         if value not in OPTIMIZERS:
@@ -117,7 +121,6 @@ def _checked(name: str, value: Any, kind: type) -> Any:
             raise TensornetError(f"{name} is {value}", fix="give true or false")
         return value
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    least = _LEAST.get(name, 0)
     if not number or not least <= value < _MOST or (kind is int and value != int(value)):
         what = "a whole number" if kind is int else "a number"
         raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,17 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     import tensornet as tn
 
-__all__ = ["Appraisal", "Epoch", "RunResult", "Summary", "Trained", "summaries"]
+__all__ = [
+    "Appraisal",
+    "CompressedWeight",
+    "Compression",
+    "Epoch",
+    "RunResult",
+    "Summary",
+    "Trained",
+    "summaries",
+    "told",
+]
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,73 @@ def _check_shares(top1: float, top5: float) -> None:
 
 
 @dataclass(frozen=True)
+class CompressedWeight:
+    """What a weight was given, and what it lost; its numbers are checked when it is made.
+
+    Attributes:
+        path, shape: the weight.
+        form: what it became, "dense" where it stays as it was.
+        ranks: of the form.
+        parameters: of its factors.
+        error: ‖W − Ŵ‖ / ‖W‖.
+        output_error: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the examples that weighed it, if any did.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    form: str
+    ranks: tuple[int, ...]
+    parameters: int
+    error: float
+    output_error: float | None
+
+    def __post_init__(self) -> None:
+        if self.parameters < 0:
+            raise ValueError(f"parameters is {self.parameters}")
+        _check_losses(self.error, self.output_error or 0.0)
+
+
+def _check_losses(*errors: float) -> None:
+    for error in errors:
+        if not 0.0 <= error < math.inf:
+            raise ValueError(f"an error is {error}")
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How a trained classifier was made smaller, before it was trained on; its numbers are checked when it is made.
+
+    Attributes:
+        origin: the name of the run that trained it.
+        parameters: its own, before.
+        before_top1, before_top5: percent of test examples that it had right.
+        test_top1, test_top5: likewise, with factors in the place of weights and nothing trained.
+        error: ‖y − ŷ‖ / ‖y‖ over the logits y of the test examples.
+        weights: what each weight was given.
+    """
+
+    origin: str
+    parameters: int
+    before_top1: float
+    before_top5: float
+    test_top1: float
+    test_top5: float
+    error: float
+    weights: tuple[CompressedWeight, ...]
+
+    def __post_init__(self) -> None:
+        _check_shares(self.before_top1, self.before_top5)
+        _check_shares(self.test_top1, self.test_top5)
+        _check_losses(self.error)
+
+    @property
+    def weight_error(self) -> float:
+        """That of all weights together: (Σ e² / count)^½."""
+        squares = [each.error**2 for each in self.weights]
+        return math.sqrt(statistics.fmean(squares)) if squares else 0.0
+
+
+@dataclass(frozen=True)
 class RunResult:
     """A finished run; its numbers are checked when it is made.
 
@@ -63,6 +140,7 @@ class RunResult:
         train_top5: percent whose five most likely classes hold the right one.
         test_top1: likewise, of the test examples.
         test_top5: likewise.
+        compression: what it starts from, where that is a trained classifier made smaller.
     """
 
     name: str
@@ -80,6 +158,7 @@ class RunResult:
     train_top5: float
     test_top1: float
     test_top5: float
+    compression: Compression | None = None
 
     def __post_init__(self) -> None:
         for name in ("seed", "parameters", "counted", "flops"):
@@ -109,8 +188,18 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """Those of the classifier."""
-        return self.first.parameters
+        """Those of the classifier; the mean over the seeds where ranks depend on what was trained."""
+        return round(self.mean("parameters"))
+
+    @property
+    def flops(self) -> int:
+        """Those of the contractions for one example, forward; the mean over the seeds likewise."""
+        return round(self.mean("flops"))
+
+    @property
+    def compressions(self) -> tuple[Compression, ...]:
+        """What each run starts from, where that is a trained classifier made smaller."""
+        return tuple(each.compression for each in self.runs if each.compression is not None)
 
     @property
     def test_top1(self) -> float:
@@ -123,21 +212,32 @@ class Summary:
 
     def deviation(self, figure: str) -> float:
         """Its standard deviation over the seeds (divided by n - 1); 0 for one run."""
-        values = [getattr(each, figure) for each in self.runs]
-        return statistics.stdev(values) if len(values) > 1 else 0.0
+        return _deviation([getattr(each, figure) for each in self.runs])
 
     def told(self, figure: str) -> str:
         """`97.20`, or over several seeds `97.20 ± 0.31 (3)`."""
-        mean = f"{self.mean(figure):.2f}"
-        return mean if len(self.runs) == 1 else f"{mean} ± {self.deviation(figure):.2f} ({len(self.runs)})"
+        return told([getattr(each, figure) for each in self.runs])
 
     def curve(self, figure: str) -> tuple[tuple[float, float], ...]:
         """Mean and deviation over the seeds of a field of `Epoch`, by epoch."""
         epochs = zip(*(each.history for each in self.runs), strict=True)
         values = ([getattr(each, figure) for each in epoch] for epoch in epochs)
-        return tuple(
-            (statistics.fmean(each), statistics.stdev(each) if len(each) > 1 else 0.0) for each in values
-        )
+        return tuple((statistics.fmean(each), _deviation(each)) for each in values)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def told(values: Sequence[float]) -> str:
+    """A figure of each seed: `97.20`, or of several `97.20 ± 0.31 (3)`.
+
+    Example:
+        >>> told([97.2]), told([97.0, 98.0])
+        ('97.20', '97.50 ± 0.71 (2)')
+    """
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {_deviation(values):.2f} ({len(values)})"
 
 
 def summaries(results: Iterable[RunResult]) -> list[Summary]:

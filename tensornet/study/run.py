@@ -12,6 +12,7 @@ from tensornet.errors import TensornetError
 from tensornet.terminal import printable
 
 from .appraising import Wanted, appraise, appraise_on_worker, keep_appraisals, kept_appraisals
+from .compressing import CompressedRow, check_row
 from .hardware import Hardware, Place, processes
 from .jobs import Job, Run, counts, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
@@ -174,20 +175,27 @@ def _runs(
     changes: Mapping[str, Any],
 ) -> list[Run]:
     """The runs of these rows by these optimizers, in the order of the task."""
-    names = _among(task.rows, rows, "row")
+    names = _with_origins(task, _among(task.rows, rows, "row"))
     chosen = _among(OPTIMIZERS, task.optimizers if optimizers is None else optimizers, "optimizer")
-    return [
-        Run(
-            name if task.optimizers == (optimizer,) else f"{name}-{optimizer}",
-            name,
-            _recipe(
-                task.recipe.changed(task.changes(task.rows[name])).optimized_by(optimizer),
-                {**task.overrides.get(name, {}), **changes},
-            ),
-        )
-        for name in names
-        for optimizer in chosen
-    ]
+    return [_run(task, name, optimizer, changes) for name in names for optimizer in chosen]
+
+
+def _run(task: Task, name: str, optimizer: str, changes: Mapping[str, Any]) -> Run:
+    """A row by an optimizer, and the run that it is made of, if it is."""
+    row = task.rows[name]
+    recipe = _recipe(
+        task.recipe.changed(task.changes(row)).optimized_by(optimizer),
+        {**task.overrides.get(name, {}), **changes},
+        0 if isinstance(row, CompressedRow) else 1,
+    )
+    origin = _run(task, row.origin, optimizer, changes) if isinstance(row, CompressedRow) else None
+    return Run(name if task.optimizers == (optimizer,) else f"{name}-{optimizer}", name, recipe, origin)
+
+
+def _with_origins(task: Task, names: Sequence[str]) -> list[str]:
+    """These rows, and those that some of them are made of, in the order of the task."""
+    origins = [row.origin for row in map(task.rows.__getitem__, names) if isinstance(row, CompressedRow)]
+    return [name for name in task.rows if name in names or name in origins]
 
 
 def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) -> list[str]:
@@ -201,10 +209,11 @@ def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) ->
     return [name for name in known if name in names]
 
 
-def _recipe(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+def _recipe(recipe: Recipe, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
+    """A recipe with other numbers, of so many epochs at the least."""
     if "optimizer" in changes:
         raise TensornetError("the optimizer is not a number of the recipe", fix="choose it by --optimizer")
-    return recipe.changed(changes)
+    return recipe.changed(changes, epochs)
 
 
 @dataclass(frozen=True)
@@ -240,7 +249,11 @@ class _Study:
             )
         if self.subject.written is not None:
             for run in runs:
-                self.task.build(self.task.rows[run.of], examples)
+                row = self.task.rows[run.of]
+                if isinstance(row, CompressedRow):
+                    check_row(row, self.task.build(self.task.rows[row.origin], examples))
+                else:
+                    self.task.build(row, examples)
 
     def environment(self) -> dict[str, Any]:
         """What the numbers depend on beside the run: seeds, recipe, data, hardware, versions."""
@@ -258,10 +271,11 @@ class _Study:
         }
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
-        """Each run with each seed; those of a seed together, as they share examples."""
+        """Each run with each seed, after the one that it is made of; those of a seed together, as they share
+        examples."""
         for seed in self.seeds:
             examples = self.subject.examples(seed)
-            for run in runs:
+            for run in sorted(runs, key=lambda run: run.origin is not None):
                 settings = settings_of(self.subject, self.task, run, seed, examples, self.hardware)
                 yield Job(self.folder, self.subject, run, seed, self.hardware, settings)
 
@@ -292,8 +306,7 @@ class _Study:
         others = _runs(self.task, None, tuple(OPTIMIZERS), self.changes)
         found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
         shown = self._in_order(others, [result for result in found if result is not None])
-        names = {result.name for result in shown}
-        costs = self._costs([run for run in others if run.name in names]) if measure else {}
+        costs = self._costs(others, shown) if measure else {}
         write_outputs(self.folder, self.task, shown, self.environment(), costs)
         self.console.print(table(self.task, shown, costs))
         self._say(f"results in {self.folder}")
@@ -303,9 +316,11 @@ class _Study:
         names = [run.name for run in runs]
         return sorted(results, key=lambda each: (names.index(each.name), self.seeds.index(each.seed)))
 
-    def _costs(self, runs: Sequence[Run]) -> dict[str, Appraisal]:
-        """What the classifiers of these runs cost, by the name of the run; measured before, or now."""
+    def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
+        """What the classifiers of these results cost, by the name of the run; measured before, or now."""
         seed = self.seeds[0]
+        compressions = {each.name: each.compression for each in reversed(results)}
+        runs = [run for run in runs if run.name in compressions]
         examples = self.subject.examples(seed)
         settings = {
             "machine": self.place.machine,
@@ -316,7 +331,7 @@ class _Study:
         found = list(kept_appraisals(self.folder, settings, self._say))
         if not found:
             self._say(f"{len(runs)} classifiers are timed, in turns")
-            wanted = Wanted(self.subject, tuple(runs), seed, self.hardware)
+            wanted = Wanted(self.subject, tuple(runs), compressions, seed, self.hardware)
             if self.workers is None or self.workers.are_here:
                 found.extend(appraise(wanted))
             else:
@@ -326,7 +341,10 @@ class _Study:
 
     def _name(self, job: Job) -> str:
         """What a run is called where there may be several seeds."""
-        return job.run.name if len(self.seeds) == 1 else f"{job.run.name} (seed {job.seed})"
+        return self._named(job.run, job.seed)
+
+    def _named(self, run: Run, seed: int) -> str:
+        return run.name if len(self.seeds) == 1 else f"{run.name} (seed {seed})"
 
     def _finished(self, job: Job) -> RunResult | None:
         return self.store.load(job.run.name, job.settings)
@@ -357,7 +375,10 @@ class _Study:
                 shown.end(self._name(job))
                 self._tell(job, result)
 
-            on_workers(workers, train_on_worker, jobs, finished, shown.look, self._say)
+            def ready(job: Job) -> bool:
+                return job.run.origin is None or self._named(job.run.origin, job.seed) in done
+
+            on_workers(workers, train_on_worker, jobs, finished, shown.look, ready, self._say)
 
     def _tell(self, job: Job, result: RunResult) -> None:
         if not self.console.is_terminal:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 __all__ = ["read"]
@@ -15,7 +16,8 @@ def read(kind: type[Value], document: Any, name: str = "it") -> Value:
     """The value of a kind that `asdict` and JSON wrote.
 
     Args:
-        kind: `str`, `bool`, `int`, `float`, `dict`, a tuple `tuple[kind, ...]`, or a dataclass of such fields.
+        kind: `str`, `bool`, `int`, `float`, `dict`, a tuple `tuple[kind, ...]`, a dataclass of such fields, or
+            `kind | None`; a field that is nothing by default may be missing.
         document: what JSON gave.
         name: what it is called in the error.
 
@@ -27,7 +29,10 @@ def read(kind: type[Value], document: Any, name: str = "it") -> Value:
         (1, 2)
     """
     value: Any = document
-    if is_dataclass(kind):
+    if get_origin(kind) is UnionType:
+        some, _ = get_args(kind)
+        value = None if document is None else read(some, document, name)
+    elif is_dataclass(kind):
         value = _fields(kind, document, name)
     elif get_origin(kind) is tuple:
         value = tuple(read(get_args(kind)[0], each, f"one of {name}") for each in _of(list, document, name))
@@ -40,10 +45,12 @@ def read(kind: type[Value], document: Any, name: str = "it") -> Value:
 
 def _fields(kind: Any, document: Any, name: str) -> Any:
     hints = get_type_hints(kind)
-    if _of(dict, document, name).keys() != hints.keys():
-        missing = ", ".join(sorted(hints.keys() ^ document.keys()))
+    needed = {field.name for field in fields(kind) if field.default is not None}
+    found = _of(dict, document, name).keys()
+    if not needed <= found <= hints.keys():
+        missing = ", ".join(sorted((needed - found) | (found - hints.keys())))
         raise ValueError(f"{name} is of other fields: {missing}")
-    return kind(**{field: read(hint, document[field], field) for field, hint in hints.items()})
+    return kind(**{field: read(hints[field], document[field], field) for field in found})
 
 
 def _of(kind: Any, document: Any, name: str) -> Any:

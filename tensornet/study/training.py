@@ -28,7 +28,7 @@ from .schema import read
 if TYPE_CHECKING:
     from .task import Examples
 
-__all__ = ["CHECKPOINT_SECONDS", "Progress", "TrainingRun", "sizes_of_batch", "train"]
+__all__ = ["CHECKPOINT_SECONDS", "Progress", "TrainingRun", "right_ones", "sizes_of_batch", "train"]
 
 CHECKPOINT_SECONDS = 10.0
 """Between two checkpoints; more where writing one takes long."""
@@ -87,6 +87,7 @@ def train(
     recipe: Recipe,
     seed: int = 0,
     hardware: Hardware | None = None,
+    parameters: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
     every: float = CHECKPOINT_SECONDS,
     progress: Progress | None = None,
@@ -106,6 +107,7 @@ def train(
         recipe: how it is trained.
         seed: for initial values, mini-batches, augmentation and dropout.
         hardware: what computes it.
+        parameters: what it starts from, by name; drawn by the seed if not given.
         checkpoints: where it is kept meanwhile, and goes on from.
         every: seconds between two checkpoints.
         progress: told of every step.
@@ -115,7 +117,7 @@ def train(
     """
     hardware, progress = hardware or Hardware(), progress or _Silent()
     with hardware.reproducible():
-        run = TrainingRun(name, graph, examples, recipe, seed, hardware)
+        run = TrainingRun(name, graph, examples, recipe, seed, hardware, parameters)
         state = run.resumed(checkpoints)
         progress.begin(name, state.step, run.steps)
         saved, cost = time.monotonic(), 0.0
@@ -138,7 +140,14 @@ class TrainingRun:
     """A module, its optimizer and its examples, during training."""
 
     def __init__(
-        self, name: str, graph: tn.Graph, examples: Examples, recipe: Recipe, seed: int, hardware: Hardware
+        self,
+        name: str,
+        graph: tn.Graph,
+        examples: Examples,
+        recipe: Recipe,
+        seed: int,
+        hardware: Hardware,
+        parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.torch = library("torch")
         self.name, self.seed = name, seed
@@ -149,8 +158,10 @@ class TrainingRun:
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
         self.module = tn.module(self.graph).to(hardware.device)
-        # initial values are derived for inputs of variance 1, which those of the classifier have
-        self.module.load_state_dict(tn.init(graph, seed=seed, backend="torch"))
+        if parameters is None:
+            # initial values are derived for inputs of variance 1, which those of the classifier have
+            parameters = tn.init(graph, seed=seed, backend="torch")
+        self.module.load_state_dict(parameters)
         self.wrapped = hardware.wrapped(self.module)
         self.optimizer = recipe.update_rule(self.module.parameters())
         self.scaler = hardware.scaler()
@@ -164,7 +175,7 @@ class TrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(step, self.steps)
         loss, logits = self.update(taken, labels, count)
-        right = _right(logits.detach(), labels)
+        right = right_ones(logits.detach(), labels)
         self.sums += self.hardware.total(self.torch.stack([loss.detach().double(), *right]))
 
     def mini_batch(self, step: int) -> tuple[tuple[Any, ...], Any, int]:
@@ -219,7 +230,9 @@ class TrainingRun:
         self.module.eval()
         with self.torch.no_grad(), self.hardware.autocast():
             for *inputs, labels in zip(*(each[mine].split(share) for each in part), strict=True):
-                right += self.torch.stack(_right(self.module(*self.examples.batch(tuple(inputs))), labels))
+                right += self.torch.stack(
+                    right_ones(self.module(*self.examples.batch(tuple(inputs))), labels)
+                )
         self.module.train()
         top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
         return top1, top5
@@ -230,6 +243,10 @@ class TrainingRun:
         names = sorted(str(size) for size in formula.free_symbols)
         sizes = sizes_of_batch(graph, self.examples, self.recipe.batch)
         train_top1, train_top5 = self.accuracies(self.train)
+        if state.history:
+            test_top1, test_top5 = state.history[-1].test_top1, state.history[-1].test_top5
+        else:
+            test_top1, test_top5 = self.accuracies(self.test)
         return RunResult(
             name=self.name,
             row=row,
@@ -244,8 +261,8 @@ class TrainingRun:
             history=state.history,
             train_top1=train_top1,
             train_top5=train_top5,
-            test_top1=state.history[-1].test_top1,
-            test_top5=state.history[-1].test_top5,
+            test_top1=test_top1,
+            test_top5=test_top5,
         )
 
     # ------------------------------------------------------------------------ being interrupted
@@ -349,7 +366,7 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: (each.dtype, *each.shape) for name, each in tensors.items()}
 
 
-def _right(logits: Any, labels: Any) -> list[Any]:
-    """How many examples have their class first, and among the first five."""
+def right_ones(logits: Any, labels: Any) -> list[Any]:
+    """How many examples have their class first in the logits, and among the first five."""
     likely = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return [likely[:, :1].sum().double(), likely.sum().double()]

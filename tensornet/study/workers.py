@@ -213,6 +213,7 @@ def on_workers(
     items: Sequence[Item],
     done: Callable[[Item, Result], None],
     look: Callable[[], None] = lambda: None,
+    ready: Callable[[Item], bool] = lambda item: True,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Calls a function of each item on workers, those whose workers were lost again.
@@ -223,6 +224,7 @@ def on_workers(
         items: that it is called with.
         done: told each item and its result, here, as soon as it is there.
         look: called now and then meanwhile.
+        ready: whether an item can be asked for, now that others are done.
         say: told when something was lost.
 
     Raises:
@@ -232,9 +234,16 @@ def on_workers(
     while left:
         lost: BaseException | None = None
         with workers.open() as executor:
-            pending = {number: executor.submit(function, items[number]) for number in left}
+            pending: dict[int, Future] = {}
+            waiting = list(left)
             try:
-                while pending:
+                while pending or (waiting and lost is None):
+                    try:
+                        for number in [number for number in waiting if lost is None and ready(items[number])]:
+                            pending[number] = executor.submit(function, items[number])
+                            waiting.remove(number)
+                    except workers.lost() as error:
+                        lost = error
                     for number in [number for number, future in pending.items() if future.done()]:
                         try:
                             result = pending.pop(number).result()
@@ -251,9 +260,10 @@ def on_workers(
                 for future in pending.values():
                     future.cancel()
                 raise
+        again = left.keys() - waiting
         if left:
-            say(f"a worker was lost; of what it did, {len(left)} are asked for again")
-        left = {number: tries - 1 for number, tries in left.items()}
+            say(f"a worker was lost; of what it did, {len(again)} are asked for again")
+        left = {number: tries - (number in again) for number, tries in left.items()}
         if left and min(left.values()) == 0:
             raise TensornetError(
                 f"workers end again and again before they are done: {lost}",

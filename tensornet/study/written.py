@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import tensornet as tn
+from tensornet.compression.allocating import Budget, flat
 from tensornet.errors import TensornetError, near
 from tensornet.graph.fitting import sizes_from_shapes
 from tensornet.sizes import evaluate
 
+from .compressing import BUDGETS, CompressedRow
 from .libraries import toml
 from .recipe import OPTIMIZERS, Recipe
 from .seeds import checked_seeds
@@ -54,7 +56,7 @@ class RowEntry:
     """
 
     place: str
-    built: BuiltRow | None = None
+    built: BuiltRow | CompressedRow | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     control: bool = False
@@ -100,8 +102,17 @@ class StudyFile:
             raise _error(self.path, "reference", f"there is no row '{self.reference}'", fix)
         reference = self.reference or base.reference
         recipe = self._changed(base.recipe, "recipe", self.recipe)
-        for entry in entries.values():
-            self._changed(recipe, f"{entry.place}.recipe", entry.recipe)
+        recipes = {}
+        for name, entry in entries.items():
+            origin = self._origin(entries, entry)
+            changes = {**({} if origin is None else origin.recipe), **entry.recipe}
+            self._changed(recipe, f"{entry.place}.recipe", changes, 1 if origin is None else 0)
+            recipes[name] = {**self.recipe, **changes}
+
+        def changes_of(row: Any) -> Mapping[str, Any]:
+            row = rows[row.origin] if isinstance(row, CompressedRow) else row
+            return {} if isinstance(row, BuiltRow) else base.changes(row)
+
         labels = {name: entry.label for name, entry in entries.items() if entry.label}
         controls = frozenset(name for name, entry in entries.items() if entry.control)
         return replace(
@@ -110,21 +121,33 @@ class StudyFile:
             rows=rows,
             recipe=recipe,
             build=lambda row, examples: self._build(base, row, examples),
-            changes=lambda row: {} if isinstance(row, BuiltRow) else base.changes(row),
-            overrides={name: {**self.recipe, **entry.recipe} for name, entry in entries.items()},
+            changes=changes_of,
+            overrides=recipes,
             reference=reference if reference in rows else "",
             optimizers=self.optimizers or base.optimizers,
             labels={**base.labels, **labels},
             controls=controls or base.controls & rows.keys(),
         )
 
-    def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any]) -> Recipe:
-        """A recipe with other numbers."""
+    def _origin(self, entries: Mapping[str, RowEntry], entry: RowEntry) -> RowEntry | None:
+        """The row that another is made of, if it is made of one."""
+        if not isinstance(entry.built, CompressedRow):
+            return None
+        origin = entries.get(entry.built.origin)
+        if origin is None or isinstance(origin.built, CompressedRow):
+            trained = [name for name, each in entries.items() if not isinstance(each.built, CompressedRow)]
+            message = f"there is no row '{entry.built.origin}' that is trained from scratch"
+            fix = f"choose of {', '.join(trained)}, or add [rows.{entry.built.origin}]"
+            raise _error(self.path, f"{entry.place}.from", message, fix)
+        return origin
+
+    def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
+        """A recipe with other numbers, of so many epochs at the least."""
         if "optimizer" in changes:
             fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
             raise _error(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
         with _told(self.path, key):
-            return recipe.changed(changes)
+            return recipe.changed(changes, epochs)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
         """The row of that name that the study has."""
@@ -134,7 +157,7 @@ class StudyFile:
         return base.rows[name]
 
     def _build(self, base: Task, row: Any, examples: Examples) -> tn.Graph:
-        """The classifier of a row, which takes these examples and gives a logit for each class."""
+        """The classifier of a row that is trained from scratch: of these examples, a logit for each class."""
         if not isinstance(row, BuiltRow):
             return base.build(row, examples)
         place = next(entry.place for entry in self.rows.values() if entry.built == row)
@@ -214,16 +237,34 @@ _KEYS: dict[str, tuple[type, ...]] = {
     "recipe": (dict,),
     "rows": (dict, list),
 }
-_ROW: dict[str, tuple[type, ...]] = {
-    "model": (str,),
-    "settings": (dict,),
+_SHARED: dict[str, tuple[type, ...]] = {
     "about": (str,),
     "label": (str,),
     "control": (bool,),
     "budgets": (list,),
     "recipe": (dict,),
 }
-_TOLD = {str: "a text", int: "a number", list: "a list", dict: "a table", bool: "true or false"}
+_ROW: dict[str, tuple[type, ...]] = {"model": (str,), "settings": (dict,), **_SHARED}
+_COMPRESSED: dict[str, tuple[type, ...]] = {
+    "from": (str,),
+    **dict.fromkeys(BUDGETS, (int, float, str)),
+    "method": (str, list),
+    "modes": (int, list),
+    "include": (str, list),
+    "exclude": (str, list),
+    "uniform": (bool,),
+    "calibrate": (int,),
+    **_SHARED,
+}
+"""The keys of a row that is made of another."""
+_TOLD = {
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+    bool: "true or false",
+}
 
 
 def _check_keys(
@@ -236,7 +277,7 @@ def _check_keys(
             fix = f"{near(key, known)}its keys: {', '.join(known)}"
             raise _error(path, full, "there is no such key", fix)
         if type(value) not in known[key]:
-            fix = f"give {' or '.join(_TOLD[kind] for kind in known[key])}"
+            fix = f"give {' or '.join(dict.fromkeys(_TOLD[kind] for kind in known[key]))}"
             raise _error(path, full, f"it is {value!r}", fix)
 
 
@@ -261,14 +302,15 @@ def _entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowE
             raise _error(path, place, "a name goes into names of files", "use letters, digits, and - + _ .")
         if not isinstance(row, dict):
             raise _error(path, place, f"it is {row!r}", f"write a table: [{place}]")
-        _check_keys(path, place, row, _ROW)
-        yield from _of_budgets(path, place, name, row, document.get("budgets", []))
+        rows_of = _compressed if "from" in row else _built
+        _check_keys(path, place, row, _COMPRESSED if "from" in row else _ROW)
+        yield from rows_of(path, place, name, row, document.get("budgets", []))
 
 
-def _of_budgets(
+def _built(
     path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any]
 ) -> Iterator[tuple[str, RowEntry]]:
-    """A row for each of its budgets; one where its settings name none."""
+    """A row of a model for each of its budgets; one where its settings name none."""
     model, settings = row.get("model"), _frozen(row.get("settings", {}))
     if model is None and (settings or "about" in row or "budgets" in row):
         raise _error(
@@ -282,25 +324,80 @@ def _of_budgets(
         if key not in known:
             fix = f"{near(key, known)}its settings: {', '.join(known)}"
             raise _error(path, f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
-    entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
     where = [key for key, value in settings.items() if value == BUDGET]
+    about = row.get("about", f"`{model}`")
+    for told, entry, budget in _of_budgets(
+        path, place, name, row, budgets, f"settings.{where[0]}" if where else ""
+    ):
+        if model is None:
+            yield name, entry
+        elif not told:
+            yield name, replace(entry, built=BuiltRow(about, model, settings))
+        else:
+            more = f"{about}, {', '.join(where)} {told.replace('x', '×')}"
+            built = BuiltRow(more, model, {**settings, **dict.fromkeys(where, budget)})
+            yield f"{name}-{told}", replace(entry, built=built)
+
+
+def _compressed(
+    path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any]
+) -> Iterator[tuple[str, RowEntry]]:
+    """A row that is made of another, for each of its budgets; one where it has a number."""
+    kinds = [kind for kind in BUDGETS if kind in row]
+    if len(kinds) != 1:
+        found = f"there are {len(kinds)} budgets" if kinds else "there is no budget"
+        raise _error(path, place, found, f"give one of {', '.join(BUDGETS)}")
+    (kind,) = kinds
+    own = {key: tuple(flat(row[key])) for key in ("method", "include", "exclude") if key in row} | {
+        key: _frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row
+    }
+    if row.get("calibrate", 0) < 0:
+        raise _error(path, f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
+    for told, entry, budget in _of_budgets(
+        path, place, name, row, budgets, kind if row[kind] == BUDGET else ""
+    ):
+        amount = budget if told else row[kind]
+        with _told(path, f"{place}.{kind}"):
+            Budget.of(**{kind: amount})
+        built = CompressedRow(row.get("about", ""), row["from"], kind, amount, **own)
+        built = built if built.about else replace(built, about=_compression(built))
+        yield f"{name}-{told}" if told else name, replace(entry, built=built)
+
+
+def _compression(row: CompressedRow) -> str:
+    """`swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
+    how = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
+    what = f"an error of {how}" if row.budget == "error" else f"{how} of its {row.budget}"
+    parts = [f"`{row.origin}` at {what}", " or ".join(row.method)]
+    parts += ["the same part of each weight"] if row.uniform else []
+    parts += [f"weighed by {row.calibrate:,} examples"] if row.calibrate else []
+    return ", ".join(parts)
+
+
+def _of_budgets(
+    path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any], key: str
+) -> Iterator[tuple[str, RowEntry, Any]]:
+    """What is the same for each of a row's budgets: how the budget is written in names, an entry, the budget.
+
+    Args:
+        path, place, name, row: the row.
+        budgets: those of the file.
+        key: where the row wants them, if it does.
+    """
+    entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
     own = row.get("budgets", budgets)
-    if where and not own:
+    if key and not own:
         fix = f"give a list, e.g. budgets = [0.1, 0.3], in the file or in [{place}]"
-        raise _error(path, f"{place}.settings.{where[0]}", "there are no budgets", fix)
-    if not where:
+        raise _error(path, f"{place}.{key}", "there are no budgets", fix)
+    if not key:
         if "budgets" in row:
             fix = f'write "{BUDGET}" in the place of the setting that takes them'
             raise _error(path, f"{place}.budgets", "no setting takes them", fix)
-        about = row.get("about", f"`{model}`")
-        yield name, replace(entry, built=BuiltRow(about, model, settings) if model else None)
+        yield "", entry, None
         return
     for budget in map(_frozen, own):
         told = "x".join(map(str, budget)) if isinstance(budget, tuple) else str(budget)
-        about = f"{row.get('about', f'`{model}`')}, {', '.join(where)} {told.replace('x', '×')}"
-        built = BuiltRow(about, str(model), {**settings, **dict.fromkeys(where, budget)})
-        label = f"{entry.label or name} {told.replace('x', '×')}"
-        yield f"{name}-{told}", replace(entry, built=built, label=label)
+        yield told, replace(entry, label=f"{entry.label or name} {told.replace('x', '×')}"), budget
 
 
 def _frozen(value: Any) -> Any:

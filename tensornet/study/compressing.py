@@ -1,0 +1,207 @@
+"""Rows that are compressed: the trained classifier of another row, with factors in the place of weights.
+
+run of the other row, by the same optimizer and seed → budget, calibration → classifier, its parameters, what it lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensornet as tn
+from tensornet.compression.allocating import Allotted
+from tensornet.compression.compressed import Compressed
+from tensornet.compression.compressing import included
+from tensornet.compression.levels import any_rank
+from tensornet.factorizations import form_named
+from tensornet.fitting.weights import Misfit
+
+from .hardware import Hardware
+from .libraries import library
+from .recipe import Recipe
+from .results import CompressedWeight, Compression, RunResult
+from .task import Examples, Task
+from .training import right_ones, sizes_of_batch
+
+__all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]
+
+BUDGETS = ("parameters", "flops", "seconds", "error")
+"""What a budget may be of, as `tensornet.compress` takes it."""
+
+DENSE = "dense"
+"""The form of a weight that stays as it was."""
+
+
+@dataclass(frozen=True)
+class CompressedRow:
+    """What is made of the trained classifier of another row.
+
+    Attributes:
+        about: what it is, in a few words.
+        origin: the name of the other row.
+        budget: one of `BUDGETS`.
+        amount: how much; a part of what the classifier costs, or a number.
+        method, modes, include, exclude, uniform: as `tensornet.compress` takes them.
+        calibrate: by so many training examples weights are weighed; 0 for none.
+    """
+
+    about: str
+    origin: str
+    budget: str
+    amount: float
+    method: tuple[str, ...] = ("low_rank",)
+    modes: Any = None
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    uniform: bool = False
+    calibrate: int = 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is fine-tuned.
+
+    Attributes:
+        classifier: the graph, of standardised inputs.
+        parameters: its own, by name.
+        compression: what was made smaller, and what that lost.
+    """
+
+    classifier: tn.Graph
+    parameters: dict[str, Any]
+    compression: Compression
+
+
+def check_row(row: CompressedRow, origin: tn.Graph) -> None:
+    """Raises an error for a form that there is not, or a pattern that tells no parameter of the other row."""
+    for method in row.method:
+        form_named(method)
+    names = [leaf.name for leaf in origin.parameters]
+    included(names, row.include, row.exclude, f"parameter of '{row.origin}'", "parameters")
+
+
+def classifier(task: Task, row: Any, examples: Examples, compression: Compression | None = None) -> tn.Graph:
+    """The classifier of a row; of one that is compressed, with each weight in the form that it was given."""
+    if not isinstance(row, CompressedRow):
+        return task.build(row, examples)
+    assert compression is not None
+    weights = {
+        each.path: (each.form, each.ranks or "same") for each in compression.weights if each.form != DENSE
+    }
+    graph = task.build(task.rows[row.origin], examples)
+    if not weights:
+        return graph
+    with any_rank():
+        return tn.substitute(graph, weights, modes=row.modes)
+
+
+def compressed_start(
+    task: Task,
+    row: CompressedRow,
+    examples: Examples,
+    origin: RunResult,
+    trained: tuple[tn.Graph, dict[str, Any]],
+    *,
+    recipe: Recipe,
+    seed: int,
+    hardware: Hardware,
+) -> Start:
+    """Compresses a trained classifier, and tells what that loses on the test examples.
+
+    Args:
+        task: what is studied.
+        row: how it is compressed.
+        examples: some weigh weights, if the row says so; those of the test tell what is lost.
+        origin: the run of the other row.
+        trained: its classifier, of inputs as they are in the examples, and its parameters.
+        recipe: for the size of a mini-batch.
+        seed: which examples are taken to weigh by.
+        hardware: what computes it.
+
+    Raises:
+        TensornetError: the budget cannot be met.
+    """
+    graph, parameters = trained
+    budget: dict[str, Any] = {row.budget: row.amount}
+    sizes: dict[str, Any] = {}
+    if row.budget in ("flops", "seconds"):
+        sizes = sizes_of_batch(graph, examples, recipe.batch)
+    # sums split over other threads round otherwise
+    with hardware.reproducible(), library("threadpoolctl").threadpool_limits(hardware.threads):
+        small: Compressed = tn.compress(
+            graph,
+            parameters,
+            **budget,
+            method=row.method,
+            modes=row.modes,
+            include=row.include,
+            exclude=row.exclude,
+            uniform=row.uniform,
+            calibrate=_calibration(row, examples, recipe.batch, seed),
+            **sizes,
+        )
+        assert small.params is not None
+        before = _logits(graph, parameters, examples, recipe.batch, hardware)
+        after = _logits(small.model, small.params, examples, recipe.batch, hardware)
+    compression = _told(small, origin, before, after, examples.test_labels)
+    return Start(classifier(task, row, examples, compression), small.params, compression)
+
+
+def _calibration(
+    row: CompressedRow, examples: Examples, batch: int, seed: int
+) -> list[tuple[Any, ...]] | None:
+    """Mini-batches of training examples, drawn by the seed; nothing where the row asks for none."""
+    if not row.calibrate:
+        return None
+    torch = library("torch")
+    draw = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(examples.train_labels), generator=draw)[: row.calibrate]
+    return [
+        examples.batch(tuple(each[part] for each in examples.train_inputs)) for part in chosen.split(batch)
+    ]
+
+
+def _logits(
+    graph: tn.Graph, parameters: Mapping[str, Any], examples: Examples, batch: int, hardware: Hardware
+) -> Any:
+    """What a classifier says of the test examples, on the CPU."""
+    torch = library("torch")
+    module = tn.module(graph)
+    module.load_state_dict(parameters)
+    module.to(hardware.device).eval()
+    found = []
+    with torch.no_grad(), hardware.autocast():
+        for inputs in zip(*(each.split(4 * batch) for each in examples.test_inputs), strict=True):
+            taken = examples.batch(tuple(each.to(hardware.device) for each in inputs))
+            found.append(module(*taken).float().cpu())
+    return torch.cat(found)
+
+
+def _told(small: Compressed, origin: RunResult, before: Any, after: Any, labels: Any) -> Compression:
+    """What was made smaller, and what that loses."""
+    top1, top5 = (100.0 * float(each) / len(labels) for each in right_ones(after, labels))
+    weights = tuple(_weight(row, small.misfits.get(row.path)) for row in small.allocation.rows)
+    return Compression(
+        origin=origin.name,
+        parameters=origin.parameters,
+        before_top1=origin.test_top1,
+        before_top5=origin.test_top5,
+        test_top1=top1,
+        test_top5=top5,
+        error=float((after - before).norm() / before.norm()),
+        weights=weights,
+    )
+
+
+def _weight(row: Allotted, misfit: Misfit | None) -> CompressedWeight:
+    level = row.level
+    return CompressedWeight(
+        path=row.path,
+        shape=row.shape,
+        form=level.method or DENSE,
+        ranks=level.rank if isinstance(level.rank, tuple) else (),
+        parameters=level.parameters,
+        error=0.0 if misfit is None else misfit.weight,
+        output_error=None if misfit is None else misfit.output,
+    )
