@@ -87,6 +87,24 @@ def test_one_budget_beats_one_rank() -> None:
     assert sum(error**2 for error in errors_of(found).values()) < uniform
 
 
+@pytest.mark.parametrize("part", [0.5, 0.25])
+def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
+    """As close as ranks allow; and the budget spent by error loses less."""
+    found = tn.compress(PAIR, VALUES, parameters=part, uniform=True)
+    assert tn.parameter_count(found.model) <= part * tn.parameter_count(PAIR)
+    for row in found.allocation.rows:
+        step = sum(row.shape) / (row.shape[0] * row.shape[1])
+        assert part - 3 * step < row.level.parameters / row.dense.parameters <= part + step
+    errors = [value**2 for value in errors_of(found).values()]
+    assert found.allocation.error == pytest.approx(np.sqrt(np.mean(errors)), abs=1e-6)
+    assert tn.allocate(PAIR, VALUES, parameters=part).error < found.allocation.error
+    bound = tn.allocate(PAIR, VALUES, error=found.allocation.error, uniform=True)
+    assert bound.error <= found.allocation.error
+    assert bound.weights == found.allocation.weights
+    with pytest.raises(tn.ShapeError, match="are too few"):
+        tn.allocate(PAIR, VALUES, parameters=10, uniform=True)
+
+
 def test_an_error_is_a_bound() -> None:
     counts = []
     for bound in (0.05, 0.2, 0.4):

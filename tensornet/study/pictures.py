@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import io
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from .libraries import library
 from .results import Appraisal, RunResult, Summary, summaries
+from .smaller import compressed
 from .task import Task
 
-__all__ = ["FORMATS", "PICTURES", "draw", "pareto_front"]
+__all__ = ["COMPRESSION", "FORMATS", "PICTURES", "draw", "pareto_front", "pictures_of"]
 
 FORMATS = ("png", "svg", "pdf")
 
 COLUMN, PAGE = 3.4, 7.0
 """Inches: the width of a column of a paper, and of both."""
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#999999"
-COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
+COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINES = ("-", "--", ":", "-.")
 
 FONT = 7.0
@@ -58,13 +60,16 @@ def pareto_front(
 
 def draw(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> dict[str, bytes]:
     """Every picture in every format, by the name of its file."""
-    shown = _Shown(task, summaries(results), costs)
+    rows = summaries(results)
+    # what is not trained at all may be far below, and has a picture of its own
+    trained = [row for row in rows if row.first.history] or rows
+    shown = {name: _Shown(task, trained if name in PICTURES else rows, costs) for name in pictures_of(rows)}
     rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
     with library("matplotlib").rc_context(rc):
         return {
             f"{name}.{kind}": content
-            for name, picture in PICTURES.items()
-            for kind, content in _saved(picture(shown)).items()
+            for name, picture in pictures_of(rows).items()
+            for kind, content in _saved(picture(shown[name])).items()
         }
 
 
@@ -84,10 +89,15 @@ class _Shown:
 
     def kinds(self) -> list[tuple[str, list[Summary], str, str]]:
         """The controls and the others, with their name, colour and mark."""
-        controls = [each for each in self.rows if each.first.row in self.task.controls]
-        others = [each for each in self.rows if each.first.row not in self.task.controls]
+        made = compressed(self.rows)
+        controls = [each for each in self.rows if each.first.row in self.task.controls and each not in made]
+        others = [each for each in self.rows if each not in controls and each not in made]
         control, other = self.task.kinds
-        kinds = [(control, controls, BLUE, "o"), (other, others, ORANGE, "s")]
+        kinds = [
+            (control, controls, BLUE, "o"),
+            (other, others, ORANGE, "s"),
+            ("compressed", made, GREEN, "^"),
+        ]
         return [kind for kind in kinds if kind[1]]
 
 
@@ -104,7 +114,7 @@ def _costs(shown: _Shown) -> list[_Cost]:
     costs = shown.costs
     found = [
         _Cost("parameters", "", lambda row: row.parameters),
-        _Cost(f"FLOPs for one {shown.task.example}", "", lambda row: row.first.flops),
+        _Cost(f"FLOPs for one {shown.task.example}", "", lambda row: row.flops),
     ]
     if costs:
         latency = _Cost(
@@ -142,6 +152,23 @@ def _all_costs(shown: _Shown) -> Any:
     panels[0][0].legend(loc="lower right", frameon=False)
     for axes, cost in zip(panels.flat, costs, strict=True):
         _label(axes, _points(shown, cost))
+    return figure
+
+
+def _compression(shown: _Shown) -> Any:
+    """Test top-1 of what is compressed, before and after fine-tuning, and of all else: a column wide."""
+    figure = _figure(COLUMN, 2.6)
+    axes = figure.add_subplot()
+    _against(axes, shown, _costs(shown)[0])
+    rows = compressed(shown.rows)
+    means = [statistics.fmean(each.test_top1 for each in row.compressions) for row in rows]
+    for row, mean in zip(rows, means, strict=True):
+        axes.plot([row.parameters] * 2, [mean, row.test_top1], ":", color=GREEN, linewidth=0.8, zorder=1)
+    style = {"color": GREEN, "markerfacecolor": "white", "markersize": 3.5, "clip_on": False}
+    axes.plot([row.parameters for row in rows], means, "^", **style, label="not fine-tuned", zorder=3)
+    _limit(axes, [(mean, 0.0) for mean in (*means, *(row.test_top1 for row in shown.rows))], 0.15)
+    axes.set_ylabel("test top-1 (%)")
+    axes.legend(loc="best", frameon=False)
     return figure
 
 
@@ -190,6 +217,15 @@ PICTURES: dict[str, Callable[[_Shown], Any]] = {
     "training": _training,
 }
 """Name of the file → how it is drawn."""
+
+COMPRESSION = "compression"
+"""The name of the picture that there is where something is compressed."""
+
+
+def pictures_of(rows: Sequence[Summary]) -> dict[str, Callable[[_Shown], Any]]:
+    """The pictures of these rows: name of the file → how it is drawn."""
+    return {**PICTURES, COMPRESSION: _compression} if compressed(rows) else PICTURES
+
 
 PARTS = ("train_top1", "test_top1")
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tensornet.terminal import printable
 
 from .files import set_aside, set_aside_in, write_whole
-from .pictures import FORMATS, PICTURES, draw
-from .results import Appraisal, RunResult, Summary, summaries
+from .pictures import COMPRESSION, FORMATS, PICTURES, draw
+from .results import Appraisal, Compression, RunResult, Summary, summaries, told
+from .smaller import compressed
 from .task import Task
 from .telling import SHARES, Report
 
@@ -37,12 +38,14 @@ _MODEL = (
 )
 _FIGURES = ("counted", "flops", "train_top1", "train_top5", "test_top1", "test_top5")
 _COSTS = ("step_ms", "latency_ms", "kept")
-COLUMNS = _MODEL + _FIGURES + _COSTS
-"""The columns of results.csv: of a result, of the recipe it was trained by, of what was measured apart."""
+_COMPRESSION = ("origin", "before_top1", "compressed_top1", "error", "weight_error")
+COLUMNS = _MODEL + _FIGURES + _COSTS + _COMPRESSION
+"""The columns of results.csv: of a result, of the recipe it was trained by, of what was measured apart, and of what it
+was compressed from."""
 
-_DRAWN = tuple(f"{name}.{kind}" for name in PICTURES for kind in FORMATS)
+_DRAWN = tuple(f"{name}.{kind}" for name in (*PICTURES, COMPRESSION) for kind in FORMATS)
 OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
-"""The files of results, in the order they are written."""
+"""The files of results, in the order they are written; not each study has all pictures."""
 
 
 def write_outputs(
@@ -79,7 +82,8 @@ def write_outputs(
         "report.html": printable(report.html(pictures)).encode(),
     }
     for name in OUTPUTS:
-        write_whole(folder / name, contents[name])
+        if name in contents:
+            write_whole(folder / name, contents[name])
 
 
 LONGEST = 60
@@ -87,7 +91,10 @@ LONGEST = 60
 
 
 def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal] | None = None) -> Table:
-    """The results as a table for the terminal; of several seeds mean ± standard deviation, and how many."""
+    """The results as a table for the terminal; of several seeds mean ± standard deviation, and how many.
+
+    Where rows are compressed, the accuracy before they are fine-tuned has the place of top-5.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -99,7 +106,9 @@ def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisa
     if with_formulas:
         shown.add_column("parameters\nby formula")
     shown.add_column("\nby count" if with_formulas else "para-\nmeters", justify="right", no_wrap=True)
-    for heading in ("\nFLOPs", "top-1\n(%)", "top-5\n(%)", *(["ms a\nstep"] if costs else [])):
+    made = compressed(rows)
+    headings = ["\nFLOPs", *(["com-\npressed", "top-1\n(%)"] if made else ["top-1\n(%)", "top-5\n(%)"])]
+    for heading in (*headings, *(["ms a\nstep"] if costs else [])):
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         each = row.first
@@ -107,13 +116,19 @@ def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisa
         shown.add_row(
             printable(each.name),
             *([formula] if with_formulas else []),
-            f"{each.counted:,}",
-            f"{each.flops:,}",
+            f"{round(row.mean('counted')):,}",
+            f"{row.flops:,}",
+            *([_compressed(row)] if made else []),
             row.told("test_top1"),
-            row.told("test_top5"),
+            *([] if made else [row.told("test_top5")]),
             *([f"{costs[row.name].step_ms:.2f}"] if costs else []),
         )
     return shown
+
+
+def _compressed(row: Summary) -> str:
+    """The accuracy of what is compressed, before it is fine-tuned."""
+    return told([each.test_top1 for each in row.compressions]) if row.compressions else ""
 
 
 def _json(
@@ -142,6 +157,13 @@ def _csv(results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> str:
     writer.writerow(COLUMNS)
     for each in results:
         measured = asdict(costs[each.name]) if each.name in costs else {}
-        row = {**measured, **asdict(each.recipe), **asdict(each)}
+        row = {**measured, **asdict(each.recipe), **asdict(each), **_compression(each.compression)}
         writer.writerow([row.get(name, "") for name in COLUMNS])
     return buffer.getvalue()
+
+
+def _compression(made: Compression | None) -> dict[str, Any]:
+    if made is None:
+        return {}
+    figures = {"compressed_top1": made.test_top1, "weight_error": made.weight_error}
+    return {"origin": made.origin, "before_top1": made.before_top1, "error": made.error, **figures}

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .page import Model, Section, page
-from .pictures import PICTURES, pareto_front
+from .pictures import COMPRESSION, pareto_front, pictures_of
 from .recipe import Recipe
 from .results import Appraisal, RunResult, Summary
+from .smaller import MEANINGS, compressed, sections
 from .task import Published, Task
 
 __all__ = ["SHARES", "Report"]
@@ -34,14 +35,20 @@ PUBLISHED_COLUMNS = (
     "test top-5",
 )
 
-TEXTS = ("name", "classifier", "trained by", "model", "optimizer")
+TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of", "weight", "shape")
 """The columns that are no numbers."""
+
+WEIGHTS_TOLD = (
+    "Form and rank, and the error ‖W − Ŵ‖ / ‖W‖ in percent; after it, where examples weighed the weight, that of what"
+    " it is multiplied by; – stays dense. Of the first seed."
+)
 
 TITLES = {
     "pareto": "Test top-1 against parameters",
     "costs": "Test top-1 against what a classifier costs",
     "curves": "Test top-1 by epoch",
     "training": "Each run: top-1 on train and test by epoch",
+    COMPRESSION: "Test top-1 compressed, and fine-tuned, against parameters",
 }
 """Name of a picture → what it is called where it cannot be seen."""
 
@@ -69,13 +76,14 @@ class Report:
             *self._figure("pareto"),
             *self._figure("costs"),
             *self._figure("curves"),
+            *self._compressed(),
             *self._published(),
             *self._figure("training"),
             self.reading(),
             ["## Columns"],
             self.meanings(),
             ["## Formulas"],
-            [f"- **{row.name}**: {_formula(row.first)}" for row in self.rows],
+            [f"- **{row.name}**: {_formula(row.first)}" for row in self.rows if not row.compressions],
             *_set_aside(self.environment["set_aside"]),
             ["## Reproduce"],
             self._reproduction(),
@@ -85,14 +93,14 @@ class Report:
     def html(self, pictures: Mapping[str, bytes]) -> str:
         """`report.html`, with all that it shows in it."""
         captions = self.captions()
-        tables = [Section("Results", self.columns(), self.results_table())]
+        tables = [Section("Results", self.columns(), self.results_table()), *sections(self.rows)]
         if self.task.published:
             tables.append(Section(PUBLISHED, PUBLISHED_COLUMNS, self.published_table()))
         return page(
             title=self.task.title,
             introduction=" ".join(self.introduction()),
             tables=tables,
-            figures=[(captions[name], pictures[f"{name}.svg"]) for name in PICTURES],
+            figures=[(captions[name], pictures[f"{name}.svg"]) for name in pictures_of(self.rows)],
             reading=" ".join(self.reading()),
             meanings=[" ".join(each.split()) for each in "\n".join(self.meanings())[2:].split("\n- ")],
             models=[Model(row.name, self._told(row)) for row in self.rows],
@@ -163,6 +171,8 @@ class Report:
         return {
             "pareto": f"Top-1 accuracy on the {tests}, against parameters{mean}{bars}. Trained {trained}.",
             "costs": f"Top-1 accuracy on the {tests}, against what a classifier costs{mean}{bars}.{measured}",
+            COMPRESSION: f"Top-1 accuracy on the {tests}, against parameters{mean}{bars}: of each trained classifier"
+            " with factors in the place of weights, and after training on from there.",
             "curves": f"Top-1 accuracy on the {tests}, after each epoch{mean}{bands}. Trained {trained}.",
             "training": f"Each classifier, with its parameters: top-1 accuracy on train and test by epoch{mean}"
             f"{bands}. On train it is that of the mini-batches as they were trained on, {trained} and with any"
@@ -189,10 +199,10 @@ class Report:
                 [
                     f"**{each.name}**" if each.name in front else each.name,
                     each.about,
-                    _training(each.recipe),
-                    f"{each.parameters:,}",
-                    f"{most / each.parameters:.1f}" if most else "–",
-                    f"{each.flops:,}",
+                    _training(row, self.environment["recipe"]["epochs"]),
+                    f"{row.parameters:,}",
+                    f"{most / row.parameters:.1f}" if most else "–",
+                    f"{row.flops:,}",
                     row.told("test_top1"),
                     row.told("test_top5"),
                     *measured,
@@ -211,6 +221,17 @@ class Report:
             for row in self.rows
         ]
         return theirs + ours
+
+    def _compressed(self) -> list[list[str]]:
+        """The tables of what is compressed, and the picture; nothing if nothing is."""
+        parts: list[list[str]] = []
+        for number, each in enumerate(sections(self.rows)):
+            parts += [[f"## {each.heading}"], [WEIGHTS_TOLD] if number else []]
+            parts += [
+                _markdown_table(each.columns, each.lines),
+                *([] if number else self._figure(COMPRESSION)),
+            ]
+        return [part for part in parts if part]
 
     def _published(self) -> list[list[str]]:
         if not self.task.published:
@@ -253,7 +274,8 @@ class Report:
         ]
         seeds = ["- **± (n)**: the mean over n seeds, and the standard deviation among them (by n - 1)."]
         return [
-            "- **trained by**: the optimizer, its largest learning rate, and the weight decay.",
+            "- **trained by**: the optimizer, its largest learning rate, and the weight decay; how many epochs, where",
+            "  they are others than above. What is compressed is trained on so.",
             "- **parameters**: trainable elements, by formula; equal to the count over the module's parameters.",
             *fewer,
             f"- **FLOPs**: floating-point operations of the contractions for one {example}, forward: those of a",
@@ -262,6 +284,7 @@ class Report:
             f"- **top-1**: percent of test {example}s whose most likely class is right.",
             f"- **top-5**: percent of test {example}s whose five most likely classes hold the right one.",
             f"- **train top-1, top-5**: likewise of the training {example}s, evaluated as the test {example}s are.",
+            *(MEANINGS if compressed(self.rows) else []),
             *(seeds if self.seeds > 1 else []),
             *(measured if self.costs else []),
         ]
@@ -312,8 +335,13 @@ def _formula(result: RunResult) -> str:
     return f"{result.parameters:,} = `{result.formula}`, {result.sizes}"
 
 
-def _training(recipe: Recipe) -> str:
-    return f"{OPTIMIZERS[recipe.optimizer]}, {recipe.learning_rate:g}, {recipe.weight_decay:g}"
+def _training(row: Summary, epochs: int) -> str:
+    """The optimizer, its rate and decay; how many epochs, where they are others than those of the study."""
+    recipe: Recipe = row.first.recipe
+    if not recipe.epochs:
+        return "–"
+    told = f"{OPTIMIZERS[recipe.optimizer]}, {recipe.learning_rate:g}, {recipe.weight_decay:g}"
+    return told if recipe.epochs == epochs else f"{told}, {recipe.epochs} epochs"
 
 
 def _shares(row: Published) -> list[str]:
