@@ -14,6 +14,7 @@ from .array_api import helpers
 from .array_api import templates as generic
 from .positions import rows_told
 from .torch import as_numpy
+from .unfolding import Unfolding
 
 __all__ = ["CupyBackend", "backend"]
 
@@ -21,6 +22,9 @@ templates: Mapping[str, str] = {
     **generic,
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+    "convolution": "convolution({0}, {1}, {groups}, {windows})",
+    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
+    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
 }
 
 
@@ -69,9 +73,18 @@ class CupyBackend:
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()
+        import cupy
         from cupyx.scipy import special
 
-        own = {"xp": xp, "scatter_add": scatter_add, "scatter_count": scatter_count}
+        unfolding = Unfolding(xp, cupy.lib.stride_tricks.as_strided)
+        own = {
+            "xp": xp,
+            "scatter_add": scatter_add,
+            "scatter_count": scatter_count,
+            "convolution": unfolding.result,
+            "convolution_x": unfolding.operand,
+            "convolution_k": unfolding.kernel,
+        }
         return {**helpers(xp, special.erf, special.expit), **own}
 
     def device(self, array: Any = None) -> str:

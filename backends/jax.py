@@ -28,6 +28,7 @@ from .choosing import largest
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
+from .windows import Windows, margins
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -60,6 +61,9 @@ templates: Mapping[str, str] = {
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+    "convolution": "convolution({0}, {1}, {groups}, {windows})",
+    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
+    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "jnp.concatenate([{0}], axis={axis})",
     "stack": "jnp.concatenate([{0}], axis={axis})",
     "piece": "piece({0}, at, {length}, {axis})",
@@ -231,6 +235,35 @@ def _scatter_count(positions: Any, size: int) -> Any:
     return made.reshape(*positions.shape[:-1], size)
 
 
+def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+    by, apart, _, outer = zip(*windows, strict=True)
+    amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
+    return _library().lax.conv_general_dilated(
+        x, k, by, amounts, rhs_dilation=apart, feature_group_count=groups
+    )
+
+
+def _convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
+    jax = _library()
+    around = tuple(
+        (by, apart, first, size) for (by, apart, first, _), size in zip(windows, y.shape[2:], strict=True)
+    )
+    like = jax.ShapeDtypeStruct((y.shape[0], groups * k.shape[1], *(size for *_, size in windows)), y.dtype)
+    return jax.linear_transpose(lambda x: _convolution(x, k, groups, around), like)(y)[0]
+
+
+def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
+    """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
+    jax = _library()
+    around = tuple(
+        (by, apart, first, size) for (by, apart, first, _), size in zip(windows, y.shape[2:], strict=True)
+    )
+    like = jax.ShapeDtypeStruct((y.shape[1], x.shape[1] // groups, *(size for *_, size in windows)), y.dtype)
+    return jax.linear_transpose(lambda k: _convolution(x, k, groups, around), like)(y)[0]
+
+
 def _floating(arrays: Any, otherwise: Any) -> Any:
     """The element type of the first complex array, or else of the first floating one."""
     found = [a.dtype for kind in ("complexfloating", "floating") for a in arrays if _is(a, kind)]
@@ -316,6 +349,9 @@ class JaxBackend:
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
+            "convolution": _convolution,
+            "convolution_x": _convolution_x,
+            "convolution_k": _convolution_k,
             "finite": _finite,
             "floating": _floating,
             "wide": _wide,

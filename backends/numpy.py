@@ -13,6 +13,7 @@ from .array_api import helpers
 from .array_api import templates as generic
 from .positions import rows_told
 from .torch import as_numpy
+from .unfolding import Unfolding
 
 __all__ = ["NumpyBackend", "backend"]
 
@@ -27,6 +28,9 @@ templates: Mapping[str, str] = {
     "broadcast": "np.broadcast_to({0}, {shape})",
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
+    "convolution": "convolution({0}, {1}, {groups}, {windows})",
+    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
+    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "np.concatenate([{0}], axis={axis})",
     "stack": "np.concatenate([{0}], axis={axis})",
     "argsort": 'np.argsort({0}, axis={axis}, kind="stable")',
@@ -119,7 +123,15 @@ class NumpyBackend:
     def namespace(self) -> Mapping[str, Any]:
         import numpy
 
-        own = {"np": numpy, "scatter_add": scatter_add, "scatter_count": scatter_count}
+        unfolding = Unfolding(numpy, numpy.lib.stride_tricks.as_strided)
+        own = {
+            "np": numpy,
+            "scatter_add": scatter_add,
+            "scatter_count": scatter_count,
+            "convolution": unfolding.result,
+            "convolution_x": unfolding.operand,
+            "convolution_k": unfolding.kernel,
+        }
         return {**helpers(numpy, special("erf"), special("expit")), **own}
 
     def device(self, array: Any = None) -> str:

@@ -54,6 +54,9 @@ templates: Mapping[str, str] = {
     "take": "torch.index_select({0}, {axis}, {1})",
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
+    "convolution": "convolution({0}, {1}, {groups}, {windows})",
+    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
+    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
@@ -130,6 +133,12 @@ def _library() -> Any:
 def _beside(name: str) -> Any:
     """A file beside this one that needs torch to be loaded."""
     return importlib.import_module(f"tensornet.backends.torch_{name}")
+
+
+@functools.cache
+def _convolutions() -> Any:
+    """The file of convolutions, which torch loads with."""
+    return importlib.import_module("tensornet.backends.torch_convolutions")
 
 
 def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
@@ -306,6 +315,9 @@ class TorchBackend:
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
+            "convolution": _convolutions().convolution,
+            "convolution_x": _convolutions().convolution_x,
+            "convolution_k": _convolutions().convolution_k,
             "finite": _finite,
             "binary": _binary,
             "floating": _floating,

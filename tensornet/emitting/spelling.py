@@ -23,7 +23,9 @@ from ..language.expression import (
     scalar_value,
     show,
 )
+from ..language.positions import reached
 from ..operations.functions import FUNCTIONS, Element
+from ..operations.services import Reached
 from ..planning.arrangement import flatten, view_order
 from ..planning.plans import Plan
 from ..protocol import Backend
@@ -301,6 +303,10 @@ class Speller:
                 case _:
                     text += f" * {spell(factor)}"
         return text
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes."""
+        return reached(expression)
 
     def options(self, call: Call) -> dict[str, str]:
         """The options of a function as a call gives them, or else as its record does."""

@@ -5,10 +5,21 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from ..operations.services import Reached
 from ..operations.structure import INDEX
-from .expression import Call, Contraction, Expression, Literal, free_axes, is_scalar, product_of, sum_of
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    free_axes,
+    is_scalar,
+    product_of,
+    scalar_value,
+    sum_of,
+)
 
-__all__ = ["Affine", "affine"]
+__all__ = ["Affine", "affine", "is_window", "reached"]
 
 ZERO, ONE = Literal(0), Literal(1)
 
@@ -63,6 +74,23 @@ def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
                 return None
             return [(axis, _product([*numbers, step])) for axis, step in inner]
     return None
+
+
+def is_window(expression: Expression) -> bool:
+    """Whether positions are a sum of two axes that go forwards by whole numbers from one that is not negative."""
+    found = affine(expression)
+    if found is None or len(found.steps) != 2:
+        return False
+    steps, offset = [scalar_value(step) for _, step in found.steps], scalar_value(found.offset)
+    return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
+
+
+def reached(expression: Expression) -> Reached:
+    """A sum of two axes in numbers: see `is_window`."""
+    found = affine(expression)
+    assert found is not None
+    (one, by), (other, apart) = ((axis, scalar_value(step)) for axis, step in found.steps)
+    return (one, by), (other, apart), scalar_value(found.offset)  # type: ignore[return-value]
 
 
 def _product(factors: list[Expression]) -> Expression:

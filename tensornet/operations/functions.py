@@ -5,7 +5,7 @@ The rows stand by kind in the files beside; other rooms take what they need of r
 
 from __future__ import annotations
 
-from . import axes, choosing, kernels, pointwise, reductions, scattering, structure
+from . import axes, choosing, convolving, kernels, pointwise, reductions, scattering, structure
 from .record import Element, Function
 from .reductions import SUM
 
@@ -19,6 +19,7 @@ _ROWS = (
     *structure.ROWS,
     *kernels.ROWS,
     *scattering.ROWS,
+    *convolving.ROWS,
 )
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}

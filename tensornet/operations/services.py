@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .record import Element
 
-__all__ = ["Device", "Left", "Lowering", "Writer"]
+__all__ = ["Device", "Left", "Lowering", "Reached", "Writer"]
 
 Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
 """The order in memory of the result of a step: axes, and composites of them."""
+
+Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
+"""An axis and by how many positions it moves on, another, and the first position."""
 
 
 class Device(Protocol):
@@ -58,6 +61,9 @@ class Lowering(Protocol):
 
     def within(self, call: Call, scope: Scope) -> Scope:
         """The scope inside of a call that runs over axes, these included."""
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes."""
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""
@@ -123,6 +129,9 @@ class Writer(Protocol):
 
     def layout(self, ref: Ref) -> tuple[str, ...]:
         """The axes of an operand in the order it lies in."""
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes."""
 
     def options(self, call: Call) -> dict[str, str]:
         """The options of a function as a call gives them, or else as its record does."""

@@ -26,7 +26,9 @@ from ..language.expression import (
     scalar_value,
     transform,
 )
+from ..language.positions import reached
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
+from ..operations.services import Reached
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, Pricing, flatten, view_order
 from .laying import common_orders, split_as
@@ -116,6 +118,10 @@ class Making(ABC):
     def within(self, call: Call, scope: Scope) -> Scope:
         """The scope inside of a call that runs over axes, these included."""
         return self.inner(Contraction(call.arguments), scope)
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes."""
+        return reached(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""

@@ -18,6 +18,7 @@ from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.rewriting.averaging import average_first
+from ..graph.rewriting.convolving import convolve
 from ..graph.rewriting.distributing import distribute
 from ..graph.rewriting.draft import between_calls
 from ..graph.rewriting.joining import join
@@ -373,7 +374,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
 
     long = target.dtype != "float16"  # which holds no long sums
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost, sums=long)
-    graph = select(graph, cost, target.spelled)
+    graph = select(convolve(simplify(graph), cost, target.spelled), cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))
 

@@ -1,0 +1,87 @@
+"""Convolutions by matrix products of unfolded operands, for libraries that look at arrays under strides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .windows import Windows, margins, reach
+
+__all__ = ["Unfolding"]
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """Convolutions of a library.
+
+    Attributes:
+        xp: the library.
+        strided: looks at an array with other sizes and strides.
+    """
+
+    xp: Any
+    strided: Any
+
+    def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
+        """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+        outer, inner = [size for *_, size in windows], k.shape[2:]
+        columns = self._columns(x, groups, windows, outer, inner)
+        rows = k.reshape(groups, k.shape[0] // groups, -1)
+        return self.xp.matmul(rows, columns).reshape(x.shape[0], k.shape[0], *outer)
+
+    def operand(self, y: Any, k: Any, groups: int, windows: Windows) -> Any:
+        """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
+        outer, inner, batch = y.shape[2:], k.shape[2:], y.shape[0]
+        rows = k.reshape(groups, k.shape[0] // groups, -1).swapaxes(1, 2)
+        columns = self.xp.matmul(rows, y.reshape(batch, groups, y.shape[1] // groups, -1))
+        columns = columns.reshape(batch, groups * k.shape[1], *inner, *outer)
+        spans = [
+            reach(by, apart, *counts) for (by, apart, *_), *counts in zip(windows, outer, inner, strict=True)
+        ]
+        made = self.xp.zeros((batch, groups * k.shape[1], *spans), dtype=columns.dtype)
+        for at in itertools.product(*map(range, inner)):
+            places = tuple(
+                slice(u * apart, u * apart + (count - 1) * by + 1, by)
+                for u, count, (by, apart, *_) in zip(at, outer, windows, strict=True)
+            )
+            made[(..., *places)] += columns[(slice(None), slice(None), *at)]
+        shifted = (
+            (first, size - first - span) for span, (*_, first, size) in zip(spans, windows, strict=True)
+        )
+        return self._within(made, tuple(shifted))
+
+    def kernel(self, x: Any, y: Any, groups: int, windows: Windows) -> Any:
+        """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
+        outer, inner = y.shape[2:], [size for *_, size in windows]
+        columns = self._columns(x, groups, windows, outer, inner)
+        rows = y.reshape(y.shape[0], groups, y.shape[1] // groups, -1)
+        made = self.xp.matmul(rows, columns.swapaxes(-1, -2)).sum(axis=0)
+        return made.reshape(y.shape[1], x.shape[1] // groups, *inner)
+
+    def _columns(
+        self, x: Any, groups: int, windows: Windows, outer: Sequence[int], inner: Sequence[int]
+    ) -> Any:
+        """What each element of the kernel meets, a row for each: batch, groups, channels · inner, outer."""
+        x = self._within(x, margins(x.shape[2:], windows, outer, inner))
+        steps = x.strides[2:]
+        strides = (
+            *x.strides[:2],
+            *(step * apart for step, (_, apart, *_) in zip(steps, windows, strict=True)),
+            *(step * by for step, (by, *_) in zip(steps, windows, strict=True)),
+        )
+        seen = self.strided(x, (*x.shape[:2], *inner, *outer), strides)
+        rows = x.shape[1] // groups * math.prod(inner)
+        return seen.reshape(x.shape[0], groups, rows, math.prod(outer))
+
+    def _within(self, x: Any, amounts: tuple[tuple[int, int], ...]) -> Any:
+        """An array with so many zeros more before and after its last dimensions, or fewer elements."""
+        cut = tuple(
+            slice(max(0, -before), size - max(0, -after))
+            for size, (before, after) in zip(x.shape[2:], amounts, strict=True)
+        )
+        x = x[(..., *cut)]
+        grown = tuple((max(0, before), max(0, after)) for before, after in amounts)
+        return self.xp.pad(x, ((0, 0), (0, 0), *grown)) if any(map(any, grown)) else x
