@@ -78,7 +78,7 @@ def test_plan_as_json_and_from_standard_input() -> None:
 
 
 WRONG = [
-    (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i"),
+    (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i; what is the same at each position is repeat[z](…)"),
     (["h[b,p] = x[b,i]*U[p,i]; y[b] = h[b,i]*v[i]", "--inputs", "x", "--size", "i=3,p=4"], "sizes disagree: axis 'i' is i = 3, but in 'h' it is p = 4\n  line 2: y[b] = h[b,i]*v[i]\n                     ^\nfix: "),
     (["y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2,i=2,zz=2"], "a size is given for 'zz', which is no axis here\nfix: the axes are b, i\n"),
     (["y[b] = x[b,rows]*v[rows]", "--inputs", "x", "--size", "row=2"], "a size is given for 'row', which is no axis here\nfix: did you mean 'rows'? the axes are b, rows\n"),

@@ -301,10 +301,10 @@ ERRORS = [
         ],
     ),
     (
-        "y[b] += x[b]",
+        "y[b] -= x[b]",
         [
             "this line is not an equation",
-            "  line 1: y[b] += x[b]",
+            "  line 1: y[b] -= x[b]",
             "          ^^^^^^^^^^^^",
             "fix: write `name[axes] = expression`",
         ],
@@ -556,7 +556,7 @@ ERRORS = [
             "axis 'c' is on the left but nowhere on the right",
             "  line 1: y[b,c] = x[b]",
             "              ^",
-            "fix: the right side has b",
+            "fix: the right side has b; what is the same at each position is repeat[c](…)",
         ],
     ),
     (
@@ -673,7 +673,7 @@ ERRORS = [
             "axis 'b' is on the left but nowhere on the right",
             "  line 2: z[b] = y[c]",
             "            ^",
-            "fix: the right side has c",
+            "fix: the right side has c; what is the same at each position is repeat[b](…)",
         ],
     ),
     (

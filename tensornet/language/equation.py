@@ -153,6 +153,7 @@ def einstein(equation: Equation) -> Equation:
         if axis not in free_axes(right):
             near = [name for name in known if name not in kept] or list(known)
             fix = f"the right side has {', '.join(near)}" if near else "the right side has no axes"
+            fix += f"; what is the same at each position is repeat[{axis}](…)" if axis != ELLIPSIS else ""
             raise EquationError(
                 f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
             )

@@ -1,7 +1,8 @@
 """Reading text: Python's own grammar, by `ast`, into equations and declarations. Nothing is run.
 
-block       := { equation | declaration | definition | call }  one a line
+block       := { equation | addition | declaration | definition | call }  one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
+addition    := name[left] += expression                        y[b, e[b,t]] += …, see `accumulating`
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
              | parameter(std=0.02) | parameter(value=0)         how it starts
              | parameter(value=...)                             at an array, given beside the text
@@ -26,6 +27,7 @@ from typing import Any
 from ..errors import EquationError, Place, near
 from ..operations.functions import FUNCTIONS, RESERVED, SIGNS, Function
 from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
+from .accumulating import Addition, Written, together
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import (
     ELLIPSIS,
@@ -210,7 +212,7 @@ class _Reader:
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
         """The statements of one block; those that define others come first in it."""
-        known, found = set(blocks), list[Statement]()
+        known, found = set(blocks), list[Written]()
         for node in nodes:
             found.append(self.statement(node, known))
             if isinstance(found[-1], Definition):
@@ -219,9 +221,9 @@ class _Reader:
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(written_out(found))
+        return tuple(written_out(together(found)))
 
-    def statement(self, node: ast.stmt, blocks: set[str]) -> Statement:
+    def statement(self, node: ast.stmt, blocks: set[str]) -> Written:
         match node:
             case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
                 return Definition(
@@ -236,6 +238,8 @@ class _Reader:
                 return self.calling(target, name, call)
             case ast.Assign(targets=[target], value=value):
                 return self.equation(target, value)
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                return self.addition(target, value)
             case ast.AnnAssign(target=target, annotation=annotation, value=None):
                 return self.declaration(target, annotation)
             case ast.Expr(value=ast.Compare()):
@@ -291,6 +295,11 @@ class _Reader:
                     f"axis '{axis}' is on the left twice", locate(self.place(target), axis), fix
                 )
         return Equation(name, left, self.expression(value), self.place(target))
+
+    def addition(self, target: ast.expr, value: ast.expr) -> Addition:
+        name, entries = self.target(target)
+        left = tuple(self.entry(entry) for entry in entries)
+        return Addition(name, left, self.expression(value), self.place(target))
 
     def target(self, target: ast.expr) -> tuple[str, list[ast.expr]]:
         match target:

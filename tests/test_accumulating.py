@@ -1,0 +1,103 @@
+"""Lines that add to a tensor, against numpy's own addition at positions, and their derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet.backends.array_api import of
+from tensornet.graph.elements import holding
+from tensornet.operations.functions import Element
+from tensornet.protocol import load_backend
+
+from .test_gradients import agrees_with_differences
+from .test_gradients import check as agrees_with_autograd
+
+ROUTED = "y[b,v,c] = 0\ny[b,e[b,t],c] += x[b,t,c] * w[b,t]"
+BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
+    "array-api-strict": lambda: of(array_api_strict)
+}
+
+
+def drawn(outside: bool = False) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    e = rng.integers(-1 if outside else 0, 6 if outside else 5, (3, 7))
+    return {"e": e, "x": rng.standard_normal((3, 7, 4)), "w": rng.standard_normal((3, 7))}
+
+
+def added(arrays: dict[str, Any], start: Any = 0.0) -> Any:
+    """By numpy, one position after another; what lies outside goes nowhere."""
+    y = np.zeros((3, 5, 4)) + start
+    for b, t in np.ndindex(3, 7):
+        if 0 <= arrays["e"][b, t] < 5:
+            y[b, arrays["e"][b, t]] += arrays["x"][b, t] * arrays["w"][b, t]
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_are_added_at_positions(backend: str) -> None:
+    library, arrays = BACKENDS[backend](), drawn(outside=True)
+    graph = tn.layer(ROUTED, inputs="e x w", v=5)
+    assert str(graph.equations[0]) == "y[b,v,c] = onehot[v](e[b,t]) * x[b,t,c] * w[b,t]"
+    found = tn.compile(graph, backend=library)({}, *map(library.asarray, arrays.values()))
+    np.testing.assert_allclose(library.numpy(found), added(arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_large_ones_are_scattered() -> None:
+    graph = holding(tn.layer(ROUTED, inputs="e x w", v=1000, c=64), {"e": Element.WHOLE})
+    assert "scatter_add" in tn.plan(graph, backend="torch", b=4, t=512).code
+
+
+def test_gradients_are_gathered() -> None:
+    arrays, graph = drawn(), tn.layer(ROUTED, inputs="e x w", v=5)
+    agrees_with_autograd(graph, arrays, ["x", "w"])
+    agrees_with_differences(graph, arrays, ["x", "w"])
+
+
+def test_a_start_and_several_lines_are_added_up() -> None:
+    text = "y[b,v,c] = z[b,c] * g[v]\ny[b,e[b,t],c] += x[b,t,c] * w[b,t]\ny[b,n,c] += u[b,n,c]"
+    graph = tn.layer(text, inputs="e x w z u", v=5)
+    rng, arrays = np.random.default_rng(1), drawn()
+    z, u, g = rng.standard_normal((3, 4)), rng.standard_normal((3, 5, 4)), rng.standard_normal(5)
+    found = tn.compile(graph)({"g": g}, *arrays.values(), z, u)
+    expected = added(arrays, z[:, None] * g[:, None]) + u
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_positions_in_several_brackets() -> None:
+    graph = tn.layer("y[v,u] = 0\ny[e[n],f[n]] += x[n]", inputs="e f x", v=3, u=4)
+    rng = np.random.default_rng(0)
+    e, f, x = rng.integers(0, 3, 20), rng.integers(0, 4, 20), rng.standard_normal(20)
+    expected = np.zeros((3, 4))
+    np.add.at(expected, (e, f), x)
+    np.testing.assert_allclose(tn.compile(graph)({}, e, f, x), expected, rtol=1e-12)
+
+
+def test_blocks_may_add() -> None:
+    text = "def counted(e):\n    n[v] = 0\n    n[e[b]] += repeat[b](1)\n    v: 4\ny = counted(e)"
+    found = tn.compile(tn.layer(text, inputs="e[b]"))({}, np.array([0, 3, 3]))
+    np.testing.assert_array_equal(found, [1, 0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y[b,e[b,t],c] += x[b,t,c]", r"nothing starts it(?s:.*)as y\[b,v,c\] = 0"),
+        ("y[b,v] = 0\ny[b,e[b,v]] += x[b,v]", "'e' tells positions along 'v', which is the name of another"),
+        ("y[b,(v,u)] = 0\ny[b,e[b,t]] += x[b,t]", r"'e' tells positions along '\(v,u\)'"),
+        ("y[b,v] = 0\ny[b,0] += x[b]", "position 0 is no axis to add along"),
+        ("y[b] = 0\ny[b,c] += x[b,c]", r"'y' has 1 dimension\(s\), and is added to with 2"),
+        ("y[b] = 0\nz[b] = y\ny[b] += x[b]", "'y' is used before it is defined"),
+        ("y[b] = 0\ny[b] -= x[b]", "this line is not an equation"),
+        ("y[b,v] = x[b,0]\ny[b,v] += x[b,v]", r"axis 'v' is on the left but nowhere(?s:.*)repeat\[v\]"),
+    ],
+)
+def test_what_cannot_be_added(text: str, message: str) -> None:
+    inputs = [name for name in ("e", "x") if f"{name}[" in text]
+    with pytest.raises(tn.EquationError, match=message):
+        tn.layer(text, inputs=inputs)
