@@ -48,7 +48,8 @@ from ..protocol import Backend, load_backend
 from ..sizes import evaluate
 from .graph import Graph, of_graph
 from .leaves import Constant
-from .moments import Estimator, function_of_one
+from .mapping import function_of_one
+from .moments import Estimator
 from .shape import Scope, index_of
 
 __all__ = ["init", "starts", "starts_of_weight"]
@@ -316,8 +317,9 @@ class _Deriver:
         if term.summed and not rest:
             gains, rest = [], weights
         if not rest:
+            missing = target / self.reached(term, dict.fromkeys(gains, 1.0), scope) if gains else 1.0
             for gain in gains:
-                self.gain(gain, 1.0, scope)
+                self.gain(gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
             return
         new = self.free(Contraction(tuple(rest)))
         if self.is_outermost(term):

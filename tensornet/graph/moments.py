@@ -42,9 +42,11 @@ from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
 from ..sizes import evaluate
 from .graph import Graph
 from .leaves import Constant, Leaf
+from .mapping import function_of_one, put
+from .norms import Norm, norms_in
 from .shape import Scope, scope_inside
 
-__all__ = ["Estimator", "function_of_one"]
+__all__ = ["Estimator"]
 
 TYPICAL = 64
 """The size assumed for an axis that is open."""
@@ -84,6 +86,7 @@ class Estimator:
         self.definitions: dict[str, Equation] = {}
         self.lines: dict[str, Moments] = {}
         self.trial: dict[Expression, Moments] = {}
+        self.equations = {equation.name: equation for equation in graph.equations}
         self.kinds = {leaf.name: leaf.kind for leaf in graph.leaves}
         for leaf in graph.leaves:
             if (found := _of_leaf(leaf)) is not None:
@@ -158,7 +161,7 @@ class Estimator:
     def _of_one(self, expression: Expression, one: Ref, scope: Scope) -> Moments:
         sizes = {part.axis for part in subexpressions(expression) if isinstance(part, Size)}
         counts = tuple((axis, self.count(scope, axis)) for axis in sorted(sizes))
-        found = _of_form(_put(expression, one, _BLANK), counts, self.of(one, scope).rounded())
+        found = _of_form(put(expression, one, _BLANK), counts, self.of(one, scope).rounded())
         return found if math.isfinite(found.square) or self._weighs(expression) else STANDARD
 
     def _product(self, term: Contraction, scope: Scope) -> Moments:
@@ -190,6 +193,12 @@ class Estimator:
         """The number before a product, and its factors: functions of one tensor at one place are one factor."""
         parts = term.factors if isinstance(term, Contraction) else (term,)
         number, places, found = 1.0, dict[Ref, list[Expression]](), list[_Factor]()
+        for norm in norms_in(parts, self._line):
+            moments = self._norm(norm, scope)
+            if moments is not None:
+                whole = Contraction((*norm.divided, norm.factor))
+                found.append(_Factor(show(whole), free_axes(whole), moments))
+                parts = tuple(each for each in parts if all(each is not part for part in whole.factors))
         for part in parts:
             one = function_of_one(part)
             if is_scalar(part):
@@ -203,6 +212,24 @@ class Estimator:
             key = one.name if whole == one else show(whole)
             found.append(_Factor(key, _positions(one), self.of(whole, scope)))
         return number, found
+
+    def _line(self, ref: Ref) -> Expression | None:
+        """What a tensor is, if it is read under the axes that it was defined with."""
+        equation = self.equations.get(ref.name)
+        return equation.right if equation is not None and equation.left == ref.index else None
+
+    def _norm(self, norm: Norm, scope: Scope) -> Moments | None:
+        """Those of what is divided by the root of its mean square; nothing where the root is none, or of too little."""
+        if any(part in self.trial for part in (norm.square, norm.root, norm.factor)):
+            return None
+        scope = self.scope(norm.root, scope)
+        square = self.of(norm.square, scope).mean
+        if not 0 < square < math.inf or not norm.is_root(square):
+            return None
+        count = math.prod(self.count(scope, axis) for axis in norm.summed)
+        divided = norm.divided[0] if len(norm.divided) == 1 else Contraction(norm.divided)
+        mean, times = self.of(divided, scope).mean, norm.times(square)
+        return Moments(mean * times, square * times**2 / count)
 
     def _expectation(
         self, copies: Sequence[Sequence[_Factor]], summed: Sequence[tuple[str, ...]], scope: Scope
@@ -366,33 +393,8 @@ def _matchings(items: tuple[int, ...]) -> Iterator[tuple[int, tuple[tuple[int, i
 # ---------------------------------------------------------------------------- functions
 
 
-def function_of_one(expression: Expression) -> Ref | None:
-    """The tensor that an expression maps element by element, if there is one and no other."""
-    refs = set(references(expression))
-    if len(refs) != 1:
-        return None
-    for part in subexpressions(expression):
-        match part:
-            case Ref() | Literal() | Size() | Contraction(summed=()):
-                pass
-            case Call(function) if FUNCTIONS[function].kind == "pointwise" and FUNCTIONS[function].scalar:
-                pass
-            case _:
-                return None
-    return refs.pop()
-
-
 _BLANK = Literal(math.nan)
 """Where the one tensor of an expression stood."""
-
-
-def _put(expression: Expression, one: Expression, other: Expression) -> Expression:
-    """The expression with another for its one tensor."""
-    return (
-        other
-        if expression is one or expression == one
-        else transform(expression, lambda p: _put(p, one, other))
-    )
 
 
 @functools.lru_cache(1024)

@@ -7,7 +7,7 @@ import math
 from .moments import STANDARD, Known, Moments, extreme
 from .record import Function
 
-__all__ = ["MAX", "ROWS", "SUM"]
+__all__ = ["MAX", "ROWS", "SUM", "VAR"]
 
 
 def _of_mean(known: Known) -> Moments:
@@ -58,6 +58,17 @@ MAX = Function(
     passes=(1.5, 1.5),
 )
 
+VAR = Function(
+    "var",
+    "biased variance",
+    "removed",
+    yields="real",
+    complex="measured",
+    derivative=("2 / n * g * (a - mean[j](a))",),
+    moments=_of_variance,
+    passes=(8.0, 8.0),
+)
+
 ROWS = (
     Function(
         "mean",
@@ -69,16 +80,7 @@ ROWS = (
         moments=_of_mean,
         passes=(1.5, 1.5),
     ),
-    Function(
-        "var",
-        "biased variance",
-        "removed",
-        yields="real",
-        complex="measured",
-        derivative=("2 / n * g * (a - mean[j](a))",),
-        moments=_of_variance,
-        passes=(8.0, 8.0),
-    ),
+    VAR,
     Function(
         "std",
         "biased standard deviation",
