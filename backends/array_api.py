@@ -19,6 +19,7 @@ from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
 from tensornet.protocol import Argument, kind_of
 
 from .choosing import largest
+from .loops import along as repeated
 from .pieces import in_pieces as put_together
 from .recurrences import recurrence
 
@@ -36,6 +37,7 @@ templates: Mapping[str, str] = {
     "take": "xp.take({0}, {1}, axis={axis})",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",
     "pad": "pad({0}, {pairs}, {value})",
@@ -93,6 +95,8 @@ templates: Mapping[str, str] = {
     "log_softmax": "log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
     "recur": "recur({0}, {1}, {start}, {back})",
+    "cumsum": "cumsum({0}, {axis}, {back})",
+    "cumprod": "cumprod({0}, {axis}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
@@ -319,6 +323,38 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
             return xp.empty(shape, dtype=like.dtype, device=device(like))
 
         return put_together(function, size, length, axes, empty)
+
+    def along(*call: Any) -> Any:
+        def parts(x: Any, axis: int) -> Any:
+            first = xp.moveaxis(x, axis, 0) if axis else x
+            return [first[at, ...] for at in range(x.shape[axis])]
+
+        def blank(x: Any, axis: int) -> Any:
+            return xp.zeros(x.shape[:axis] + x.shape[axis + 1 :], dtype=x.dtype, device=device(x))
+
+        def empty(like: Any, size: int) -> Any:
+            return xp.empty((size, *like.shape), dtype=like.dtype, device=device(like))
+
+        def stacked(each: Any) -> Any:
+            return xp.stack(each, axis=0)
+
+        return repeated(*call, parts=parts, blank=blank, empty=empty, stacked=stacked)
+
+    def cumsum(x: Any, axis: int, back: float) -> Any:
+        if back:
+            return xp.flip(cumsum(xp.flip(x, axis=axis), axis, 0), axis=axis)
+        if hasattr(xp, "cumulative_sum"):
+            return xp.cumulative_sum(x, axis=axis)
+        last = xp.moveaxis(x, axis, -1)
+        return xp.moveaxis(recur(1, last, 0, 0) + last, -1, axis)
+
+    def cumprod(x: Any, axis: int, back: float) -> Any:
+        if back:
+            return xp.flip(cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
+        if hasattr(xp, "cumulative_prod"):
+            return xp.cumulative_prod(x, axis=axis)
+        last = xp.moveaxis(x, axis, -1)
+        return xp.moveaxis(recur(last, 0, 1, 0) * last, -1, axis)
 
     def dropout(x: Any, rate: float, training: bool) -> Any:
         if not training or not rate:

@@ -67,6 +67,7 @@ templates: Mapping[str, str] = {
     "concat": "jnp.concatenate([{0}], axis={axis})",
     "stack": "jnp.concatenate([{0}], axis={axis})",
     "piece": "piece({0}, at, {length}, {axis})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "jnp.roll({0}, {shift}, axis={axes})",
     "pad": "jnp.pad({0}, {pairs}, constant_values={value})",
@@ -111,6 +112,8 @@ templates: Mapping[str, str] = {
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
     "recur": "recur({0}, {1}, {start}, {back})",
+    "cumsum": "running(jnp.cumsum, {0}, {axis}, {back})",
+    "cumprod": "running(jnp.cumprod, {0}, {axis}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "std", "max", "min")},
     "norm": "jnp.linalg.vector_norm({0}, axis={axes})",
@@ -183,6 +186,38 @@ def _top(x: Any, axis: int, size: int) -> Any:
     """The positions of the largest elements, the largest first, and of equal ones the first."""
     jnp = _library().numpy
     return largest(x, axis, size, lambda x, axis: jnp.argsort(x, axis=axis, stable=True), jnp.flip)
+
+
+def _running(function: Any, x: Any, axis: int, back: float) -> Any:
+    """A function of the elements up to each position along an axis, or from there to the last."""
+    if back:
+        flip = _library().numpy.flip
+        return flip(function(flip(x, axis), axis=axis), axis)
+    return function(x, axis=axis)
+
+
+def _along(
+    function: Any,
+    cut: Any,
+    states: Any,
+    rest: Any,
+    size: int,
+    axes: Any,
+    following: Any,
+    results: int,
+    back: bool,
+) -> Any:
+    """The first results of a function of each position, with the states that the last one left: one loop of XLA."""
+    jax = _library()
+
+    def step(now: Any, pieces: Any) -> Any:
+        found = function(*pieces, *now, *rest)
+        found = found if isinstance(found, tuple) else (found,)
+        return tuple(found[number] for number in following), found[:results]
+
+    moved = tuple(jax.numpy.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
+    _, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
+    return made[0] if results == 1 else made
 
 
 def _finite(value: float, like: Any) -> float:
@@ -360,6 +395,8 @@ class JaxBackend:
             "dropout": _dropout,
             "piece": _piece,
             "in_pieces": _in_pieces,
+            "along": _along,
+            "running": _running,
         }
 
     def device(self, array: Any = None) -> str:

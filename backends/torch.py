@@ -13,6 +13,7 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .choosing import largest
+from .loops import along
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -59,6 +60,7 @@ templates: Mapping[str, str] = {
     "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
@@ -104,6 +106,8 @@ templates: Mapping[str, str] = {
     "log_softmax": "torch.log_softmax({0}, {axis})",
     "normalize": "normalize({0}, {axis}, {eps})",
     "recur": "recur({0}, {1}, {start}, {back})",
+    "cumsum": "running(torch.cumsum, {0}, {axis}, {back})",
+    "cumprod": "running(torch.cumprod, {0}, {axis}, {back})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "torch.sum({0}, {axes})",
     "mean": "torch.mean({0}, {axes})",
@@ -271,6 +275,23 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
     return in_pieces(function, size, length, axes, empty, _library().cat)
 
 
+def _along(*call: Any) -> Any:
+    """A function called along an axis; its results are put together at last, as autograd and compilers ask."""
+    torch = _library()
+
+    def blank(x: Any, axis: int) -> Any:
+        return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
+
+    return along(
+        *call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack
+    )
+
+
+def _running(function: Any, x: Any, axis: int, back: float) -> Any:
+    """A function of the elements up to each position along an axis, or from there to the last."""
+    return function(x.flip(axis), axis).flip(axis) if back else function(x, axis)
+
+
 def _again(function: Any, *given: Any, **options: Any) -> Any:
     """A call of which nothing is kept but what it is given: the way back calls again."""
     return _library().utils.checkpoint.checkpoint(function, *given, use_reentrant=False, **options)
@@ -326,6 +347,8 @@ class TorchBackend:
             "whole_matmul": _whole_matmul,
             "number": _number,
             "in_pieces": _in_pieces,
+            "along": _along,
+            "running": _running,
             "again": _again,
             "large_matmul": _beside("large").large_matmul,
             "large_linear": _beside("large").large_linear,

@@ -15,6 +15,7 @@ import scipy.special
 
 from tensornet.graph.apply import Apply
 from tensornet.graph.graph import Graph
+from tensornet.graph.shape import dim_size
 from tensornet.language.equation import Equation
 from tensornet.language.expression import (
     Call,
@@ -82,9 +83,18 @@ def recur(a: np.ndarray, b: np.ndarray, start: float = 0.0, back: float = 0.0) -
     return y
 
 
+def _running(function: Any) -> Any:
+    """A function of the elements up to each position, or from there on."""
+
+    def found(array: np.ndarray, axis: tuple[int, ...], back: float = 0.0) -> np.ndarray:
+        return np.flip(function(np.flip(array, axis), axis[0]), axis) if back else function(array, axis[0])
+
+    return found
+
+
 ALONG = {
     "softmax": scipy.special.softmax, "log_softmax": scipy.special.log_softmax, "hardmax": _hardmax,
-    "normalize": _normalize,
+    "normalize": _normalize, "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
 }  # fmt: skip
 POSITIVE = ("log", "log1p", "sqrt", "rsqrt")
 """Functions that are tried on positive numbers."""
@@ -110,18 +120,30 @@ def _compute(graph: Graph, tensors: dict[str, np.ndarray], known: Mapping[str, A
     for leaf in graph.constants:
         assert leaf.value is not None
         tensors[leaf.name] = _wide(leaf.value.array())
-    for item in graph.body:
-        if isinstance(item, Apply):
-            block = item.graph
-            inner = dict(
-                zip((leaf.name for leaf in block.inputs), map(tensors.get, item.operands), strict=True)
-            )
-            own = [leaf.name for leaf in block.parameters]
-            inner |= {name: tensors[f"{item.scope}.{name}" if item.scope else name] for name in own}
-            _compute(block, inner, known)
-            tensors.update(zip(item.results, (inner[name] for name in block.outputs), strict=True))
-        else:
-            tensors[item.name] = _value_of(graph, item, tensors, known)
+    sweeps = 1
+    for group in graph.recurrences:  # swept through until the last position has what it reads
+        for each in group.equations:
+            dims = graph.named[each.name]
+            tensors[each.name] = np.zeros([_number(dim_size(dim), known) for dim in dims])
+        sweeps += tensors[each.name].shape[group.dimension(each.name)]
+    for _ in range(sweeps):
+        for item in graph.body:
+            _compute_one(graph, item, tensors, known)
+
+
+def _compute_one(
+    graph: Graph, item: Apply | Equation, tensors: dict[str, np.ndarray], known: Mapping[str, Any]
+) -> None:
+    """Adds what an equation or a call computes to the tensors."""
+    if isinstance(item, Equation):
+        tensors[item.name] = _value_of(graph, item, tensors, known)
+        return
+    block = item.graph
+    inner = dict(zip((leaf.name for leaf in block.inputs), map(tensors.__getitem__, item.operands), strict=True))
+    own = [leaf.name for leaf in block.parameters]
+    inner |= {name: tensors[f"{item.scope}.{name}" if item.scope else name] for name in own}
+    _compute(block, inner, known)
+    tensors.update(zip(item.results, (inner[name] for name in block.outputs), strict=True))
 
 
 def _value_of(
@@ -284,6 +306,8 @@ class _Evaluator:
         if name in ALONG:
             return self.along(node, (values[0][0], _counted(values[0][1])))
         union = list(dict.fromkeys(a for names, _ in values for a in names))
+        if name in ("previous", "following"):
+            return tuple(union), _step([_spread(value, union) for value in values], union.index(axes[0]), name)
         if name == "recur":
             union = [*(a for a in union if a not in axes), *axes]
             options = {option: float(found[0].value) for option, found in node.options}  # type: ignore[union-attr]
@@ -352,6 +376,15 @@ class _Evaluator:
                 mask = inside.reshape([-1 if n == at else 1 for n in range(array.ndim)])
                 array = np.where(mask, array, fill)
         return names, array
+
+
+def _step(arrays: list[np.ndarray], axis: int, name: str) -> np.ndarray:
+    """The array one position later, or earlier, and the start where none comes in."""
+    array, start = arrays[0], (arrays[1] if len(arrays) > 1 else np.zeros(()))
+    found = np.roll(array, 1 if name == "previous" else -1, axis)
+    first = 0 if name == "previous" else array.shape[axis] - 1
+    shape = [-1 if n == axis else 1 for n in range(array.ndim)]
+    return np.where(np.arange(array.shape[axis]).reshape(shape) == first, start, found)
 
 
 def _counted(array: np.ndarray) -> np.ndarray:

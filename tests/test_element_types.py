@@ -253,6 +253,8 @@ TEXTS = {
     "dropped(x[b,i] > 0, x[b,0], 0.5)": lambda a: a[:, :1] + 0 * a,
     "dropped(x[b,i] > 0, 2, 0.5)": lambda a: 2 + 0 * a,
     "recur[i](x[b,i], x[b,i], start=0.5)": lambda a: reference.recur(a, a, 0.5),
+    "previous[i](x[b,i], x[b,1])": lambda a: np.concatenate([a[:, 1:2], a[:, :-1]], 1),
+    "following[i](x[b,i])": lambda a: np.concatenate([a[:, 1:], 0 * a[:, :1]], 1),
     "recur[i](1, x[b,i], back=1)": lambda a: a[:, ::-1].cumsum(1)[:, ::-1] - a,
     "x[b,j] * x[b,i]": lambda a: a * a.sum(1, keepdims=True),
 }

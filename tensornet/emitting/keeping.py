@@ -71,7 +71,8 @@ def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None
 def _calls(plan: Plan) -> Iterator[CallStep]:
     """The calls of blocks, in order; a product that has its way back keeps what it needs for that."""
     for step in plan.steps:
-        if isinstance(step, CallStep) and step.plan.backward is None and step.slicing is None:
+        own = isinstance(step, CallStep) and (step.slicing or step.along or step.plan.backward)
+        if isinstance(step, CallStep) and not own:
             yield step
 
 

@@ -24,7 +24,7 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
-from ..planning.plans import CallStep, Plan, Result, Step, Table
+from ..planning.plans import CallStep, Plan, Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol
 from .lines import Line
@@ -96,7 +96,7 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
 
 def _is_own(step: CallStep) -> bool:
     """Whether a call is of a function that no module stands for."""
-    return step.slicing is not None or step.plan.backward is not None
+    return any(each is not None for each in (step.slicing, step.along, step.plan.backward))
 
 
 @functools.lru_cache(maxsize=256)
@@ -167,8 +167,8 @@ class _Writer(Stepping):
             frees = tuple(self.names[name] for name in step.frees) if number < last else ()
             line = Line(names, text, (remark(step.shown(self.functions)),), frees)
             former = self.steps[number - 1] if lines else None
-            apart = (
-                isinstance(step, CallStep) and step.slicing is not None
+            apart = isinstance(step, CallStep) and (
+                step.slicing is not None or step.along is not None
             )  # nothing is done for each piece again
             if (
                 former is not None
@@ -209,6 +209,8 @@ class _Writer(Stepping):
         slicing, name = step.slicing, self.functions[step.plan]
         if step.again:
             return self.op("again", ", ".join([name, *given, *training]))
+        if step.along is not None:
+            return self._along(step, step.along, given, training)
         if slicing is None:
             return f"{name}({', '.join(given + training)})"
         at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)
@@ -218,6 +220,23 @@ class _Writer(Stepping):
         piece = f"lambda at: {name}({', '.join(given + training)})"
         axes = tuple_source([str(each) for each in slicing.results])
         return self.op("in_pieces", piece, size=f"{cut}.shape[{at}]", length=str(slicing.length), axes=axes)
+
+    def _along(self, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]) -> str:
+        """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
+        name = self.functions[step.plan]
+        function = f"lambda *given: {name}(*given, {', '.join(training)})" if training else name
+        cuts, states = len(along.cuts), len(along.states)
+        parts = (given[:cuts], given[cuts : cuts + states], given[cuts + states :])
+        return self.op(
+            "along",
+            function,
+            *map(tuple_source, parts),
+            size=self.size(along.axis.size),
+            axes=tuple_source(list(map(str, along.cuts))),
+            states=tuple_source(list(map(str, along.states))),
+            results=str(len(step.results)),
+            back=str(along.back),
+        )
 
     def _piece(self, text: str, axis: int, length: int) -> str:
         """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""

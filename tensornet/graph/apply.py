@@ -14,9 +14,28 @@ from .shape import Axis, Dim
 if TYPE_CHECKING:
     from .graph import Graph
 
-__all__ = ["Apply", "called_last", "names_of_blocks", "scoped", "shown_call", "told_apart"]
+__all__ = ["Along", "Apply", "called_last", "names_of_blocks", "scoped", "shown_call", "told_apart"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Along:
+    """How a block is called along an axis: once for each position, with what the call before left.
+
+    The first inputs of the block are what comes in at a position, the next ones the states.
+
+    Attributes:
+        axis: the axis, which is the first of each result.
+        cuts: of each operand that comes in position by position, the dimension.
+        states: for each state the output of the block that it is next; its operand is what it is first.
+        back: whether it goes from the last position to the first.
+    """
+
+    axis: Axis
+    cuts: tuple[int, ...]
+    states: tuple[int, ...]
+    back: bool
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,7 @@ class Apply:
         results: what the caller calls its outputs, in order.
         scope: stands before the names of its parameters and constants in the caller.
         apart: whether it is planned as a call in any case, so that what is made in it is gone after it.
+        along: the axis along which it is repeated, if it is; the results are the first of the block's outputs.
     """
 
     graph: Graph
@@ -39,11 +59,17 @@ class Apply:
     results: tuple[str, ...]
     scope: str
     apart: bool = False
+    along: Along | None = None
 
     @property
     def defines(self) -> tuple[str, ...]:
         """The tensors that it defines."""
         return self.results
+
+    @property
+    def made(self) -> Iterator[tuple[str, str]]:
+        """Its results, each behind the output of the block that it is."""
+        return zip(self.graph.outputs, self.results, strict=self.along is None)
 
     def scoped(self, name: str) -> str:
         """What the caller calls a tensor of the block that is none of its inputs or outputs."""
@@ -68,8 +94,9 @@ class Apply:
             bound: the sizes that have a value in the caller.
         """
         local = self.graph.sizes_beside(bound)
-        for result, output in zip(self.results, self.graph.outputs, strict=True):
-            dims = self.graph.named[output]
+        first = () if self.along is None else ((self.along.axis,),)
+        for output, result in self.made:
+            dims = (*first, *self.graph.named[output])
             yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
 
     def bound(self, sizes: Mapping[str, int]) -> Apply:

@@ -14,7 +14,6 @@ becomes two: of the block's way forward, which also returns what the way back re
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from typing import Any, TypeAlias
 from ..errors import DtypeError, EquationError
 from ..language.equation import Equation
 from ..language.expression import (
-    ELLIPSIS,
     Call,
     Contraction,
     Expression,
@@ -48,20 +46,23 @@ from ..language.expression import (
     transform,
 )
 from ..language.reading import parse_rule
-from ..operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.pointwise import EQUAL, WHERE
 from ..operations.record import OPERANDS
+from ..operations.steps import PREVIOUS
 from ..operations.structure import INDEX, ONEHOT, REPEAT
-from ..sizes import are_equal, evaluate, size_names, symbol
+from ..sizes import evaluate, size_names
 from .apply import Apply, called_last, scoped, told_apart
-from .elements import of_body, of_expression, of_tensors
+from .elements import of_body, of_tensors
 from .graph import Graph, reads
-from .inlining import renamed_axes, spoken_sizes
 from .instances import of_tensors_named
 from .leaves import Leaf
+from .looping import with_states
+from .recurrences import is_step
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
-from .shape import Axis, Dim, Scope, dim_size, result_dims, scope_inside, size_expression
+from .shape import Axis, Dim, Scope, dim_size
+from .writing import Written
 
 __all__ = ["GRADIENT", "Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
 
@@ -72,8 +73,6 @@ Pairs: TypeAlias = (
 on."""
 
 ONE, ZERO = Literal(1), Literal(0)
-
-_MARK = "@"  # which no name holds
 
 GRADIENT = "{}.grad"
 """What the gradient of a tensor is called."""
@@ -187,6 +186,17 @@ def check_derivatives(graph: Graph) -> None:
 def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
     """The tensors of a graph that change where some leaves do."""
     found, elements = set(wrt), of_tensors(graph)
+    before = -1
+    while before != len(found):  # once, and again where tensors go round
+        before = len(found)
+        _find_active(graph, elements, found)
+        if not graph.recurrences:
+            break
+    return found
+
+
+def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
+    """Adds the tensors that change where those do that are known to."""
     for item in graph.body:
         if isinstance(item, Apply):
             inner = item.names()
@@ -195,7 +205,6 @@ def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
             found.update(result for output, result in pairs if output in inside)
         elif elements[item.name] >= Element.WIDE and _changes(item.right, found):
             found.add(item.name)
-    return found
 
 
 def _changes(expression: Expression, tensors: Container[str]) -> bool:
@@ -215,115 +224,10 @@ def _changes(expression: Expression, tensors: Container[str]) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------------- writing equations
-
-
-class _Written:
-    """Equations that are written one after another, each in the sizes that its axes have."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.dims: dict[str, tuple[Dim, ...]] = dict(graph.named)
-        self.elements = of_tensors(graph)
-        self.body: list[Equation | Apply] = []
-        self.bound: dict[str, Any] = dict(graph.bound)
-        self.taken = {*graph.named, *FUNCTIONS, *RESERVED}
-        self.sizes = {*graph.bound, *graph.open_sizes}
-        for equation in graph.own:
-            self.sizes.update(sized_by_name(equation.right), spoken_sizes(equation))
-
-    def fresh(self, name: str) -> str:
-        """A name for a tensor: this one, or with a number."""
-        return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
-
-    def numbered(self, stem: str) -> str:
-        """A name for a tensor, with a number in any case."""
-        return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
-
-    def _taken_first(self, names: Iterator[str]) -> str:
-        """The first name that is free, and no longer."""
-        found = next(name for name in names if name not in self.taken and name not in self.sizes)
-        self.taken.add(found)
-        return found
-
-    def scope(self, expression: Expression) -> Scope:
-        """The sizes of the axes in an expression, as tensors tell them: they agreed in the graph."""
-        return scope_inside(expression, self.dims, self.bound)
-
-    def extent(self, size: Any) -> Expression:
-        """A size as an expression."""
-        return size_expression(evaluate(size, self.bound))
-
-    def put(self, name: str, left: tuple[Any, ...], right: Expression, sizes: Scope) -> None:
-        """Adds an equation whose axes have given sizes; where no tensor in it tells one, the name of the axis does."""
-        equation = Equation(name, left, right)
-        equation = _renamed(equation, self._told_apart(equation))
-        scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
-        told = {**sizes.inner, **sizes.assumed, **sizes.sizes}
-        for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
-            if not are_equal(scope[axis], told[axis], self.bound):
-                names[axis] = self._name_of(axis, told[axis], present)
-                present.add(names[axis])
-        equation = _renamed(equation, {old: new for old, new in names.items() if old != new})
-        self.dims[name] = result_dims(equation, self.scope(equation.right))
-        self.elements[name] = of_expression(equation.right, self.elements)
-        self.body.append(equation)
-
-    def _told_apart(self, equation: Equation) -> dict[str, str]:
-        """Other names for axes called as a size at large that the equation speaks of, and are none of that size."""
-        axes, scope = set(_axes_in(equation)), self.scope(equation.right)
-        spoken = {part.axis for part in equation.parts if isinstance(part, Size)}
-        taken, names = axes | self.sizes, dict[str, str]()
-        for axis in sorted(spoken & axes):
-            if not are_equal(scope[axis], symbol(axis), self.bound):
-                names[axis] = fresh(axis, taken)
-                taken.add(names[axis])
-        return names
-
-    def _name_of(self, axis: str, size: Any, present: Container[str]) -> str:
-        """A name that tells a size: that of the axis, or one like it that no other axis of the equation has."""
-        stem = "lead" if axis == ELLIPSIS else axis
-        for name in itertools.chain((axis,), (f"{stem}_{n}" for n in itertools.count(1))):
-            if name in self.sizes:
-                if are_equal(symbol(name), size, self.bound) and (name == axis or name not in present):
-                    return name
-            elif name not in self.taken and (name == axis or name not in present):
-                self.sizes.add(name)
-                self.bound[name] = evaluate(size, self.bound)
-                return name
-        raise AssertionError(axis)
-
-
-def _renamed(equation: Equation, names: Mapping[str, str]) -> Equation:
-    """The equation with axes under other names; the sizes that it speaks of are those of names at large."""
-
-    def marked(part: Expression) -> Expression:
-        return Size(f"{part.axis}{_MARK}") if isinstance(part, Size) else transform(part, marked)
-
-    def unmarked(part: Expression) -> Expression:
-        return Size(part.axis.removesuffix(_MARK)) if isinstance(part, Size) else transform(part, unmarked)
-
-    moved = renamed_axes(replace(equation, right=marked(equation.right)), names)
-    return replace(moved, right=unmarked(moved.right))
-
-
-def _axes_in(equation: Equation) -> Iterator[str]:
-    """The axes of an equation, and none of the sizes that it speaks of."""
-    yield from axes_of_index(equation.left)
-    for part in equation.parts:
-        match part:
-            case Ref(_, index):
-                yield from axes_of_index(index)
-            case Contraction(_, summed):
-                yield from summed
-            case Call(_, _, axes):
-                yield from (*axes, *option_axes(part))
-
-
 # ---------------------------------------------------------------------------- both ways
 
 
-class _Differentiation(_Written):
+class _Differentiation(Written):
     """The way forward, equation by equation, and then the way back from the last one."""
 
     def __init__(
@@ -335,6 +239,7 @@ class _Differentiation(_Written):
         alone: bool,
         again: frozenset[str],
     ) -> None:
+        graph = with_states(graph)
         super().__init__(graph)
         self.of, self.wrt, self.pairs, self.alone, self.again = of, wrt, pairs, alone, again
         self.active = active(graph, wrt)
@@ -342,6 +247,7 @@ class _Differentiation(_Written):
         self.calls: dict[Apply, _Called] = {}
         self.terms = defaultdict[str, list[Expression]](list)
         self.uses = Counter[str]()
+        self.states: dict[str, str] = {}  # that recurrences go round through, and their gradients
         self.order: tuple[str, ...] = ()  # of the axes of what is taken apart
         seeded = [name for name in of if not (alone and not self.dims[name])]
         self.seeds = {name: self.fresh(GRADIENT.format(name)) for name in seeded}
@@ -354,6 +260,7 @@ class _Differentiation(_Written):
         forward, self.body = self.body, []
         self.uses.update(name for item in forward for name, _ in reads(item))
         seeds = list(self._seeds())
+        self._foresee(forward)
         for item in reversed(forward):
             self._backward(item)
         names = dict(zip(self._results(forward), self.results.values(), strict=True))
@@ -522,6 +429,54 @@ class _Differentiation(_Written):
 
     # ---- backward
 
+    def _foresee(self, forward: Sequence[Equation | Apply]) -> None:
+        """The gradients of states, which recurrences read on the way back before they are made.
+
+        What a state is made of stands below it; of the gradient of the one it gets that of the other, moved on.
+        """
+        done: set[str] = set()
+        for item in forward:
+            done.update(item.defines)
+            match item:
+                case Equation(name, left, Call(function, (Ref(behind), *_), (axis,)) as step) if is_step(
+                    step
+                ):
+                    if behind in done or name not in self.active or name not in self.needed:
+                        continue
+                    self.states[name] = gradient = self.fresh(GRADIENT.format(name))
+                    axes = self._axes(behind)
+                    sizes = [
+                        Axis(each, dim_size(dim)) for each, dim in zip(axes, self.dims[behind], strict=True)
+                    ]
+                    self.dims[gradient] = self._resolved(tuple((each,) for each in sizes))
+                    self.elements[gradient] = Element.NUMBER
+                    other = parse_rule(
+                        FUNCTIONS[function].gradient(0), {"g": Ref(gradient, axes)}, (axes[left.index(axis)],)
+                    )
+                    self.uses[behind] += 1
+                    part = self._part(behind)
+                    self.put(part, axes, other, self._sizes(behind))
+                    self.terms[behind].append(Ref(part, axes))
+
+    def _backward_state(self, state: Equation) -> None:
+        """The gradient of a state under the name it is read by, and what the start gets of it."""
+        assert isinstance(state.right, Call)
+        name, axes = self.states[state.name], self._axes(state.name)
+        total = self._total(state.name) if self.terms[state.name] else ZERO
+        whole = _spread(_as_numbers(total) if is_scalar(total) else total, axes)
+        self.put(name, axes, whole, self._sizes(state.name))
+        (axis,) = state.right.axes
+        first = 0 if state.right.function == PREVIOUS.name else -1
+        for start in state.right.arguments[1:]:
+            if isinstance(start, Ref) and start.name in self.active:
+                index = tuple(first if entry == axis else entry for entry in state.left)
+                self._give(start, self._alone(Ref(name, index), start), self.scope(state.right))
+
+    def _alone(self, term: Expression, operand: Ref) -> Expression:
+        """A gradient, summed over the axes that an operand has not."""
+        own = free_axes(operand)
+        return _sum(term, [axis for axis in free_axes(term) if axis not in own])
+
     def _seeds(self) -> Iterator[tuple[str, Leaf]]:
         """The gradients of the results that come from outside."""
         for name in self.of:
@@ -552,6 +507,9 @@ class _Differentiation(_Written):
         if isinstance(item, Apply):
             if item in self.calls and any(self.terms[name] for name in item.results):
                 self._backward_call(item, self.calls[item])
+            return
+        if item.name in self.states:
+            self._backward_state(item)
             return
         if not self.terms[item.name]:
             return

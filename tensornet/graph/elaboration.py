@@ -38,6 +38,7 @@ from ..sizes import as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
 from .reaching import cropped, not_whole, read_in
+from .recurrences import early, late, read_later
 from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
@@ -198,12 +199,21 @@ class _Block:
                     definitions[name].place,
                     f"take '{name}' out of the declarations, or define another name",
                 )
+        waiting = set(read_later(self.lines, self.known))
         for number, line in enumerate(self.body):
             if isinstance(line, Calling):
                 self.calls[number] = self._call(line)
             else:
+                for name in {ref.name for ref in late(line)} & waiting & definitions.keys():
+                    self._foresee(definitions[name])
                 self._read(line, {*definitions, *later})
         return self._finish(outputs)
+
+    def _foresee(self, line: Equation) -> None:
+        """Makes known what a recurrence reads before the line that defines it: its axes, as long as their names say."""
+        if line.name not in self.known:
+            dims = result_dims(line, Scope())
+            self.known[line.name] = _Known("foreseen", tuple(line.left), dims)
 
     # ---- blocks
 
@@ -263,11 +273,16 @@ class _Block:
         self.equations.append(line)
         self.scopes.append(scope)
         dims = result_dims(line, scope)
+        foreseen = self.known.get(line.name)
+        if foreseen is not None and foreseen.dims is not None:
+            for ours, theirs in zip(dims, foreseen.dims, strict=True):
+                for one, other in zip(ours, theirs, strict=True):
+                    self.unifier.agree(one.size, other.size, one.name, None)
         self.known[line.name] = _Known("result", tuple(line.left), dims)
 
     def _check_order(self, line: Equation, definitions: set[str]) -> None:
-        for ref in line.references:
-            if ref.name in definitions and ref.name not in self.known:
+        for ref in early(line):
+            if ref.name in definitions and self.known.get(ref.name, _Known("foreseen")).kind == "foreseen":
                 raise EquationError(
                     f"'{ref.name}' is used before it is defined",
                     ref.place,

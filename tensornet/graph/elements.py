@@ -30,6 +30,7 @@ from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
 from .reaching import read_in
+from .recurrences import read_later
 
 __all__ = [
     "bytes_of",
@@ -115,8 +116,7 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
     found = {ref.name for entry in indices if is_told(entry) for ref in read_in(entry)} | outputs
     for item in reversed(graph.body):
         if isinstance(item, Apply):
-            pairs = zip(item.graph.outputs, item.results, strict=True)
-            inside = _positions(item.graph, frozenset(output for output, name in pairs if name in found))
+            inside = _positions(item.graph, frozenset(output for output, name in item.made if name in found))
             found.update(name for leaf, name in item.names().items() if leaf in inside)
         elif item.name in found:
             found.update(ref.name for ref in _handed_on(item.right))
@@ -166,16 +166,26 @@ def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> 
         body: the equations and calls.
         leaves: what the tensors hold that nothing in there defines.
     """
-    known = dict(leaves)
+    body, known = tuple(body), dict(leaves)
+    around = dict.fromkeys(read_later(body, leaves), Element.TRUTH)
+    while True:  # once, and again where tensors go round
+        known.update(around)
+        _go_through(body, known)
+        found = {name: known[name] for name in around}
+        if found == around:
+            return known
+        around = found
+
+
+def _go_through(body: Iterable[Equation | Apply], known: dict[str, Element]) -> None:
+    """Notes what tensors hold that equations and calls define, of what is known so far."""
     for item in body:
         if isinstance(item, Apply):
             given = {leaf: known[name] for leaf, name in item.names().items()}
             inside = of_tensors(holding(item.graph, given))
-            outputs = zip(item.results, item.graph.outputs, strict=True)
-            known.update({name: inside[output] for name, output in outputs})
+            known.update({name: inside[output] for output, name in item.made})
         else:
             known[item.name] = of_expression(item.right, known)
-    return known
 
 
 def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:

@@ -35,6 +35,7 @@ from .apply import Apply, called_last, names_of_blocks, told_apart
 from .elaboration import rebuild
 from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
+from .recurrences import Recurrence, early, late, read_later, recurrences
 from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
 __all__ = ["Graph", "given_to", "of_graph", "reads"]
@@ -81,7 +82,7 @@ class Graph:
             known.add(name)
         for item in self.body:
             place = item.place if isinstance(item, Equation) else None
-            for name, at in reads(item):
+            for name, at in _read_first(item):
                 if name not in known:
                     raise EquationError(f"'{name}' is used before it is defined", at)
             for name in item.defines:
@@ -90,6 +91,9 @@ class Graph:
                         f"'{name}' is defined twice", place, "give each result a name of its own"
                     )
                 known.add(name)
+        for ref in (ref for equation in self.own for ref in late(equation)):
+            if ref.name not in known:
+                raise EquationError(f"'{ref.name}' is not defined", ref.place)
         for name in self.outputs:
             if name not in known:
                 raise EquationError(
@@ -114,11 +118,14 @@ class Graph:
     def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
         """A block is given what it takes: tensors of the sizes that it reads."""
         block, inner = call.graph, call.names()
-        if len(call.results) != len(block.outputs):
+        cuts = dict(enumerate(call.along.cuts)) if call.along is not None else {}
+        if len(call.results) != len(block.outputs) and call.along is None:
             raise ShapeError(f"a call has {len(block.outputs)} result(s), and {len(call.results)} are named")
-        for leaf in block.leaves:
+        for number, leaf in enumerate(block.leaves):
             name = inner[leaf.name]
             given = known[name]
+            if number in cuts:
+                given = given[: cuts[number]] + given[cuts[number] + 1 :]
             if given == leaf.dims:
                 continue
             if len(given) != len(leaf.dims):
@@ -228,6 +235,12 @@ class Graph:
         return self.flat.own
 
     @functools.cached_property
+    def recurrences(self) -> tuple[Recurrence, ...]:
+        """The equations that go round, in groups, each along an axis."""
+        later = next(read_later(self.body, (leaf.name for leaf in self.leaves)), None)
+        return () if later is None else recurrences(self.own)
+
+    @functools.cached_property
     def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:
         """The dimensions of the tensors, and the sizes of the axes in each equation, by what it defines."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
@@ -239,6 +252,10 @@ class Graph:
             else:
                 scopes[item.name] = scope_of(item.right, known, self.agree, self.bound)
                 known[item.name] = result_dims(item, scopes[item.name])
+        for each in (
+            each for group in self.recurrences for each in group.equations
+        ):  # what was not there yet is
+            scopes[each.name] = scope_of(each.right, known, self.agree, self.bound)
         return known, scopes
 
     @property
@@ -508,9 +525,10 @@ class Graph:
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
         wanted = set(self.outputs)
-        for item in reversed(self.body):
-            if wanted.intersection(item.defines):
-                wanted.update(name for name, _ in reads(item))
+        for _ in range(1 + max((len(each.equations) for each in self.recurrences), default=0)):
+            for item in reversed(self.body):
+                if wanted.intersection(item.defines):
+                    wanted.update(name for name, _ in reads(item))
         return frozenset(wanted)
 
 
@@ -520,6 +538,14 @@ def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
         yield from ((name, None) for name in item.names().values())
     else:
         yield from ((ref.name, ref.place) for ref in item.references)
+
+
+def _read_first(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
+    """The tensors that an equation or a call reads, and where; not what a recurrence reads at another position."""
+    if isinstance(item, Apply):
+        yield from reads(item)
+    else:
+        yield from ((ref.name, ref.place) for ref in early(item))
 
 
 def of_graph(function: Callable[P, R]) -> Callable[P, R]:

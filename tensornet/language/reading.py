@@ -3,6 +3,8 @@
 block       := { equation | addition | declaration | definition | call }  one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
 addition    := name[left] += expression                        y[b, e[b,t]] += …, see `accumulating`
+start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
+             | name[…, +1, …] = expression                      after the last, of what runs back
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
              | parameter(std=0.02) | parameter(value=0)         how it starts
              | parameter(value=...)                             at an array, given beside the text
@@ -12,6 +14,7 @@ definition  := def name(x, …): block                           the block's own
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
 expression  := see `expression`
 entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
+             | t-1 | t+1                                        of what recurs, see `recurring`
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from .expression import (
     sum_of,
     transform,
 )
+from .recurring import Start, recurring
 from .shorthand import written_out
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
@@ -212,7 +216,7 @@ class _Reader:
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
         """The statements of one block; those that define others come first in it."""
-        known, found = set(blocks), list[Written]()
+        known, found = set(blocks), list["Written | Start"]()
         for node in nodes:
             found.append(self.statement(node, known))
             if isinstance(found[-1], Definition):
@@ -221,9 +225,9 @@ class _Reader:
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(written_out(together(found)))
+        return tuple(written_out(together(recurring(found))))
 
-    def statement(self, node: ast.stmt, blocks: set[str]) -> Written:
+    def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start:
         match node:
             case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
                 return Definition(
@@ -284,8 +288,12 @@ class _Reader:
             )
         return self.name(node, node.id)
 
-    def equation(self, target: ast.expr, value: ast.expr) -> Equation:
+    def equation(self, target: ast.expr, value: ast.expr) -> Equation | Start:
         name, index = self.target(target)
+        steps = [step for step in map(_outside, index) if step]
+        if len(steps) == 1:
+            entries = (_outside(entry) or self.left_entry(entry) for entry in index)
+            return Start(name, tuple(entries), steps[0], self.expression(value), self.place(target))
         left = tuple(self.left_entry(entry) for entry in index)
         axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
         for axis in axes:
@@ -674,6 +682,16 @@ def _entries(node: ast.expr) -> list[ast.expr]:
     )
     composite = opens and closes and not any(isinstance(each, ast.Tuple | ast.Slice) for each in node.elts)
     return [node] if composite else node.elts
+
+
+def _outside(node: ast.expr) -> int:
+    """The step of a position outside of all, `-1` or `+1`; 0 where it is something else."""
+    match node:
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int(by))) if (
+            not isinstance(by, bool)
+        ):
+            return by if isinstance(sign, ast.UAdd) else -by
+    return 0
 
 
 _COMPARE: dict[type[ast.cmpop], str] = {

@@ -5,7 +5,7 @@ The rows stand by kind in the files beside; other rooms take what they need of r
 
 from __future__ import annotations
 
-from . import axes, choosing, convolving, kernels, pointwise, reductions, scattering, structure
+from . import axes, choosing, convolving, kernels, pointwise, reductions, scattering, steps, structure
 from .record import Element, Function
 from .reductions import SUM
 
@@ -14,6 +14,7 @@ __all__ = ["CONVERSIONS", "FUNCTIONS", "RESERVED", "SIGNS", "SUM", "Element", "F
 _ROWS = (
     *pointwise.ROWS,
     *axes.ROWS,
+    *steps.ROWS,
     *reductions.ROWS,
     *choosing.ROWS,
     *structure.ROWS,

@@ -25,14 +25,16 @@ from ..language.expression import (
     Expression,
     Ref,
     axes_of_index,
+    fresh,
     is_scalar,
     occurring,
+    rename_tensors,
 )
 from ..operations.functions import Element
 from .arrangement import Layout
 from .calling import Calling
 from .memory import with_frees
-from .plans import CallStep, Plan, Result, Step
+from .plans import CallStep, Plan, Repetition, Result, Step
 from .pointwise import is_reciprocal
 from .search import Choose
 from .target import Target
@@ -183,15 +185,36 @@ class _Lowering(Calling):
             leaf for leaf, name in names.items() if self.stored[name].variable in self.changing
         )
         plan = planned(holding(call.graph, seen), changing)
+        tables, along = self._repeated(plan, call) if call.along is not None else ((), None)
         operands = tuple(self._given(name) for name in call.operands)
         dims = [self.graph.named[name] for name in call.results]
         shapes = tuple(tuple(self.open(dim_size(dim)) for dim in each) for each in dims)
-        self.steps.append(CallStep(plan, call.scope, operands, call.results, shapes))
+        self.steps.append(
+            CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along)
+        )
         self._note_still()
-        for name, each, result in zip(call.results, dims, plan.results, strict=True):
+        for name, each, result in zip(call.results, dims, plan.results, strict=along is None):
             self.stored[name] = as_declared(name, each, result.element)
             if changing and result.element >= Element.WIDE:
                 self.changing.add(name)
+
+    def _repeated(self, plan: Plan, call: Apply) -> tuple[tuple[str, ...], Repetition]:
+        """What a block that is repeated makes of what is alike at all positions: made before it, under other names."""
+        assert call.along is not None
+        names = {leaf.name: self._given(leaf.name) for leaf in call.graph.constants}
+        for step in plan.once:
+            assert isinstance(step, Step)
+            moved = replace(step, equation=_reading(step.equation, names), frees=())
+            names[step.equation.name] = name = fresh(step.equation.name, self.taken)
+            self.taken.add(name)
+            if any(each in self.changing for each in moved.reads):
+                self.changing.add(name)
+            self.steps.append(_renamed(moved, name))
+            self._note_still()
+        axis = Axis(call.along.axis.name, self.open(call.along.axis.size))
+        count = self.count({axis.name: axis.size}, (axis.name,))
+        tables = tuple(names[table.made] for table in plan.tables)
+        return tables, Repetition(axis, count, call.along.cuts, call.along.states, call.along.back)
 
     def _given(self, name: str) -> str:
         """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
@@ -215,6 +238,11 @@ class _Lowering(Calling):
         if inside:  # a caller takes it to lie as it is declared
             value = self.reorder(value, left) if value.layout != axes_of_index(left) else value
         return Result(name, value.ref, left, axes, value.element)
+
+
+def _reading(equation: Equation, names: Mapping[str, str]) -> Equation:
+    """The equation of tensors under other names."""
+    return replace(equation, right=rename_tensors(equation.right, names))
 
 
 def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:

@@ -169,7 +169,13 @@ class _Division:
         still = self._still()
         steps: list[Step | CallStep] = []
         for number, step in enumerate(self.steps):
-            if isinstance(step, CallStep) and step.plan.tables and (step.slicing or not self.alone):
+            of_its_own = isinstance(step, CallStep) and step.along is None
+            if (
+                isinstance(step, CallStep)
+                and of_its_own
+                and step.plan.tables
+                and (step.slicing or not self.alone)
+            ):
                 step = replace(step, tables=tuple(self._of_block(step, number in still)))
             if number in still:
                 self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))
@@ -192,7 +198,7 @@ class _Division:
             self.forms, found = dict(given), set[int]()
             for number, step in enumerate(self.steps):
                 self._note_shape(step)
-                apart = self.alone and isinstance(step, CallStep)
+                apart = self.alone and isinstance(step, CallStep) and step.along is None
                 if number not in refused and not apart and is_still(step, self.forms, self.told):
                     found.add(number)
                     self._note_form(step)

@@ -17,6 +17,7 @@ from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
+from ..graph.looping import looped
 from ..graph.rewriting.averaging import average_first
 from ..graph.rewriting.convolving import convolve
 from ..graph.rewriting.distributing import distribute
@@ -84,7 +85,7 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
-    whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
+    whole = looped(graph.flat if "complex" in dtype and around is None else with_functions(graph, around))
     laid = _laid_out(graph, whole, values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
@@ -339,7 +340,7 @@ def _function(
     block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str, inside: bool = True
 ) -> Plan:
     """The plan of a block, made once for all calls of it."""
-    values, whole = dict(at), with_functions(block)
+    values, whole = dict(at), looped(with_functions(block))
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)

@@ -40,6 +40,7 @@ __all__ = [
     "Alternative",
     "CallStep",
     "Plan",
+    "Repetition",
     "Result",
     "Slicing",
     "Step",
@@ -125,6 +126,28 @@ class Slicing:
 
 
 @dataclass(frozen=True)
+class Repetition:
+    """A call repeated along an axis, each time with what the last one left.
+
+    Attributes:
+        axis: the axis; its size is an integer, or in open sizes.
+        count: the positions there are at the sizes planned for.
+        cuts: the dimension along which each of the first operands is cut.
+        states: for each of the operands behind them the result of the block that takes its place.
+        back: whether it goes from the last position to the first.
+    """
+
+    axis: Axis
+    count: int
+    cuts: tuple[int, ...]
+    states: tuple[int, ...]
+    back: bool
+
+    def __str__(self) -> str:
+        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times"
+
+
+@dataclass(frozen=True)
 class CallStep:
     """A call of a block, which is planned once and called as often as the graph does.
 
@@ -138,6 +161,8 @@ class CallStep:
         tables: what the tables of the block are called here.
         slicing: how it is done piece by piece, if it is.
         again: whether nothing is kept of it for the way back but what it is given: there it is made again.
+        along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
+            together along that.
     """
 
     plan: Plan
@@ -149,6 +174,7 @@ class CallStep:
     tables: tuple[str, ...] = ()
     slicing: Slicing | None = None
     again: bool = False
+    along: Repetition | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -160,7 +186,8 @@ class CallStep:
     @property
     def open_sizes(self) -> frozenset[str]:
         """The open sizes that it depends on."""
-        return frozenset(self.plan.graph.open_sizes)
+        own = size_names(self.along.axis.size) if self.along is not None else ()
+        return frozenset((*self.plan.graph.open_sizes, *own))
 
     @property
     def defines(self) -> tuple[str, ...]:
@@ -169,7 +196,9 @@ class CallStep:
 
     @property
     def times(self) -> int:
-        """How often the block is called: once for each piece."""
+        """How often the block is called: once for each piece, or each position."""
+        if self.along is not None:
+            return self.along.count
         return 1 if self.slicing is None else self.slicing.count
 
     @property
@@ -181,6 +210,8 @@ class CallStep:
     def flop_formula(self) -> Any:
         """The same in the names of the axes."""
         formula = self.plan.flop_formula
+        if self.along is not None:
+            return formula * self.along.axis.size
         return (
             formula
             if self.slicing is None
@@ -201,6 +232,7 @@ class CallStep:
         """The call as a line, the block by its name."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
         call += ", made again for the way back" if self.again else ""
+        call += f" {self.along}" if self.along is not None else ""
         return call if self.slicing is None else f"{call} {self.slicing}"
 
 
@@ -303,7 +335,7 @@ class Plan:
             if isinstance(step, CallStep) and step.plan not in seen:
                 seen.add(step.plan)
                 yield from step.plan._called()
-                yield step.plan, step.scope or ("product" if step.plan.backward else "")
+                yield step.plan, step.scope or _kind(step)
 
     @functools.cached_property
     def constants(self) -> tuple[Leaf, ...]:
@@ -469,9 +501,14 @@ class Plan:
         return read_plan(document)
 
 
+def _kind(step: CallStep) -> str:
+    """What a function is called that has no scope."""
+    return "product" if step.plan.backward is not None else "step" if step.along is not None else ""
+
+
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 6
+FORMAT, VERSION = "tensornet.plan", 7
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -629,7 +666,18 @@ def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "tables": list(step.tables),
         "slicing": step.slicing and asdict(step.slicing),
         "again": step.again,
+        "along": step.along and _write_repetition(step.along),
     }
+
+
+def _write_repetition(along: Repetition) -> dict[str, Any]:
+    return {**asdict(along), "axis": write_axes((along.axis,))}
+
+
+def _read_repetition(part: Part) -> Repetition:
+    (axis,) = read_axes(part["axis"])
+    cuts, states = (tuple(each.whole() for each in part[name]) for name in ("cuts", "states"))
+    return Repetition(axis, part["count"].whole(), cuts, states, part["back"].truth())
 
 
 def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
@@ -643,9 +691,13 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
         part["tables"].names(),
         None if part["slicing"].is_none else _read_slicing(part["slicing"]),
         part["again"].truth(),
+        None if part["along"].is_none else _read_repetition(part["along"]),
     )
     block = call.plan
-    taken = 1 if block.backward is not None else len(block.results)  # besides is what its way back is given
+    made = 1 if block.backward is not None else len(block.results)  # besides is what its way back is given
+    taken = len(call.results) if call.along is not None else made
+    if call.along is not None:
+        _check_repetition(call, call.along, part)
     if len(call.operands) != len(block.graph.inputs) or len(call.results) != taken:
         raise part.fail(
             "gives a block another number of tensors than it takes, or takes another than it gives"
@@ -655,6 +707,13 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
     if len(call.tables) not in (0, len(block.tables)):
         raise part.fail("has not a name for each table of its block")
     return call
+
+
+def _check_repetition(call: CallStep, along: Repetition, part: Part) -> None:
+    """Refuses a repetition that hands on what is not there."""
+    given, made = len(along.cuts) + len(along.states), len(call.plan.results)
+    if len(call.results) > made or given > len(call.operands) or any(at >= made for at in along.states):
+        raise part.fail("is repeated with states that it does not make")
 
 
 def _read_slicing(part: Part) -> Slicing:

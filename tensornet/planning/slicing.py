@@ -138,7 +138,7 @@ class _Cut:
 
     def _take_call(self, call: Apply) -> bool:
         """Takes a call in, if all of its block can be cut."""
-        if call in self.apart:
+        if call in self.apart or call.along is not None:
             return False
         names = call.names()
         places = {

@@ -20,7 +20,7 @@ def prune(graph: Graph) -> Graph:
 
 def _needed_of(item: Equation | Apply, needed: frozenset[str]) -> Equation | Apply:
     """What an equation or a call defines that is needed."""
-    if isinstance(item, Equation) or needed.issuperset(item.results):
+    if isinstance(item, Equation) or item.along is not None or needed.issuperset(item.results):
         return item
     pairs = zip(item.graph.outputs, item.results, strict=True)
     outputs, results = zip(*(pair for pair in pairs if pair[1] in needed), strict=True)

@@ -1,0 +1,429 @@
+"""Recurrences as calls of a block along an axis: what a plan is made of.
+
+    f[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + previous[t](h[b,t,p]) * U[o,p])
+    h[b,t,o] = f * …
+
+The block makes what there is at one position, of what comes in there and of the states that the one before
+left. What does not recur leaves the loop by construction: each part of an equation that reads nothing of the
+recurrence is an equation of its own, for all positions at once, `f_1[t,b,o] = x[b,t,i] * W[o,i]`. What has
+nothing to do with the axis, `U`, is a constant of the block, and what is made of constants alone is made
+before the loop. A step outside of a recurrence is a crop beside what it starts from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import EquationError
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    free_axes,
+    fresh,
+    is_scalar,
+    references,
+    rename,
+    sum_of,
+    transform,
+)
+from ..operations.functions import CONVERSIONS, Element
+from ..operations.steps import PREVIOUS
+from ..operations.structure import CONCAT, PAD, REPEAT
+from .apply import Along, Apply
+from .elements import of_expression
+from .graph import Graph, reads
+from .leaves import Leaf
+from .recurrences import Recurrence, is_step
+from .rewriting.pruning import prune
+from .shape import Axis, Dim, Scope, dim_size
+from .writing import Written
+
+__all__ = ["looped", "with_states"]
+
+ZERO = Literal(0)
+
+
+# ---------------------------------------------------------------------------- states
+
+
+@functools.lru_cache(maxsize=256)
+def with_states(graph: Graph) -> Graph:
+    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`."""
+    return _States(graph).changed() if graph.recurrences else graph
+
+
+class _States(Written):
+    """Puts the equation of a state before what reads it first."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.states: dict[Expression, Ref] = {}
+        self.round = {name for each in graph.recurrences for name in each.names}
+
+    def changed(self) -> Graph:
+        """The graph."""
+        for item in self.graph.body:
+            if isinstance(item, Equation) and item.name in self.round:
+                item = self._told(item)
+            self.body.append(item)
+        return replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
+
+    def _told(self, equation: Equation) -> Equation:
+        if is_step(equation.right) and _is_state(equation):
+            return equation
+
+        def visit(part: Expression) -> Expression:
+            part = transform(part, visit)
+            if isinstance(part, Call) and is_step(part) and self._recurs(part.arguments[0]):
+                return self._state(part, equation)
+            return part
+
+        return replace(equation, right=visit(equation.right))
+
+    def _recurs(self, expression: Expression) -> bool:
+        return any(ref.name in self.round for ref in references(expression))
+
+    def _state(self, step: Call, equation: Equation) -> Ref:
+        """The tensor that a step reads, under the axes it reads it with."""
+        operand, *starts = step.arguments
+        if not isinstance(operand, Ref):
+            left, name = free_axes(operand), self.numbered(equation.name)
+            self.put(name, left, operand, self.graph.scope(equation))
+            self.round.add(name)
+            operand = Ref(name, left)
+        names, entries = self._canonical(operand, bool(starts))
+        if starts:
+            starts = [rename(each, {old: new for old, new in names.items() if old != new}) for each in starts]
+        axis = names[step.axes[0]]
+        right = Call(step.function, (Ref(operand.name, entries), *starts), (axis,))
+        if right not in self.states:
+            name = self.fresh(f"{operand.name}.{step.function}")
+            self.put(name, entries, right, Scope())
+            self.round.add(name)
+            self.states[right] = Ref(name, entries)
+        return Ref(self.states[right].name, operand.index)
+
+    def _canonical(self, ref: Ref, starts: bool) -> tuple[dict[str, str], tuple[str | tuple[str, ...], ...]]:
+        """Axes for a tensor, whoever reads it: what a reader's are called, and the index."""
+        names, entries = dict[str, str](), list[str | tuple[str, ...]]()
+        taken: set[str] = set()
+
+        def named(axis: str) -> str:
+            taken.add(found := fresh(axis, taken))
+            return found
+
+        for entry, dim in zip(ref.index, self.dims[ref.name], strict=True):
+            made: str | tuple[str, ...]
+            if isinstance(entry, tuple) and len(entry) == len(dim):
+                made = tuple(named(axis.name) for axis in dim)
+                pairs: list[tuple[Any, str]] = list(zip(entry, made, strict=True))
+            else:
+                made = named("_".join(axis.name for axis in dim))
+                pairs = [(entry, made)]
+            for mine, theirs in pairs:
+                if starts and (not isinstance(mine, str) or mine in names):
+                    fix = "read it under axes of its own, in a line of its own"
+                    raise EquationError(f"'{ref.name}' has a start, and is read in parts", ref.place, fix)
+                if isinstance(mine, str):
+                    names.setdefault(mine, theirs)
+            entries.append(made)
+        return names, tuple(entries)
+
+
+def _is_state(equation: Equation) -> bool:
+    """Whether an equation is no more than a tensor at another position."""
+    match equation.right:
+        case Call(_, (Ref(_, index), *_), (_,)) as step if is_step(step):
+            plain = all(isinstance(entry, str | tuple) for entry in index)
+            return plain and index == equation.left and len(set(axes_of_index(index))) == len(_flat(index))
+    return False
+
+
+def _flat(index: tuple[Index, ...]) -> list[Any]:
+    return [axis for entry in index for axis in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+# ---------------------------------------------------------------------------- steps outside of recurrences
+
+
+def _moved(step: Call) -> Expression:
+    """What a step reads, all positions at once: cropped on one side, with the start on the other."""
+    operand, *starts = step.arguments
+    ahead = 1 if step.function == PREVIOUS.name else -1
+    (axis,) = step.axes
+    if not starts or is_scalar(starts[0]):
+        fill = (("value", (starts[0],)),) if starts else ()
+        return Call(PAD.name, (operand,), (), ((axis, (Literal(ahead), Literal(-ahead))), *fill))
+    amounts = (Literal(min(ahead, 0)), Literal(min(-ahead, 0)))
+    rest = Call(PAD.name, (operand,), (), ((axis, amounts),))
+    return Call(CONCAT.name, (*starts, rest) if ahead > 0 else (rest, *starts), (axis,), place=step.place)
+
+
+# ---------------------------------------------------------------------------- loops
+
+
+@functools.lru_cache(maxsize=256)
+def looped(graph: Graph) -> Graph:
+    """The graph with a call along its axis in the place of each recurrence, and without steps otherwise."""
+    if not any(map(is_step, (part for equation in graph.own for part in equation.parts))):
+        return graph
+    needed = graph.needed()
+    body = tuple(item for item in graph.body if needed.intersection(item.defines))
+    return _Looping(with_states(replace(graph, body=body))).changed()
+
+
+@dataclass
+class _Block:
+    """A block while it is written: what is given to it at each position, and at all of them.
+
+    Attributes:
+        group: the recurrence.
+        cuts: what is given position by position: the dimension of a tensor, and what the block calls it.
+        wholes: what is given as it is.
+        body: the equations.
+    """
+
+    group: Recurrence
+    cuts: dict[tuple[str, int], str] = field(default_factory=dict)
+    wholes: dict[str, None] = field(default_factory=dict)
+    body: list[Equation] = field(default_factory=list)
+
+    @functools.cached_property
+    def states(self) -> tuple[Equation, ...]:
+        """The equations of what the position before left."""
+        return tuple(each for each in self.group.equations if is_step(each.right) and _is_state(each))
+
+    def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What stands in brackets behind a tensor of the recurrence, without the axis."""
+        at = self.group.dimension(name)
+        return index[:at] + index[at + 1 :]
+
+
+class _Looping(Written):
+    """Writes the graph anew, each equation after those that it reads, a recurrence as one call."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.groups = {name: each for each in graph.recurrences for name in each.names}
+        self.wholes: dict[str, tuple[str, int]] = {}  # of a result, what holds it, and where it has the axis
+
+    def changed(self) -> Graph:
+        """The graph."""
+        for item in self._in_order():
+            if isinstance(item, Recurrence):
+                self._loop(item)
+            elif isinstance(item, Equation):
+                self.body.append(replace(item, right=self._outside(item.right)))
+            else:
+                self.body.append(item)
+        return prune(replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items())))
+
+    def _outside(self, part: Expression) -> Expression:
+        """An expression outside of recurrences: of what these put together, and without steps."""
+        part = transform(part, self._outside)
+        if isinstance(part, Ref) and part.name in self.wholes:
+            name, at = self.wholes[part.name]
+            return replace(part, name=name, index=(part.index[at], *part.index[:at], *part.index[at + 1 :]))
+        return _moved(part) if isinstance(part, Call) and is_step(part) else part
+
+    def _in_order(self) -> Iterator[Equation | Apply | Recurrence]:
+        """Equations, calls and recurrences, each after what it reads."""
+        units: dict[str, Any] = {}
+        for item in self.graph.body:
+            unit = self.groups.get(item.defines[0], item)
+            units.update(dict.fromkeys(item.defines, unit))
+        done: set[int] = set()
+        for root in units.values():
+            waiting = [root]
+            while waiting:
+                unit = waiting[-1]
+                missing = [units[name] for name in _read_by(unit) if name in units]
+                missing = [each for each in missing if each is not unit and id(each) not in done]
+                if id(unit) in done or not missing:
+                    waiting.pop()
+                    if id(unit) not in done:
+                        done.add(id(unit))
+                        yield unit
+                else:
+                    waiting.append(missing[0])
+
+    @functools.cached_property
+    def read(self) -> frozenset[str]:
+        """What is read outside of the recurrence that makes it, or is a result."""
+        found = set(self.graph.outputs)
+        for item in self.graph.body:
+            group = self.groups.get(item.defines[0])
+            inside = group.names if group is not None else frozenset[str]()
+            found.update(name for name, _ in reads(item) if name not in inside)
+        return frozenset(found)
+
+    # ---- one recurrence
+
+    def _loop(self, group: Recurrence) -> None:
+        """The call of a block along the axis, what it is given before it, and its results under their names."""
+        block = _Block(group)
+        states = {each.name for each in block.states}
+        for equation in group.equations:
+            if equation.name not in states:
+                left, right = (
+                    block.without(equation.name, equation.left),
+                    self._inside(equation.right, equation, block),
+                )
+                block.body.append(replace(equation, left=left, right=right))
+        starts = [self._start(each, block) for each in block.states]
+        first = group.equations[0].name
+        axis = Axis(group.labels[first], dim_size(self.dims[first][group.dimension(first)]))
+        carried = [each.right.arguments[0].name for each in block.states]  # type: ignore[union-attr]
+        behind = {name for name, each in zip(carried, block.states, strict=True) if each.name in self.read}
+        results = [each.name for each in block.body if each.name in self.read | behind]
+        results += [name for name in carried if name in states and name in self.read and name not in results]
+        outputs = (*results, *dict.fromkeys(name for name in carried if name not in results))
+        held = [name for name in block.wholes if self.elements[name] < Element.WIDE]
+        leaves = (
+            *(self._leaf(leaf, name, at) for (name, at), leaf in block.cuts.items()),
+            *(self._leaf(each.name, each.name, group.dimension(each.name)) for each in block.states),
+            *(self._leaf(name, name) for name in held),
+            *(replace(self._leaf(name, name), kind="constant") for name in block.wholes if name not in held),
+        )
+        stacked = {name: self.fresh(f"{name}.along") for name in results}
+        call = Apply(
+            Graph(leaves, tuple(block.body), outputs, tuple(self.bound.items())),
+            (*(name for name, _ in block.cuts), *starts, *held),
+            tuple(stacked.values()),
+            "",
+            True,
+            Along(
+                axis, tuple(at for _, at in block.cuts), tuple(map(outputs.index, carried)), group.step > 0
+            ),
+        )
+        self.body.append(call)
+        self.dims.update(call.returned(self.bound))
+        for name, whole in stacked.items():
+            self._return(name, whole, block)
+        for each in block.states:
+            if each.name in self.read and each.name not in stacked:
+                self.body.append(replace(each, right=self._outside(each.right)))
+
+    def _leaf(self, leaf: str, name: str, at: int | None = None) -> Leaf:
+        """What a block is given of a tensor, of one position of a dimension or of all."""
+        dims = self.dims[name]
+        cut: tuple[Dim, ...] = dims if at is None else dims[:at] + dims[at + 1 :]
+        return Leaf(leaf, "input", cut, holds=self.elements[name])
+
+    def _return(self, name: str, whole: str, block: _Block) -> None:
+        """A result under its own name, with the axis where its equation has it."""
+        (equation,) = (each for each in block.group.equations if each.name == name)
+        self.elements[whole] = self.elements[name]
+        label = block.group.labels[name]
+        right = Ref(whole, (label, *block.without(name, equation.left)))
+        self.body.append(replace(equation, right=right))
+        self.wholes[name] = whole, block.group.dimension(name)
+
+    def _start(self, state: Equation, block: _Block) -> str:
+        """The tensor that a state starts from."""
+        assert isinstance(state.right, Call)
+        left, element = block.without(state.name, state.left), self.elements[state.name]
+        start: Expression = state.right.arguments[1] if len(state.right.arguments) > 1 else ZERO
+        holds = self.elements[start.name] if isinstance(start, Ref) else None
+        if isinstance(start, Ref) and start.index == left and holds is element:
+            return start.name
+        for each in axes_of_index(left):
+            if each not in free_axes(start):
+                start = Call(REPEAT.name, (start,), (each,))
+        if of_expression(start, self.elements) is not element and element >= Element.WIDE:
+            start = Call(CONVERSIONS[element], (start,))
+        name = self.fresh(f"{state.name}.start")
+        self.put(name, left, start, self.graph.scope(state))
+        return name
+
+    # ---- what is inside, and what is not
+
+    def _recurs(self, expression: Expression, block: _Block) -> bool:
+        return any(ref.name in block.group.labels for ref in references(expression))
+
+    def _inside(self, part: Expression, equation: Equation, block: _Block) -> Expression:
+        """A part of an equation as the block has it; sums of products are equations there, which may be joined."""
+        if not self._recurs(part, block):
+            return self._given(part, equation, block)
+        match part:
+            case Ref(name, index) if name in block.group.labels:
+                return replace(part, index=block.without(name, index))
+            case Ref():
+                return self._looked_up(part, equation, block)
+            case Call("add", terms):
+                others = [each for each in terms if not self._recurs(each, block)]
+                inside = [self._inside(each, equation, block) for each in terms if each not in others]
+                given = [self._given(sum_of(others), equation, block)] if others else []
+                return sum_of([*given, *inside], part.place)
+            case Contraction(_, summed) if summed and part is not equation.right:
+                product = transform(part, lambda each: self._inside(each, equation, block))
+                axes, label = free_axes(product), block.group.labels[equation.name]
+                order = [axis for axis in axes_of_index(equation.left) if axis in axes and axis != label]
+                left = (*order, *(axis for axis in axes if axis not in order))
+                name = self.numbered(equation.name)
+                block.body.append(Equation(name, left, product, part.place))
+                return Ref(name, left)
+        return transform(part, lambda each: self._inside(each, equation, block))
+
+    def _looked_up(self, ref: Ref, equation: Equation, block: _Block) -> Ref:
+        """A tensor that is looked up by what recurs."""
+        label = block.group.labels[equation.name]
+        plain = transform(ref, lambda each: self._inside(each, equation, block))
+        assert isinstance(plain, Ref)
+        if label not in plain.index:
+            block.wholes[ref.name] = None
+            return plain
+        return self._cut(plain, plain.index.index(label), block)
+
+    def _given(self, part: Expression, equation: Equation, block: _Block) -> Expression:
+        """What does not recur: a tensor as it is, or the value of an expression, made before the loop."""
+        label = block.group.labels[equation.name]
+        scope = self.graph.scope(equation)
+        if is_scalar(part):
+            return self._sized(part, label, scope)
+        if not isinstance(part, Ref) or not self._is_cut(part, label):
+            axes = free_axes(part)
+            order = [axis for axis in axes_of_index(equation.left) if axis in axes and axis != label]
+            rest = [axis for axis in axes if axis not in (*order, label)]
+            left = ((label,) if label in axes else ()) + (*order, *rest)
+            name = self.numbered(equation.name)
+            self.put(name, left, self._outside(part), scope)
+            part = Ref(name, left)
+        if label in part.index:
+            return self._cut(part, part.index.index(label), block)
+        block.wholes[part.name] = None
+        return part
+
+    def _sized(self, number: Expression, label: str, scope: Scope) -> Expression:
+        """A number, in which the size of the axis is said as at large."""
+        if isinstance(number, Size):
+            return self.extent(scope[label]) if number.axis == label else number
+        return transform(number, lambda each: self._sized(each, label, scope))
+
+    def _is_cut(self, ref: Ref, label: str) -> bool:
+        """Whether a tensor is read at one position of an axis in one place, or at no other than all."""
+        axes = [axis for axis in axes_of_index(ref.index) if axis == label]
+        inner = any(label in axes_of_index((entry,)) for entry in ref.index if not isinstance(entry, str))
+        return not inner and ref.index.count(label) == len(axes)
+
+    def _cut(self, ref: Ref, at: int, block: _Block) -> Ref:
+        """A tensor at the position of the loop."""
+        if (ref.name, at) not in block.cuts:
+            block.cuts[ref.name, at] = self.fresh(f"{ref.name}.at")
+        return replace(ref, name=block.cuts[ref.name, at], index=ref.index[:at] + ref.index[at + 1 :])
+
+
+def _read_by(unit: Equation | Apply | Recurrence) -> Iterator[str]:
+    """The tensors that a unit reads."""
+    for item in unit.equations if isinstance(unit, Recurrence) else (unit,):
+        yield from (name for name, _ in reads(item))

@@ -1,0 +1,244 @@
+"""Which equations are one recurrence: those that go round through `previous`, or through `following`.
+
+    h[b,t,o] = tanh(z[b,t,o])
+    z[b,t,o] = x[b,t,o] + previous[t](h[b,t,p]) * U[o,p]
+
+Each tensor in it has a position along the axis at a time, made of those of the same position, and of what
+the one before left. An equation reads another that stands below it by one of these functions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EquationError
+from ..language.equation import Equation
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
+from ..operations.steps import STEPS
+
+__all__ = ["Recurrence", "circles", "early", "is_step", "late", "read_later", "recurrences", "steps_of"]
+
+_STEP_OF = {name: step for step, name in STEPS.items()}
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """Equations that are computed together, one position after another.
+
+    Attributes:
+        equations: the equations, in order.
+        labels: what each calls the axis, by the tensor that it defines.
+        step: the side that they read: -1 where they go from the first position to the last, 1 for the other way.
+    """
+
+    equations: tuple[Equation, ...]
+    labels: Mapping[str, str]
+    step: int
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The tensors that they define."""
+        return frozenset(self.labels)
+
+    def dimension(self, name: str) -> int:
+        """The dimension of a tensor that runs along the axis."""
+        (equation,) = (each for each in self.equations if each.name == name)
+        return equation.left.index(self.labels[name])
+
+
+def is_step(part: Expression) -> bool:
+    """Whether a part of an expression reads another position."""
+    return isinstance(part, Call) and part.function in _STEP_OF
+
+
+def late(equation: Equation) -> Iterator[Ref]:
+    """The tensors that an equation reads at another position, which may be defined below."""
+    for part in _outer(equation):
+        if isinstance(part, Call) and part.function in _STEP_OF:
+            inner: Expression = part
+            while isinstance(inner, Call) and inner.function == part.function:
+                inner = inner.arguments[0]
+            if isinstance(inner, Ref):
+                yield inner
+
+
+def _outer(equation: Equation) -> Iterator[Expression]:
+    """The parts of an equation; of steps one after another the first alone, and what they start from."""
+    if not any(map(is_step, equation.parts)):
+        yield from equation.parts
+        return
+    waiting = [equation.right]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if isinstance(part, Call) and part.function in _STEP_OF:
+            inner: Expression = part
+            while isinstance(inner, Call) and inner.function == part.function:
+                waiting.extend(inner.arguments[1:])
+                inner = inner.arguments[0]
+            waiting.extend([inner] if not isinstance(inner, Ref) else parts_of(inner))
+        else:
+            waiting.extend(parts_of(part))
+
+
+def early(equation: Equation) -> Iterator[Ref]:
+    """The tensors that an equation reads otherwise, which stand above."""
+    return (part for part in _outer(equation) if isinstance(part, Ref))
+
+
+def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
+    """The tensors that equations read at another position and that are defined below them.
+
+    Args:
+        body: equations and calls, in order.
+        known: what is there before them.
+    """
+    there = set(known)
+    for item in body:
+        if isinstance(item, Equation):
+            yield from (ref.name for ref in late(item) if ref.name not in there)
+        there.update(item.defines)
+
+
+def circles(reads: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, ...]]:
+    """What reads one another, the least groups of it, each behind those that it reads (Tarjan 1972).
+
+    Args:
+        reads: names, and the names that each of them reads.
+    """
+    numbers, lows, path, on_path = dict[str, int](), dict[str, int](), list[str](), set[str]()
+    for root in reads:
+        if root in numbers:
+            continue
+        waiting: list[tuple[str, Iterator[str]]] = []
+
+        def enter(name: str) -> None:
+            numbers[name] = lows[name] = len(numbers)
+            path.append(name)
+            on_path.add(name)
+            waiting.append((name, iter([each for each in reads[name] if each in reads])))  # noqa: B023
+
+        enter(root)
+        while waiting:
+            name, others = waiting[-1]
+            other = next(others, None)
+            if other is None:
+                waiting.pop()
+                if waiting:
+                    lows[waiting[-1][0]] = min(lows[waiting[-1][0]], lows[name])
+                if lows[name] == numbers[name]:
+                    at = path.index(name)
+                    group, path[at:] = path[at:], []
+                    on_path.difference_update(group)
+                    yield tuple(group)
+            elif other not in numbers:
+                enter(other)
+            elif other in on_path:
+                lows[name] = min(lows[name], numbers[other])
+
+
+def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
+    """The recurrences among some equations.
+
+    Raises:
+        EquationError: tensors go round otherwise than along one axis, in one direction.
+    """
+    by_name = {each.name: each for each in equations}
+    reads = {each.name: {ref.name for ref in each.references} for each in equations}
+    found = []
+    for group in circles(reads):
+        if len(group) > 1 or group[0] in reads[group[0]]:
+            inside = set(group)
+            found.append(_recurrence([each for each in equations if each.name in inside], by_name))
+    return tuple(found)
+
+
+def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> Recurrence:
+    """Some equations that go round, as one recurrence."""
+    names = {each.name for each in group}
+    steps = {
+        _STEP_OF[step.function]: step for each in group for step, ref in steps_of(each) if ref.name in names
+    }
+    if len(steps) > 1:
+        fix = "let one direction be computed first, and the other read it"
+        raise EquationError("a recurrence goes both ways", steps[1].place, fix)
+    labels = dict[str, str]()
+    for each in group:
+        for step, ref in steps_of(each):
+            if ref.name in names:
+                labels[each.name] = step.axes[0]
+    before = -1
+    while before < len(labels) < len(group):
+        before = len(labels)
+        for each in group:
+            for ref in each.references:
+                if ref.name in names:
+                    _tell(labels, each, ref, by_name[ref.name])
+    for each in group:
+        if labels.get(each.name) not in each.left:
+            raise EquationError(
+                f"'{each.name}' goes round, and not along one axis of its own",
+                each.place,
+                "read what stands below, or itself, at t-1 or t+1 of one axis t that is on the left",
+            )
+    dimensions = {each.name: each.left.index(labels[each.name]) for each in group}
+    for each in group:
+        _check(each, labels[each.name], dimensions)
+    return Recurrence(tuple(group), labels, next(iter(steps)))
+
+
+def steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
+    """The functions by which an equation reads tensors at other positions, and these."""
+    for part in equation.parts:
+        if isinstance(part, Call) and part.function in _STEP_OF:
+            inner: Expression = part
+            while isinstance(inner, Call) and inner.function == part.function:
+                inner = inner.arguments[0]
+            if isinstance(inner, Ref):
+                yield part, inner
+
+
+def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) -> None:
+    """Notes what an equation calls the axis, if what it reads is known to, and the other way round."""
+    if equation.name in labels:
+        entries = zip(ref.index, read.left, strict=True)
+        told = next((each for entry, each in entries if entry == labels[equation.name]), None)
+        if isinstance(told, str):
+            labels.setdefault(read.name, told)
+    elif read.name in labels and labels[read.name] in read.left:
+        entry = ref.index[read.left.index(labels[read.name])]
+        if isinstance(entry, str):
+            labels[equation.name] = entry
+
+
+def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None:
+    """Refuses an equation that reads other positions of what it is itself needed for."""
+
+    def visit(part: Expression, bound: bool) -> None:
+        match part:
+            case Ref(name, index) if name in dimensions:
+                here = axes_of_index(index).count(axis) == 1 and index[dimensions[name]] == axis
+                if bound or not here:
+                    raise _elsewhere(part, axis)
+            case Call(function, (first, *rest), (over,)) if function in _STEP_OF and over == axis:
+                for each in (first, *rest):
+                    visit(each, bound)
+                return
+            case Call():
+                bound = bound or axis in part.axes or axis in option_axes(part)
+            case Contraction(_, summed):
+                bound = bound or axis in summed
+        for each in parts_of(part):
+            visit(each, bound)
+
+    visit(equation.right, False)
+
+
+def _elsewhere(ref: Ref, axis: str) -> EquationError:
+    return EquationError(
+        f"'{ref.name}' is read at positions along '{axis}' that are not there yet",
+        ref.place,
+        f"in a recurrence it is read at {axis}, {axis}-1 or {axis}+1",
+    )
