@@ -44,6 +44,21 @@ MODELS: dict[str, tuple[tn.Graph, Callable[[Any], list[Array]]]] = {
         models.transformer_classifier(11, 3, 8, 2, 2, 12),
         lambda rng: [words(rng, 3, 6), np.ones((3, 6), bool)],
     ),
+    "bert": (
+        models.bert(11, 8, 2, 2, 12, length=7, segments=True, padding=True, head="tokens"),
+        lambda rng: [words(rng, 3, 6), np.ones((3, 6), bool), words(rng, 3, 6, most=2)],
+    ),
+    "clip_text": (models.clip_text(11, 8, 2, 2, 12, 5, length=7), lambda rng: [words(rng, 3, 6)]),
+    "clip_vision": (
+        models.clip_vision(8, 4, 8, 2, 2, 12, 5),
+        lambda rng: [rng.standard_normal((3, 3, 8, 8))],
+    ),
+    "deit": (models.deit(8, 4, 8, 2, 2, 12, 5), lambda rng: [rng.standard_normal((3, 3, 8, 8))]),
+    "gpt2": (models.gpt2(11, 8, 2, 2, 12, length=7), lambda rng: [words(rng, 3, 6)]),
+    "llama": (
+        models.llama(11, 8, 2, 4, 12, groups=2, scaling=(8, 1, 4, 32), past=True),
+        lambda rng: [words(rng, 3, 2), *rng.standard_normal((4, 3, 2, 5, 2))],
+    ),
     "swin": (
         models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2),
         lambda rng: [rng.standard_normal((3, 3, 10, 10))],
