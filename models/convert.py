@@ -7,7 +7,6 @@ under the name it has there (`#` stands for the number of a layer).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from tensornet.graph.graph import Graph
 from tensornet.graph.leaves import Constant
 from tensornet.sizes import evaluate
 
-from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, Names, known_class
+from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, known_class, resolved
 
 __all__ = ["from_torch", "from_transformers"]
 
@@ -85,6 +84,10 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
 
     | class | inputs | output |
     |---|---|---|
+    | torch.nn.Linear, LayerNorm, RMSNorm, activations, Dropout | x[…, width] | the same |
+    | torch.nn.Embedding | t[…] | the same |
+    | torch.nn.Conv1d to 3d, BatchNorm, MaxPool, AvgPool | x[b, C, …] | the same; norms as when evaluating |
+    | torch.nn.Sequential of all these, Flatten, Softmax, encoders of Transformers | of the first | of the last |
     | torch.nn.MultiheadAttention | query, key, value[b, n, width] | attn_output |
     | torch.nn.Transformer | src[b, m, D], tgt[b, n, D] | as with `tgt_mask` causal |
     | torch.nn.TransformerEncoder, …EncoderLayer | src[b, m, D] | as without `mask` |
@@ -97,7 +100,8 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
         module: a module of one of these classes, or of one derived from it that computes the same.
         **changes: settings of our model besides: `padding=True` for the masks of a Transformer, `causal=`
             where attention looks ahead or not, `mask=` and `weights=` for attention, `dropout=` where
-            the module has several rates.
+            the module has several rates; `inputs="x[b,c:3,i:32,j:32]"`, the input of a Sequential, where its layers
+            do not tell it: x[b, c] if they begin with a Linear.
 
     Returns:
         The graph, and name to parameter, as `from_transformers` returns them.
@@ -119,7 +123,7 @@ def _converted(
 ) -> tuple[tn.Graph, Parameters]:
     name = known_class(model, known)
     graph, names = known[name](model, dict(changes))
-    made = {leaf.name: _theirs(leaf.name, names, name, changes) for leaf in graph.parameters}
+    made = resolved(graph, names, name, changes)
     state = {key: value.detach() for key, value in model.state_dict().items()}
     found = {leaf.name: _parameter(graph, leaf, made[leaf.name], state) for leaf in graph.parameters}
     trained = dict(model.named_parameters(remove_duplicate=False))
@@ -133,25 +137,6 @@ def _converted(
             )
     fixed = {each: found.pop(each) for each in made if not any(key in trained for key in made[each].keys)}
     return _with_constants(graph, fixed), found
-
-
-def _theirs(ours: str, names: Names, model: str, changes: Mapping[str, Any]) -> Made:
-    """What one of our parameters is made of there."""
-    numbered = r"(?<=\.)\d+(?=\.)"
-    pattern = re.sub(numbered, "#", ours)
-    if pattern not in names:
-        given = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-        raise ShapeError(f"a {model} has nothing to be our '{ours}'", fix=f"leave out some of {given}")
-    made = names[pattern]
-    made = Made((made,)) if isinstance(made, str) else made
-    numbers = re.findall(numbered, ours)
-
-    def numbered_key(key: str) -> str:
-        for number in numbers[len(numbers) - key.count("#") :]:
-            key = key.replace("#", number, 1)
-        return key
-
-    return replace(made, keys=tuple(numbered_key(key) for key in made.keys))
 
 
 def _parameter(graph: tn.Graph, leaf: Any, theirs: Made, state: Mapping[str, Any]) -> Any:

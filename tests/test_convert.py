@@ -795,9 +795,9 @@ def test_a_larger_image_after_resizing_positions() -> None:
 
 def test_what_cannot_be_converted_says_so() -> None:
     with pytest.raises(
-        tn.ShapeError, match=r"a Linear cannot be converted(?s:.*)there is MultiheadAttention"
+        tn.ShapeError, match=r"a Bilinear cannot be converted(?s:.*)there is Linear(?s:.*)MultiheadAttention"
     ):
-        models.from_torch(torch.nn.Linear(2, 2))
+        models.from_torch(torch.nn.Bilinear(2, 2, 2))
     with pytest.raises(tn.ShapeError, match=r"a dict cannot be converted(?s:.*)ViTModel"):
         models.from_transformers({})
     config = transformers.XLNetConfig(**XLNET, attn_type="uni", same_length=True)

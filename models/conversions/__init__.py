@@ -9,14 +9,15 @@ from .clip import CLIPS
 from .gpt2 import GPT2S
 from .llama import LLAMAS
 from .marian import MARIANS
-from .names import Converter, Made, Names, known_class
+from .names import Converter, Made, Names, known_class, resolved
 from .perceiver import PERCEIVERS
 from .swin import SWINS
 from .torch_attention import TORCH_TRANSFORMERS
+from .torch_sequences import TORCH_LAYERS
 from .vit import VITS
 from .xlnet import XLNETS
 
-__all__ = ["TORCH", "TRANSFORMERS", "UNREAD", "Converter", "Made", "Names", "known_class"]
+__all__ = ["TORCH", "TRANSFORMERS", "UNREAD", "Converter", "Made", "Names", "known_class", "resolved"]
 
 TRANSFORMERS: dict[str, Converter] = {
     **VITS,
@@ -31,7 +32,7 @@ TRANSFORMERS: dict[str, Converter] = {
 }
 """By the class of `transformers`."""
 
-TORCH: dict[str, Converter] = {**TORCH_TRANSFORMERS, **MARIANS}
+TORCH: dict[str, Converter] = {**TORCH_LAYERS, **TORCH_TRANSFORMERS, **MARIANS}
 """By the class of torch."""
 
 UNREAD = re.compile(

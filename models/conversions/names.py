@@ -25,6 +25,7 @@ __all__ = [
     "known_class",
     "mlp_names",
     "refuse",
+    "resolved",
     "stacked_names",
     "under",
 ]
@@ -75,6 +76,40 @@ def _check_derived(model: type, derived: Iterable[type], base: type) -> None:
 
 
 _HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters", "_init_weights", "train", "eval"}
+
+
+def resolved(graph: tn.Graph, names: Names, model: str, changes: Mapping[str, Any]) -> dict[str, Made]:
+    """What each parameter of a graph is made of there: with the numbers of layers where the names have `#`.
+
+    Args:
+        graph: the graph.
+        names: our names to theirs.
+        model: what it is called in an error.
+        changes: the settings that were changed.
+
+    Raises:
+        ShapeError: there is nothing for a parameter.
+    """
+    return {leaf.name: _theirs(leaf.name, names, model, changes) for leaf in graph.parameters}
+
+
+def _theirs(ours: str, names: Names, model: str, changes: Mapping[str, Any]) -> Made:
+    """What one of our parameters is made of there."""
+    numbered = r"(?<=\.)\d+(?=\.)"
+    pattern = ours if ours in names else re.sub(numbered, "#", ours)
+    if pattern not in names:
+        given = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        raise ShapeError(f"a {model} has nothing to be our '{ours}'", fix=f"leave out some of {given}")
+    made = names[pattern]
+    made = Made((made,)) if isinstance(made, str) else made
+    numbers = re.findall(numbered, ours)
+
+    def numbered_key(key: str) -> str:
+        for number in numbers[len(numbers) - key.count("#") :]:
+            key = key.replace("#", number, 1)
+        return key
+
+    return replace(made, keys=tuple(numbered_key(key) for key in made.keys))
 
 
 def under(prefix: str, names: Names) -> Names:

@@ -9,7 +9,6 @@ import tensornet as tn
 from ..perceiver import perceiver
 from .names import (
     Converter,
-    Made,
     Names,
     activation_of,
     affine,
@@ -20,6 +19,7 @@ from .names import (
     refuse,
     under,
 )
+from .torch_layers import batch_norm
 
 __all__ = ["PERCEIVERS"]
 
@@ -88,7 +88,9 @@ def _perceiver_inputs(module: Any, config: Any) -> tuple[dict[str, Any], Names]:
         case "pixels", "fourier" if module.spatial_downsample == 1:
             return settings, {}
         case "conv", "fourier" if type(module.convnet.batchnorm).__name__ == "BatchNorm2d":
-            names: Names = {"stem.F": "convnet.conv.weight", **_batch_norm(module.convnet.batchnorm.eps)}
+            names: Names = {"stem.F": "convnet.conv.weight"}
+            found = batch_norm(module.convnet.batchnorm.eps, "convnet.batchnorm.")
+            names |= {f"stem.{ours}": made for ours, made in found.items()}
             return {**settings, "stem": module.out_channels}, names
         case "conv1x1", "trainable" if module.spatial_downsample == 1:
             width = places.output_size()
@@ -135,19 +137,6 @@ def _perceiver_decoder(module: Any) -> tuple[dict[str, Any], Names]:
         **affine("head", "final_layer", "W"),
     }
     return settings, under(within, names)
-
-
-def _batch_norm(eps: float) -> Names:
-    """Gain and bias of a batch normalisation with its statistics fixed."""
-
-    def scale(gain: Any, bias: Any, mean: Any, variance: Any) -> Any:
-        return gain * (variance + eps) ** -0.5
-
-    def shift(gain: Any, bias: Any, mean: Any, variance: Any) -> Any:
-        return bias - mean * scale(gain, bias, mean, variance)
-
-    keys = tuple(f"convnet.batchnorm.{name}" for name in ("weight", "bias", "running_mean", "running_var"))
-    return {"stem.gain": Made(keys, scale), "stem.bias": Made(keys, shift)}
 
 
 def _perceiver_layer(ours: str, theirs: str) -> Names:

@@ -117,7 +117,7 @@ def _part(start: Equation, addition: Addition) -> Equation:
                     entry.place,
                     "give that axis a name of its own where the tensor is started",
                 )
-            case (str() | tuple()), _:
+            case ((str() | tuple()), _):
                 left.append(entry)
             case _:
                 raise EquationError(
@@ -154,4 +154,3 @@ def _named(written: Written) -> Iterator[str]:
             yield name
         case Calling(results, _, operands):
             yield from (*results, *operands)
-

@@ -1,0 +1,168 @@
+"""Layers of torch, and several one after another: the same outputs, on torch and on NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tensornet as tn
+from tensornet import models
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def agree(module: nn.Module, x: torch.Tensor, **changes: Any) -> tn.Graph:
+    """The graph of a module, once its outputs are seen to be those of the module as it evaluates."""
+    module = module.double().eval()
+    for each in module.modules():
+        if isinstance(each, nn.modules.batchnorm._BatchNorm):
+            each.running_mean.normal_()
+            each.running_var.uniform_(0.5, 2)
+    for parameter in module.parameters():
+        parameter.normal_()
+    expected = module(x)
+    graph, parameters = models.from_torch(module, **changes)
+    found = tn.compile(graph, backend="torch")(parameters, x)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    on_numpy = tn.compile(graph)(tn.to_backend(parameters, "numpy"), x.numpy())
+    np.testing.assert_allclose(on_numpy, expected.numpy(), rtol=1e-8, atol=1e-8)
+    return graph
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+ACTIVATIONS = [
+    *(nn.ReLU(), nn.ReLU6(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Tanh(), nn.Sigmoid()),
+    *(nn.LogSigmoid(), nn.Softsign(), nn.SELU(), nn.ELU(0.5), nn.LeakyReLU(0.2), nn.Hardsigmoid()),
+    *(nn.Hardswish(), nn.Softplus(2.0), nn.Identity(), nn.Dropout(0.3)),
+]
+
+
+@pytest.mark.parametrize("module", ACTIVATIONS, ids=lambda each: str(each))
+def test_activations(module: nn.Module) -> None:
+    agree(module, 3 * numbers(2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Linear(4, 5), (2, 3, 4)),
+        (nn.Linear(4, 5, bias=False), (4,)),
+        (nn.LayerNorm(4), (2, 3, 4)),
+        (nn.LayerNorm((3, 4), eps=0.1, bias=False), (2, 3, 4)),
+        (nn.LayerNorm((3, 4)), (2, 3, 4)),
+        (nn.LayerNorm(4, elementwise_affine=False), (2, 4)),
+        (nn.RMSNorm(4), (2, 3, 4)),
+        (nn.RMSNorm((3, 4), eps=0.1, elementwise_affine=False), (2, 3, 4)),
+        (nn.BatchNorm1d(4, eps=0.1), (2, 4)),
+        (nn.BatchNorm1d(4), (2, 4, 3)),
+        (nn.BatchNorm2d(4), (2, 4, 3, 5)),
+        (nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),
+        (nn.Conv1d(4, 6, 4, padding="same", dilation=2, bias=False), (2, 4, 9)),
+        (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), groups=2), (2, 4, 7, 8)),
+        (nn.Conv2d(4, 8, 3, groups=4, dilation=(1, 2)), (2, 4, 7, 8)),
+        (nn.Conv3d(2, 3, 2, stride=(1, 2, 1)), (2, 2, 4, 5, 3)),
+        (nn.MaxPool1d(3, 2, padding=1), (2, 4, 9)),
+        (nn.MaxPool2d(2), (2, 4, 7, 8)),
+        (nn.AvgPool2d((3, 2), padding=(1, 0)), (2, 4, 7, 8)),
+    ],
+    ids=lambda each: str(each),
+)
+def test_layers(module: nn.Module, shape: tuple[int, ...]) -> None:
+    graph = agree(module, numbers(*shape))
+    assert tn.parameter_count(graph) == sum(each.numel() for each in module.parameters())
+
+
+def test_an_embedding() -> None:
+    agree(nn.Embedding(7, 4, padding_idx=0), torch.randint(0, 7, (2, 3)))
+
+
+def test_layers_one_after_another() -> None:
+    perceptron = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(8), nn.Linear(8, 3))
+    graph = agree(perceptron, numbers(5, 4))
+    assert [leaf.name for leaf in graph.parameters] == [
+        *("layers.0.W", "layers.0.bias", "layers.3.gain", "layers.3.bias", "layers.4.W", "layers.4.bias")
+    ]
+    agree(perceptron, numbers(5, 2, 4), inputs="x[b,n,c]")
+
+
+def test_a_network_of_convolutions() -> None:
+    block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+    module = nn.Sequential()
+    module.add_module("stem", nn.Conv2d(3, 4, 3, stride=2))
+    module.add_module("block", block)
+    module.add_module("pool", nn.MaxPool2d(2))
+    module.add_module("flat", nn.Flatten())
+    module.add_module("head", nn.Linear(4 * 3 * 4, 5))
+    module.add_module("weights", nn.Softmax(-1))
+    graph = agree(module, numbers(2, 3, 13, 17), inputs="x[b,c:3,i:13,j:17]")
+    assert {leaf.name.rpartition(".")[0] for leaf in graph.parameters} == {
+        *("stem", "block.layers.0", "block.layers.1", "head")
+    }
+
+
+def test_texts_through_a_transformer() -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+    module = nn.Sequential(nn.Embedding(7, 8), nn.TransformerEncoder(encoder, 2), nn.Linear(8, 3))
+    agree(module, torch.randint(0, 7, (2, 5)))
+
+
+def test_an_image_is_flattened_first() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    agree(module, numbers(2, 3, 4), inputs="x[b,i:3,j:4]")
+    with pytest.raises(tn.ShapeError, match=r"nothing tells the dimensions of the input of '0', a Flatten"):
+        models.from_torch(module)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+SHARED = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "message"),
+    [
+        (nn.Bilinear(2, 3, 4), {}, "a Bilinear cannot be converted"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Bilinear(2, 3, 4)), {}, "'1', a Bilinear, cannot be converted"),
+        (nn.Sequential(nn.MultiheadAttention(4, 2)), {}, "'0', a MultiheadAttention, cannot be converted"),
+        (Doubled(4, 4), {}, r"Doubled has a forward\(\) other than Linear has"),
+        (nn.Linear(4, 4), {"bias": False}, "'Linear' has no setting 'bias'"),
+        (nn.Sequential(nn.Linear(4, 4)), {"input": "x"}, "'Sequential' has no setting 'input'"),
+        (nn.Sequential(SHARED, SHARED), {}, "'layers.0.W' and 'layers.1.W' are one parameter there"),
+        (nn.Conv1d(2, 2, 3, padding=1, padding_mode="circular"), {}, "padding_mode='circular' is not"),
+        (nn.ConvTranspose1d(2, 2, 3), {}, "a ConvTranspose1d cannot be converted"),
+        (nn.Embedding(3, 2, max_norm=1.0), {}, "max_norm is not supported"),
+        (nn.MaxPool1d(2, ceil_mode=True), {}, "ceil_mode is not supported"),
+        (nn.AvgPool1d(2, padding=1, count_include_pad=False), {}, "count_include_pad=False is not"),
+        (nn.BatchNorm1d(3, track_running_stats=False), {}, "a norm by the statistics of each batch is not"),
+    ],
+)
+def test_what_is_refused(module: nn.Module, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        models.from_torch(module, **changes)
+
+
+def test_a_converted_network_is_compressed() -> None:
+    module = nn.Sequential(nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 4)).double()
+    module[0].weight.copy_(numbers(20, 3) @ numbers(3, 16))
+    graph, parameters = models.from_torch(module)
+    small = tn.compress(graph, parameters, error=1e-6, include="layers.0.W")
+    x = numbers(5, 16)
+    found = tn.compile(small.model, backend="torch")(small.params, x)
+    torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
+    assert tn.parameter_count(small.model) == tn.parameter_count(graph) - 20 * 16 + 3 * (20 + 16)
