@@ -33,6 +33,7 @@ from ..language.expression import (
     transform,
 )
 from ..language.reading import parse_block, parse_names, read_sizes
+from ..language.starts import NAMED, WORDS
 from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
@@ -42,7 +43,7 @@ from .recurrences import early, late, read_later
 from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
-__all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild"]
+__all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild", "start_of"]
 
 Names = str | Sequence[str]
 
@@ -143,7 +144,7 @@ class _Block:
             {name: size for name, size in given.items() if not isinstance(size, int)},
         )
         self.unifier.check_circles()
-        self.init = {name: _start(name, value) for name, value in init.items()}
+        self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, _Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
         for each in [*parse_names(inputs, "input"), *declarations]:
@@ -614,16 +615,16 @@ def _listed(leaves: list[Leaf], kind: str) -> str:
     return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
 
 
-def _start(name: str, value: Any) -> tuple[str, float] | Constant:
+def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
     """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
-    if isinstance(value, str) and value in ("zeros", "ones"):
-        return "value", float(value == "ones")
+    if isinstance(value, str) and value in NAMED:
+        return NAMED[value]
     if hasattr(value, "__array__") and not isinstance(value, Real):
         return Constant.of(value, f"init of '{name}'")
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        raise EquationError(
-            f"init of '{name}' is {value!r}", fix="give a standard deviation, 'zeros', 'ones' or an array"
-        )
+        meant = near(value, NAMED) if isinstance(value, str) else ""
+        fix = f"{meant}give a standard deviation, an array, or one of {WORDS}"
+        raise EquationError(f"init of '{name}' is {value!r}", fix=fix)
     return "std", float(value)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..documents import Part
 from ..language.encoding import read_equation, read_size, write_equation, write_size
 from ..language.equation import Equation
+from ..language.starts import STARTS
 from ..operations.functions import Element
 from .apply import Apply
 from .graph import Graph
@@ -132,4 +133,4 @@ def _read_start(part: Part) -> tuple[str, float] | Constant:
     if isinstance(part.value, dict):
         return _read_array(part)
     kind, number = part.pair()
-    return kind.one_of("std", "value"), number.real()
+    return kind.one_of(*STARTS), number.real()

@@ -20,16 +20,18 @@ reads it asks. Of what no start can bring within a factor of 2 a warning says so
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import itertools
 import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, TensornetWarning
+from ..errors import DtypeError, EquationError, ShapeError, TensornetWarning, near
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -46,6 +48,9 @@ from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, Moments
 from ..protocol import Backend, load_backend
 from ..sizes import evaluate
+from .chains import Link, links_of
+from .draws import check_start, drawn, fan_of
+from .elaboration import start_of
 from .graph import Graph, of_graph
 from .leaves import Constant
 from .mapping import function_of_one
@@ -54,8 +59,8 @@ from .shape import Scope, index_of
 
 __all__ = ["init", "starts", "starts_of_weight"]
 
-FAR = 4.0
-"""A mean square this many times too large or too small, a deviation twice, is worth a word."""
+FAR = 3.6
+"""A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
 
 UNPREDICTABLE = math.log(10.0)
 """So is a product of which the logarithm of the deviation is only known this well."""
@@ -69,6 +74,7 @@ def init(
     backend: str | Backend = "numpy",
     dtype: str = "float32",
     device: str | None = None,
+    init: Any = None,
     **sizes: int,
 ) -> dict[str, Any]:
     """Initial parameters of a graph, with variances derived from its equations.
@@ -79,6 +85,11 @@ def init(
         backend: the library of the arrays.
         dtype: their element type.
         device: where they are put.
+        init: how parameters start that are to start otherwise: by name, or by a pattern of `fnmatch`, a standard
+            deviation, `"zeros"`, `"ones"`, `"identity"`, `"orthogonal"`, `"kaiming"`, `"xavier"` or an array; or
+            one of these for every weight, which leaves biases and gains as they are. Inputs, of which `"kaiming"`
+            and the like speak, are the axes that are summed where the parameter is read, and come with
+            data or with a factor before it.
         **sizes: values for open sizes.
 
     Returns:
@@ -87,15 +98,19 @@ def init(
     Raises:
         ShapeError: the size of a parameter is open.
         DtypeError: a parameter starts at complex numbers, and the element type is real.
+        EquationError: `init` is no start, or one that a parameter cannot have, or names none.
 
     Warns:
         TensornetWarning: no values keep the deviation of a product, within a factor of 2.
 
     Example:
-        >>> import tensornet as tn
+        >>> import numpy as np, tensornet as tn
         >>> layer = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=100, o=400)
         >>> {name: (array.shape, round(float(array.std()), 2)) for name, array in tn.init(layer).items()}
         {'W': ((400, 100), 0.1), 'u': ((400,), 0.0)}
+        >>> W = tn.init(layer, init="orthogonal")["W"]
+        >>> bool(abs(W.T @ W - np.eye(100)).max() < 1e-5)
+        True
     """
     import numpy
 
@@ -103,6 +118,7 @@ def init(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
     graph = graph.bind(**sizes) if sizes else graph
+    graph = graph if init is None else _told(graph.flat, init)
     found = starts(graph)
     arrays: dict[str, Any] = {}
     for leaf in graph.parameters:
@@ -112,27 +128,41 @@ def init(
             raise ShapeError(
                 f"the parameter '{leaf}' has an open size", fix=f"give {', '.join(f'{n}=' for n in names)}"
             )
-        start = leaf.start or found[leaf.name]
+        start = found[leaf.name] if leaf.start is None else leaf.start
         if isinstance(start, Constant):
             array = start.array()
             if array.dtype.kind == "c" and "complex" not in dtype:
                 fix = "give dtype='complex64' or 'complex128', or its real part"
                 raise DtypeError(f"'{leaf.name}' starts at complex numbers, and is to be {dtype}", fix=fix)
         else:
+            fan = fan_of(graph.flat, leaf)
+            check_start(leaf.name, start[0], shape, fan)
             generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
-            array = _draw(generator, shape, *start)
+            array = drawn(generator, *start, shape, fan)
         arrays[leaf.name] = chosen.asarray(array, dtype, device)
     return arrays
 
 
-def _draw(generator: Any, shape: tuple[int, ...], kind: str, number: float) -> Any:
-    import numpy
-
-    if kind == "value" or not number:
-        return numpy.full(shape, number)
-    array = generator.standard_normal(shape)
-    array *= number / math.sqrt(float((array**2).mean()))  # exactly the moment, not only on average
-    return array
+def _told(graph: Graph, init: Any) -> Graph:
+    """The graph whose parameters start as is said; one start for all of them is for those that would be drawn."""
+    if isinstance(init, Mapping):
+        told = {}
+        for pattern, value in init.items():
+            names = [leaf.name for leaf in graph.parameters if fnmatch.fnmatchcase(leaf.name, pattern)]
+            if not names:
+                known = [leaf.name for leaf in graph.parameters]
+                fix = f"{near(pattern, known)}the parameters are {', '.join(known) or 'none'}"
+                raise EquationError(f"init names '{pattern}', which is no parameter", fix=fix)
+            told.update({name: start_of(name, value) for name in names})
+    else:
+        found, start = starts(graph), start_of("*", init)
+        told = {
+            leaf.name: start
+            for leaf in graph.parameters
+            if leaf.start is None and found[leaf.name][0] != "value" and fan_of(graph, leaf).inner
+        }
+    leaves = (replace(leaf, start=told.get(leaf.name, leaf.start)) for leaf in graph.leaves)
+    return replace(graph, leaves=tuple(leaves))
 
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
@@ -190,10 +220,12 @@ class _Deriver:
         self.line: Equation
         self.doubts: list[TensornetWarning] = []
         self.parameters = {leaf.name for leaf in graph.parameters}
+        self.inputs = {leaf.name for leaf in graph.inputs}
         self.given = {leaf.name for leaf in graph.leaves if leaf.start or leaf.kind == "constant"}
         self.leaves: dict[str, frozenset[str]] = {
             name: frozenset((name,)) for name in self.parameters | self.given
         }
+        self.links: dict[str, Link] = {}
         self.read = {ref.name for equation in graph.equations for ref in equation.references}
 
     def equation(self, equation: Equation) -> None:
@@ -244,7 +276,7 @@ class _Deriver:
 
     def start(self, name: str, kind: str, number: float) -> None:
         """Settles a parameter."""
-        moments = Moments(number if kind == "value" else 0.0, number**2)
+        moments = self.known.of_start(name, (kind, number))
         self.found[name] = (kind, number)
         if self.known.tensors.get(name) == moments:
             return
@@ -323,6 +355,9 @@ class _Deriver:
             return
         new = self.free(Contraction(tuple(rest)))
         if self.is_outermost(term):
+            if self.is_long(term, scope):
+                self.link(term, scope)
+                rest = [weight for weight in rest if self.free(weight)]
             target *= self.compensation(term, scope)
         rigid = [weight for weight in rest if not self.is_elastic(weight)]
         waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
@@ -337,6 +372,39 @@ class _Deriver:
         self.rescale(new, term, target, scope)
         if self.is_outermost(term):
             self.check(term, target, scope)
+
+    def is_long(self, term: Contraction, scope: Scope) -> bool:
+        """Whether nobody can foretell the scale of a product of random weights."""
+        return math.sqrt(self.spread(term, scope)[1]) / 2 > UNPREDICTABLE
+
+    def link(self, term: Contraction, scope: Scope) -> None:
+        """Starts the links of a long chain near the identity."""
+        data = {
+            factor: self.known.of(factor, scope)
+            for factor in term.factors
+            if not self.is_weight(factor) and not is_scalar(factor)
+        }
+        sizes = self.known.scope(term, scope)
+        for each in links_of(
+            term,
+            lambda part: self.behind(part, scope)[0],
+            lambda axis: self.known.count(sizes, axis),
+            data,
+            frozenset(self.free(term)),
+        ):
+            self.links[each.name] = each
+            self.start(each.name, "near_identity", each.scale)
+            positions = math.prod(self.known.count(sizes, axis) for axis in each.beside)
+            self.known.tensors[each.name] = self.known.tensors[each.name].times(math.sqrt(positions))
+        beside = {axis for each in self.links.values() for axis in each.beside}
+        features = [factor for factor in data if beside.intersection(free_axes(factor))]
+        names = {ref.name for factor in features for ref in references(factor)}
+        for (
+            factor,
+            moments,
+        ) in data.items():  # as if features were what they are in the mean, which is passed on
+            if names.intersection(ref.name for ref in references(factor)):
+                self.known.assumed[factor] = Moments(0.0, moments.mean**2)
 
     def only_scales(self, weight: Expression, factors: list[Expression], summed: tuple[str, ...]) -> bool:
         """Whether a parameter, or a function of one, is spread over others and not summed."""
@@ -452,8 +520,12 @@ class _Deriver:
             reached = self.known.of(whole, scope).square
             return math.log(reached / target) if 0 < reached < math.inf else math.inf
 
-        if not stds or not target or abs(off(0.0)) < 0.02:
+        if not stds or not target or abs(error := off(0.0)) < 0.02:
             return
+        slope = (off(0.25) - error) / 0.25
+        crossing = -error / slope if slope and math.isfinite(slope) else math.inf
+        if -12 <= crossing <= math.log(most) and abs(off(crossing)) < 0.02:
+            return  # as of a product
         steps = [0.25 * n for n in range(-48, 49) if 0.25 * n <= math.log(most)]
         errors = [off(step) for step in steps]
         crossings = [
@@ -484,13 +556,20 @@ class _Deriver:
     def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
         """By how much the logarithm of a product's square lies below that of its mean, and its variance."""
         term, scope = self.behind(term, scope)
+        if isinstance(term, Ref) and term.name in self.links:
+            return 0.0, 0.0
         if isinstance(term, Ref) and term.name in self.parameters:
             size = math.prod(self.known.count(scope, axis) for axis in free_axes(term))
             return (-_decay(size), 0.0)
         if not isinstance(term, Contraction):
             return 0.0, 0.0
         scope = self.known.scope(term, scope)
+        links = [
+            self.links[ref.name] for ref in term.factors if isinstance(ref, Ref) and ref.name in self.links
+        ]
         places, left = [], set(term.summed)
+        for link in links:  # which makes its ends one axis
+            left -= {next((axis for axis in link.ends if axis in left), ""), *link.beside}
         for factor in term.factors:
             if not self.is_weight(factor):  # the axes of one tensor of data are one vector
                 places.append(left & set(free_axes(factor)))
@@ -510,9 +589,28 @@ class _Deriver:
             if not self.is_meant(term, scope):
                 times = f"{math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeable"
                 self.doubt(term, f"starts at {times} times the deviation of what goes in")
-        elif decay > math.log(FAR) and math.sqrt(variance) / 2 > UNPREDICTABLE:
+        elif decay > math.log(FAR) and self.is_long(term, scope):
             off = math.exp(math.sqrt(variance) / 2)
             self.doubt(term, f"is a product so long that it may start {off:.2g} times too large or small")
+        elif self.adds_up(term, scope):
+            self.doubt(
+                term, "adds data up by weights of one sign: how large that is, they tell by what they share"
+            )
+
+    def adds_up(self, term: Contraction, scope: Scope) -> bool:
+        """Whether what is computed of data is summed by weights that are nearly the same: it hangs together."""
+        computed = {
+            axis
+            for factor in term.factors
+            if not self.is_weight(factor) and not (isinstance(factor, Ref) and factor.name in self.inputs)
+            for axis in free_axes(factor)
+        }
+        for factor in term.factors:
+            if self.is_weight(factor) and self.below(factor) - self.given and not is_scalar(factor):
+                found = self.known.of(factor, scope)
+                if found.mean**2 > found.square / 2 and computed & set(term.summed) & set(free_axes(factor)):
+                    return True
+        return False
 
     def is_meant(self, term: Contraction, scope: Scope) -> bool:
         """Whether a product is off by what the user gave, or by data that are zero."""

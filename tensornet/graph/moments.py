@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..errors import EquationError
@@ -40,13 +40,14 @@ from ..language.expression import (
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
 from ..sizes import evaluate
+from .draws import fan_of, moments_of
 from .graph import Graph
 from .leaves import Constant, Leaf
 from .mapping import function_of_one, put
 from .norms import Norm, norms_in
 from .shape import Scope, scope_inside
 
-__all__ = ["Estimator"]
+__all__ = ["Estimator", "moments_of_start"]
 
 TYPICAL = 64
 """The size assumed for an axis that is open."""
@@ -78,6 +79,7 @@ class Estimator:
         definitions: the lines that make weights of parameters; they are looked through.
         lines: the moments of such weights, as last estimated; who changes a parameter takes them out.
         trial: moments to go by for whole expressions, in their stead.
+        assumed: the same, for as long as the estimator is there.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -86,10 +88,11 @@ class Estimator:
         self.definitions: dict[str, Equation] = {}
         self.lines: dict[str, Moments] = {}
         self.trial: dict[Expression, Moments] = {}
+        self.assumed: dict[Expression, Moments] = {}
         self.equations = {equation.name: equation for equation in graph.equations}
-        self.kinds = {leaf.name: leaf.kind for leaf in graph.leaves}
+        self.leaves = {leaf.name: leaf for leaf in graph.leaves}
         for leaf in graph.leaves:
-            if (found := _of_leaf(leaf)) is not None:
+            if (found := _of_leaf(graph, leaf)) is not None:
                 self.tensors[leaf.name] = found
 
     # ---- sizes
@@ -110,10 +113,21 @@ class Estimator:
 
     # ---- moments
 
+    def of_start(self, name: str, start: tuple[str, float]) -> Moments:
+        """The moments of what a parameter starts at."""
+        kind, number = start
+        if kind in ("value", "std"):
+            return Moments(number if kind == "value" else 0.0, number**2)
+        found = moments_of_start(self.graph, replace(self.leaves[name], start=start))
+        assert found is not None
+        return found
+
     def of(self, expression: Expression, scope: Scope | None = None) -> Moments:
         """The moments of the elements of an expression."""
         if expression in self.trial:
             return self.trial[expression]
+        if expression in self.assumed:
+            return self.assumed[expression]
         scope = self.scope(expression) if scope is None else scope
         match expression:
             case Ref(name) if name in self.tensors:
@@ -148,7 +162,9 @@ class Estimator:
 
     def _weighs(self, expression: Expression) -> bool:
         """Whether an expression without moments matters: none but parameters go into it."""
-        kinds = {self.kinds.get(ref.name) for ref in references(expression)}
+        kinds = {
+            self.leaves[ref.name].kind if ref.name in self.leaves else None for ref in references(expression)
+        }
         return kinds == {"parameter"}
 
     def _number(self, expression: Expression, scope: Scope) -> Moments:
@@ -196,9 +212,9 @@ class Estimator:
         for norm in norms_in(parts, self._line):
             moments = self._norm(norm, scope)
             if moments is not None:
-                whole = Contraction((*norm.divided, norm.factor))
-                found.append(_Factor(show(whole), free_axes(whole), moments))
-                parts = tuple(each for each in parts if all(each is not part for part in whole.factors))
+                both = Contraction((*norm.divided, norm.factor))
+                found.append(_Factor(show(both), free_axes(both), moments))
+                parts = tuple(each for each in parts if all(each is not part for part in both.factors))
         for part in parts:
             one = function_of_one(part)
             if is_scalar(part):
@@ -222,7 +238,7 @@ class Estimator:
         """Those of what is divided by the root of its mean square; nothing where the root is none, or of too little."""
         if any(part in self.trial for part in (norm.square, norm.root, norm.factor)):
             return None
-        scope = self.scope(norm.root, scope)
+        scope = self.scope(norm.square, scope)
         square = self.of(norm.square, scope).mean
         if not 0 < square < math.inf or not norm.is_root(square):
             return None
@@ -242,13 +258,12 @@ class Estimator:
         total = 0.0
         choices = [list(_pairings(group, MOST_PAIRINGS)) for group in groups.values()]
         if math.prod(map(len, choices)) > MOST_PAIRINGS:
-            choices = [[max(each, key=lambda pairing: abs(pairing.weight))] for each in choices]
+            choices = [[max(each, key=lambda pairing: pairing.log)] for each in choices]
         for chosen in itertools.product(*choices):
-            weights = [pairing.weight for pairing in chosen]
-            if all(weights):  # by logarithms: a long product leaves the range of a float on the way
-                sign = math.prod(math.copysign(1.0, weight) for weight in weights)
+            log = sum(pairing.log for pairing in chosen)
+            if log > -math.inf:
                 runs = self._runs([pair for each in chosen for pair in each.pairs], summed, scope)
-                total += sign * _exp(sum(math.log(abs(weight)) for weight in weights) + runs)
+                total += math.prod(pairing.sign for pairing in chosen) * _exp(log + runs)
         return total
 
     def _runs(self, pairs: list[Pair], summed: Sequence[tuple[str, ...]], scope: Scope) -> float:
@@ -301,20 +316,26 @@ class Estimator:
 # ---------------------------------------------------------------------------- leaves
 
 
-def _of_leaf(leaf: Leaf) -> Moments | None:
-    """The moments of a leaf, where they are known from the outset."""
-    match leaf.kind, leaf.start, leaf.value:
-        case "input", _, _:
-            return STANDARD
-        case "constant", _, Constant() as value:
+def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
+    """The moments of what a parameter is told to start at, if it is."""
+    match leaf.start:
+        case Constant() as value:
             return _of_array(value)
-        case _, Constant() as value, _:
-            return _of_array(value)
-        case _, ("std", number), _:
-            return Moments(0.0, number**2)
-        case _, ("value", number), _:
-            return Moments(number, number**2)
+        case (kind, number):
+            found = (evaluate(size, graph.bound) for size in leaf.shape)
+            shape = tuple(float(size) if isinstance(size, int) else float(TYPICAL) for size in found)
+            return Moments(*moments_of(kind, number, shape, fan_of(graph, leaf)))
     return None
+
+
+def _of_leaf(graph: Graph, leaf: Leaf) -> Moments | None:
+    """The moments of a leaf, where they are known from the outset."""
+    match leaf.kind, leaf.value:
+        case "input", _:
+            return STANDARD
+        case "constant", Constant() as value:
+            return _of_array(value)
+    return moments_of_start(graph, leaf)
 
 
 def _of_array(value: Constant) -> Moments:
@@ -333,10 +354,20 @@ def _of_array(value: Constant) -> Moments:
 
 @dataclass(frozen=True)
 class _Pairing:
-    """A weight, and the pairs of (copy, index) that are read at one place."""
+    """A weight, by its logarithm, since a long product leaves the range of a float on the way; and the pairs of
+    (copy, index) that are read at one place."""
 
-    weight: float
+    log: float
+    sign: float
     pairs: tuple[Pair, ...]
+
+    @staticmethod
+    def of(powers: Sequence[tuple[float, int]], pairs: tuple[Pair, ...] = ()) -> _Pairing:
+        """That of a product of powers."""
+        if any(base == 0 and power for base, power in powers):
+            return _Pairing(-math.inf, 1.0, ())
+        log = sum(power * math.log(abs(base)) for base, power in powers if power)
+        return _Pairing(log, math.prod(math.copysign(1.0, base) ** power for base, power in powers), pairs)
 
 
 def _pairings(group: list[tuple[int, _Factor]], most: int) -> Iterator[_Pairing]:
@@ -346,20 +377,20 @@ def _pairings(group: list[tuple[int, _Factor]], most: int) -> Iterator[_Pairing]
     half = len(group) // 2
     if math.prod(range(1, len(group), 2)) > most:  # each reading with its like of the other copy
         if group[0][0] == group[-1][0]:
-            yield _Pairing(mean ** len(group), ())
+            yield _Pairing.of([(mean, len(group))])
             return
         pairs = tuple(
             ((a[0], a[1].index), (b[0], b[1].index)) for a, b in zip(group[:half], group[half:], strict=False)
         )
-        yield _Pairing(moments.square**half, pairs)
+        yield _Pairing.of([(moments.square, half)], pairs)
         return
     readings = [(copy, factor.index) for copy, factor in group]
     for singles, matched in _matchings(tuple(range(len(group)))):
-        weight = mean**singles * variance ** len(matched)
         found = tuple((readings[a], readings[b]) for a, b in matched)
-        if weight and not any(_apart(a[1], b[1]) for a, b in found):
-            yield _Pairing(weight, found)
-    yield _Pairing(0.0, ())
+        pairing = _Pairing.of([(mean, singles), (variance, len(matched))], found)
+        if pairing.log > -math.inf and not any(_apart(a[1], b[1]) for a, b in found):
+            yield pairing
+    yield _Pairing.of([(0.0, 1)])
 
 
 def _positions(ref: Ref) -> tuple[str | int, ...]:

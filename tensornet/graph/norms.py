@@ -83,22 +83,22 @@ class _Square:
 
 def norms_in(factors: Sequence[Expression], look: Look) -> Iterator[Norm]:
     """What may be norms in a product, each factor in one of them."""
-    left = list(factors)
+    taken: set[int] = set()
     for factor in factors:
-        others = [each for each in left if each is not factor]
-        found = next(_norms(factor, others, look), None)
-        if found is not None and len(others) < len(left):
-            left = [each for each in others if all(each is not part for part in found.divided)]
+        found = next(_norms(factor, factors, look), None)
+        parts = set() if found is None else {id(factor), *map(id, found.divided)}
+        if found is not None and not taken & parts:
+            taken |= parts
             yield found
 
 
-def _norms(factor: Expression, others: Sequence[Expression], look: Look) -> Iterator[Norm]:
+def _norms(factor: Expression, factors: Sequence[Expression], look: Look) -> Iterator[Norm]:
     for root in _opened(factor, look):
         for part in subexpressions(root):
             if part is root or not is_scalar(put(root, part, Literal(1.0))):
                 continue
             for square in _squares(part):
-                divided = _divided(square, others, look)
+                divided = _divided(square, [each for each in factors if each is not factor], look)
                 if divided:
                     yield Norm(divided, factor, root, part, square.axes if square.is_sum else ())
 

@@ -23,7 +23,8 @@ from .hygiene import hygienic
 from .initialise import starts_of_weight
 from .instances import of_tensors_named
 from .layers import layer
-from .leaves import Constant, Leaf
+from .leaves import Leaf
+from .moments import moments_of_start
 from .weight_sizes import ModelSizes
 from .weight_text import WeightText, declared_as, read_as
 
@@ -116,6 +117,11 @@ class Weights:
                 f"in the place of '{leaf.name}': {error.message}", error.place, error.fix
             ) from None
 
+    def square(self, leaf: Leaf) -> float:
+        """The mean square that a weight starts with."""
+        found = moments_of_start(self.graph, leaf)
+        return 1.0 if found is None else found.square
+
     def _weight(self, leaf: Leaf, text: Form) -> Weight:
         text, rank = text if isinstance(text, tuple) and len(text) == 2 else (text, self.rank)
         if not isinstance(text, str):
@@ -131,7 +137,7 @@ class Weights:
         sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
         own = _apart(sized, leaf.name, self.taken)
         self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
-        return Weight(_starting(own, leaf), tuple(names[each.name] for each in own.inputs))
+        return Weight(_starting(own, leaf, self.square(leaf)), tuple(names[each.name] for each in own.inputs))
 
     # ---- from the table
 
@@ -295,16 +301,19 @@ def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
     return replace(program, leaves=leaves, body=body, outputs=outputs)
 
 
-def _starting(program: Graph, leaf: Leaf) -> Graph:
+def _starting(program: Graph, leaf: Leaf, square: float) -> Graph:
     """The program whose parameters start so that the weight has the deviation that it was to start with.
 
     What the equations of the model imply they imply of the new parameters too. Where a weight is added to what
     it was, all that is added is zero.
+
+    Args:
+        square: the mean square of the weight.
     """
     kept = any(each.name == KEPT for each in program.leaves)
     if leaf.start is None and not kept:
         return program
-    trial, square = program, _square(leaf)
+    trial = program
     if kept:
         given = leaf.start or ("std", 1.0)
         trial = replace(
@@ -323,13 +332,3 @@ def _starting(program: Graph, leaf: Leaf) -> Graph:
             for each in program.leaves
         ),
     )
-
-
-def _square(leaf: Leaf) -> float:
-    """The mean square that a weight starts with."""
-    match leaf.start:
-        case Constant():
-            return float((abs(leaf.start.array()) ** 2).mean())
-        case (_, number):
-            return number**2
-    return 1.0

@@ -6,7 +6,7 @@ addition    := name[left] += expression                        y[b, e[b,t]] += �
 start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
              | name[…, +1, …] = expression                      after the last, of what runs back
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
-             | parameter(std=0.02) | parameter(value=0)         how it starts
+             | parameter(std=0.02) | parameter(value=0)         how it starts: see `starts`
              | parameter(value=...)                             at an array, given beside the text
              | name: output
              | axis: size                                       i: 4
@@ -51,6 +51,7 @@ from .expression import (
 )
 from .recurring import Start, recurring
 from .shorthand import written_out
+from .starts import STARTS
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
@@ -352,8 +353,9 @@ class _Reader:
                 if name == "value" and isinstance(value, ast.Constant) and value.value is ...:
                     return "parameter", (("array", 0.0),)
                 number = self.expression(value)
-                if name not in ("std", "value") or not isinstance(number, Literal):
-                    raise self.fail(node, "a parameter starts from std= or value=", "`parameter(std=0.02)`")
+                if name not in STARTS or not isinstance(number, Literal):
+                    fix = f"{near(name, STARTS)}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
+                    raise self.fail(node, "this is no way to start", fix)
                 return "parameter", ((name, _real(number)),)
         return None, ()
 

@@ -1,0 +1,173 @@
+"""What a parameter starts at, drawn by NumPy, and its mean square; see `language.starts` for the kinds."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EquationError
+from ..language.expression import Contraction, Expression, Ref, axes_of_index, parts_of, references
+from .graph import Graph
+from .leaves import Leaf
+
+__all__ = ["Fan", "check_start", "drawn", "fan_of", "moments_of"]
+
+NOISE = 0.01
+"""How far from the identity what starts near it is: the deviation of all that is added to one output."""
+
+
+@dataclass(frozen=True)
+class Fan:
+    """The dimensions of a parameter by what they are where it is read first.
+
+    Attributes:
+        inner: its inputs: those summed there that data have, or a factor before it.
+        apart: those whose axes no data have: it shares them with other weights, or they come out.
+        count: how many dimensions there are.
+    """
+
+    inner: tuple[int, ...]
+    apart: tuple[int, ...]
+    count: int
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Its outputs: all others."""
+        return tuple(n for n in range(self.count) if n not in self.inner)
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The dimensions between which an identity is: the two that there are, or that no data have, or else the
+        last two."""
+        if self.count != 2 and len(self.apart) == 2:
+            return self.apart[0], self.apart[1]
+        return self.count - 2, self.count - 1
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What a factor of a product is read in: the axes summed, those that come in, and those that data have."""
+
+    summed: frozenset[str] = frozenset()
+    coming: frozenset[str] = frozenset()
+    of_data: frozenset[str] = frozenset()
+
+
+def fan_of(graph: Graph, leaf: Leaf) -> Fan:
+    """The fan of a parameter; nothing goes into one that no equation reads."""
+    return _fans(graph).get(leaf.name) or Fan((), (), len(leaf.dims))
+
+
+@functools.lru_cache(maxsize=64)
+def _fans(graph: Graph) -> Mapping[str, Fan]:
+    """The fan of each parameter that equations read."""
+    parameters = frozenset(leaf.name for leaf in graph.parameters)
+    found: dict[str, Fan] = {}
+    for equation in graph.equations:
+        for ref, around in _read(equation.right, (_Around(),), parameters):
+            if ref.name in parameters and ref.name not in found:
+                axes = [frozenset(axes_of_index((entry,))) for entry in ref.index]
+                every = frozenset(axes_of_index(ref.index))
+                near = next((each for each in around if each.summed & every), _Around())
+                summed = [n for n, own in enumerate(axes) if own and own <= near.summed]
+                inner = tuple(n for n in summed if axes[n] <= near.coming)
+                apart = tuple(n for n, own in enumerate(axes) if own and not own & near.of_data)
+                found[ref.name] = Fan(inner, apart, len(axes))
+    return found
+
+
+def _read(
+    expression: Expression, around: tuple[_Around, ...], parameters: frozenset[str]
+) -> Iterator[tuple[Ref, tuple[_Around, ...]]]:
+    """The tensors read, with the products that they stand in, the innermost first."""
+    if isinstance(expression, Ref):
+        yield expression, around
+    if not isinstance(expression, Contraction) or not expression.summed:
+        for part in parts_of(expression):
+            yield from _read(part, around, parameters)
+        return
+    tensors = [(n, ref) for n, factor in enumerate(expression.factors) for ref in references(factor)]
+    of_data = {axis for _, ref in tensors if ref.name not in parameters for axis in axes_of_index(ref.index)}
+    coming = set(of_data)
+    for n, factor in enumerate(expression.factors):
+        inside = _Around(frozenset(expression.summed), frozenset(coming), frozenset(of_data))
+        yield from _read(factor, (inside, *around), parameters)
+        coming.update(axis for m, ref in tensors if m == n for axis in axes_of_index(ref.index))
+
+
+def moments_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> tuple[float, float]:
+    """The mean and the mean square of what a parameter starts at."""
+    inputs, outputs = (math.prod(shape[n] for n in dims) for dims in (fan.inner, fan.outer))
+    match kind:
+        case "value":
+            return number, number**2
+        case "std":
+            return 0.0, number**2
+        case "kaiming":
+            return 0.0, number**2 * 2 / inputs
+        case "xavier":
+            return 0.0, number**2 * 2 / (inputs + outputs)
+        case "orthogonal":
+            return 0.0, number**2 / max(inputs, outputs)
+    longest = max(shape[n] for n in fan.pair)
+    return 0.0, number**2 / longest
+
+
+def drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan: Fan) -> Any:
+    """An array that a parameter starts at."""
+    import numpy
+
+    if kind == "value" or not number:
+        return numpy.full(shape, number if kind == "value" else 0.0)
+    if kind == "orthogonal":
+        return number * _orthogonal(generator, shape, fan)
+    if kind in ("identity", "near_identity"):
+        array = _identity(shape, fan.pair)
+        if kind == "near_identity":
+            array += NOISE / math.sqrt(max(shape[n] for n in fan.pair)) * generator.standard_normal(shape)
+        return number * array
+    _, square = moments_of(kind, number, shape, fan)
+    array = generator.standard_normal(shape)
+    array *= math.sqrt(square / float((array**2).mean()))  # exactly the moment, not only on average
+    return array
+
+
+def _orthogonal(generator: Any, shape: tuple[int, ...], fan: Fan) -> Any:
+    """Outputs by inputs, the fewer of them orthonormal."""
+    import numpy
+
+    order = (*fan.outer, *fan.inner)
+    moved = [shape[n] for n in order]
+    rows = math.prod(moved[: len(fan.outer)])
+    matrix = generator.standard_normal((rows, math.prod(moved[len(fan.outer) :])))
+    wide = matrix.shape[0] < matrix.shape[1]
+    q, r = numpy.linalg.qr(matrix.T if wide else matrix)
+    q = q * numpy.sign(numpy.diag(r))  # so that all orthogonal matrices are alike (Mezzadri 2007)
+    return (q.T if wide else q).reshape(moved).transpose(numpy.argsort(order))
+
+
+def _identity(shape: tuple[int, ...], pair: tuple[int, int]) -> Any:
+    """Ones where the positions along two dimensions are equal, whatever those along the others are."""
+    import numpy
+
+    positions = numpy.indices([shape[n] if n in pair else 1 for n in range(len(shape))], sparse=True)
+    return numpy.broadcast_to(positions[pair[0]] == positions[pair[1]], shape).astype(float)
+
+
+def check_start(name: str, kind: str, shape: tuple[Any, ...], fan: Fan) -> None:
+    """Refuses a kind of start that a parameter cannot have.
+
+    Raises:
+        EquationError: nothing goes into it, or it has no two dimensions.
+    """
+    if kind in ("kaiming", "xavier", "orthogonal") and not fan.inner:
+        fix = "give a standard deviation, 'zeros', 'ones' or an array"
+        raise EquationError(f"'{name}' is to start as '{kind}', and none of its axes is summed", fix=fix)
+    if kind in ("identity", "near_identity") and len(shape) < 2:
+        fix = "give a standard deviation, 'zeros', 'ones' or an array"
+        raise EquationError(
+            f"'{name}' is to start as the identity, and has {len(shape)} dimension(s)", fix=fix
+        )

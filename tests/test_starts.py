@@ -1,0 +1,189 @@
+"""Starts that are said by name, long chains, norms that are written out, and random layers."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.graph.initialise import starts
+
+from .starting import Layers
+
+DENSE = "y[b,o] = x[b,i] * W[o,i] + u[o]"
+NAMED = ("zeros", "ones", "identity", "orthogonal", "kaiming", "xavier")
+
+
+def dense(**options: Any) -> tn.Graph:
+    return tn.layer(DENSE, inputs="x", i=300, o=200, **options)
+
+
+def deviation(graph: tn.Graph, *shape: int, draws: int = 4) -> float:
+    """The root of the mean square of what comes out of standard normal numbers."""
+    compiled, squares = tn.compile(graph), []
+    for draw in range(draws):
+        x = np.random.default_rng(draw).standard_normal((64, *shape))
+        squares.append(np.mean(compiled(tn.init(graph, seed=draw, dtype="float64"), x) ** 2))
+    return float(np.sqrt(np.mean(squares)))
+
+
+# ---------------------------------------------------------------------------- by name
+
+
+@pytest.mark.parametrize(
+    ("name", "std"), [("kaiming", np.sqrt(2 / 300)), ("xavier", np.sqrt(2 / 500)), (0.3, 0.3)]
+)
+def test_deviations_are_those_of_torch(name: str | float, std: float) -> None:
+    """Glorot and Bengio (2010), He et al. (2015)."""
+    array = tn.init(dense(init={"W": name}), dtype="float64")["W"]
+    assert np.sqrt((array**2).mean()) == pytest.approx(std, rel=1e-12)
+    assert abs(array.mean()) < 4 * std / np.sqrt(array.size)
+
+
+def test_orthogonal_weights_are_orthonormal_where_there_are_fewer() -> None:
+    wide = tn.init(dense(), init="orthogonal", dtype="float64")["W"]
+    np.testing.assert_allclose(wide @ wide.T, np.eye(200), atol=1e-12)
+    graph = tn.layer("y[b,h,d] = x[b,c] * W[c,h,d]", inputs="x", c=6, h=4, d=5, init={"W": "orthogonal"})
+    tall = tn.init(graph, dtype="float64")["W"].reshape(6, 20)
+    np.testing.assert_allclose(tall @ tall.T, np.eye(6), atol=1e-12)
+
+
+def test_the_identity_lets_through_what_comes_in() -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=5, o=5, init={"W": "identity"})
+    x = np.random.default_rng(0).standard_normal((3, 5))
+    assert np.array_equal(tn.compile(graph)(tn.init(graph, dtype="float64"), x), x)
+    train = tn.layer("y[b,s] = x[b,i] * A[i,r] * B[r,j,s] * z[b,j]", inputs="x z", i=4, r=4, s=4, j=3)
+    cores = tn.init(train, init={"*": "identity"}, dtype="float64")
+    assert all(np.array_equal(cores["B"][:, j], np.eye(4)) for j in range(3))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_start_is_part_of_the_value_and_the_same_everywhere(name: str) -> None:
+    graph = dense(init={"W": name})
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())
+    arrays = tn.init(graph, seed=3)
+    assert np.array_equal(arrays["W"], tn.init(dense(), seed=3, init={"W": name})["W"])
+    assert np.array_equal(arrays["W"], tn.init(graph, seed=3, backend="torch")["W"].numpy())
+    inner = tn.model(lambda x: graph(x, scope="a"), inputs="x[b,i]")
+    assert inner.parameters[0].start == graph.parameters[0].start
+
+
+def test_one_start_for_all_weights_leaves_biases_and_gains_alone() -> None:
+    graph = tn.layer(
+        "h[b,c] = g[c] * normalize[c](x[b,c]) + u[c]\ny[b,o] = h[b,c] * W[o,c] + v[o]", inputs="x", c=64, o=32
+    )
+    arrays = tn.init(graph, init="xavier")
+    assert (arrays["g"] == 1).all()
+    assert not arrays["u"].any()
+    assert not arrays["v"].any()
+    assert np.sqrt((arrays["W"] ** 2).mean()) == pytest.approx(np.sqrt(2 / 96), rel=1e-5)
+
+
+def test_what_is_no_start_is_refused() -> None:
+    with pytest.raises(tn.EquationError, match=r"init of 'W' is 'kaming'\nfix: did you mean 'kaiming'\?"):
+        dense(init={"W": "kaming"})
+    with pytest.raises(tn.EquationError, match="'u' is to start as 'xavier', and none of its axes is summed"):
+        tn.init(dense(init={"u": "xavier"}))
+    with pytest.raises(tn.EquationError, match=r"'u' is to start as the identity, and has 1 dimension\(s\)"):
+        tn.init(dense(init={"u": "identity"}))
+    with pytest.raises(
+        tn.EquationError, match=r"init names 'w', which is no parameter\nfix: did you mean 'W'\?"
+    ):
+        tn.init(dense(), init={"w": 1.0})
+    with pytest.raises(tn.EquationError, match=r"no way to start(?s:.*)fix: did you mean 'kaiming'\?"):
+        tn.layer(f"W[o,i]: parameter(kaming=1)\n{DENSE}", inputs="x")
+
+
+# ---------------------------------------------------------------------------- long chains
+
+
+@pytest.mark.parametrize(("length", "rank"), [(200, 2), (784, 10)])
+def test_a_long_chain_starts_near_the_identity(length: int, rank: int) -> None:
+    links = ["i", *(f"r{n}" for n in range(length - 1)), "o"]
+    factors = " * ".join(f"A{n}[{links[n]},{links[n + 1]}]" for n in range(length))
+    sizes = dict.fromkeys(links, rank) | {"i": 32, "o": 8}
+    graph = tn.layer(f"y[b,o] = x[b,i] * {factors}", inputs="x", **sizes)
+    for seed in range(3):
+        arrays = tn.init(graph, seed=seed)
+        y = np.random.default_rng(seed).standard_normal((64, 32)).astype("float32")
+        for n in range(length):
+            y = y @ arrays[f"A{n}"]
+        assert 0.5 < y.std() < 2
+
+
+def test_a_matrix_product_state_of_784_sites_starts_alive() -> None:
+    """Stoudenmire and Schwab (2016): each pixel is read as (x, 1 - x)."""
+    sites, rank = 784, 8
+    factors = ["phi[b,0,i0] * A0[i0,r0]"]
+    factors += [f"phi[b,{n},i{n}] * A{n}[r{n - 1},i{n},r{n}]" for n in range(1, sites)]
+    text = f"phi[b,n,i] = where(index(i) == 0, x[b,n], 1 - x[b,n])\ny[b,o] = {' * '.join(factors)} * W[r{sites - 1},o]"
+    sizes = {f"i{n}": 2 for n in range(sites)} | {f"r{n}": rank for n in range(sites)}
+    arrays = tn.init(tn.layer(text, inputs="x", n=sites, o=10, **sizes), dtype="float64")
+    x = np.random.default_rng(0).random((64, sites))
+    phi = np.stack([x, 1 - x], -1)
+    y = phi[:, 0] @ arrays["A0"]
+    for n in range(1, sites):
+        y = np.einsum("bl,bi,lir->br", y, phi[:, n], arrays[f"A{n}"])
+    assert 0.5 < (y @ arrays["W"]).std() < 2
+
+
+# ---------------------------------------------------------------------------- norms that are written out
+
+NORMS = [
+    "y[b,c] = (x[b,c] - mean[c](x[b,c])) / sqrt(var[c](x[b,c]) + 1e-5) * g[c] + u[c]",
+    "y[b,c] = (x[b,c] - mean[c](x[b,c])) * rsqrt(mean[c]((x[b,c] - mean[c](x[b,c])) ** 2) + 1e-5) * g[c]",
+    "y[b,c] = g[c] * x[b,c] / sqrt(mean[c](x[b,c] * x[b,c]) + 1e-6)",
+    "y[b,c] = x[b,c] * (mean[c](square(x[b,c])) + 1e-6) ** -0.5",
+    "y[b,c] = x[b,c] / sqrt(sum[d](x[b,d] * x[b,d])) * g[c]",
+    "y[b,c] = x[b,c] / maximum(sqrt(sum[d](square(x[b,d]))), 1e-12) * g[c]",
+    "m[b] = mean[c](x[b,c])\nv[b] = var[c](x[b,c])\ny[b,c] = (x[b,c] - m[b]) / sqrt(v[b] + 1e-5) * g[c] + u[c]",
+    "r[b] = sqrt(mean[c](x[b,c] ** 2) + 1e-6)\ny[b,c] = x[b,c] / r[b]",
+]
+
+
+@pytest.mark.parametrize("scale", [0.1, 30])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_is_on_its_scale_and_so_is_what_follows(norm: str, scale: float) -> None:
+    """Of few numbers, of a tensor on any scale."""
+    text = f"z[b,c] = {scale} * t[b,c]\n{norm.replace('x[', 'z[').replace('y[', 'h[')}\n"
+    graph = tn.layer(f"{text}y[b,o] = gelu(h[b,c] * W[f,c]) * V[o,f]", inputs="t", c=4, f=64, o=64)
+    assert 0.8 < deviation(graph, 4) < 1.25
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_normalized_weights_are_on_their_scale(size: int) -> None:
+    """Salimans and Kingma (2016)."""
+    text = "V[o,i] = g[o] * W[o,i] / sqrt(sum[i](W[o,i] * W[o,i]))\ny[b,o] = x[b,i] * V[o,i]"
+    graph = tn.layer(text, inputs="x", i=size, o=64)
+    assert starts(graph)["g"] == ("value", 1.0)
+    assert 0.9 < deviation(graph, size) < 1.1
+
+
+# ---------------------------------------------------------------------------- at random
+
+
+@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 100)
+@given(st.integers(0, 10**9))
+def test_random_layers_keep_the_deviation_or_say_so(seed: int) -> None:
+    """Products, sums, norms, functions and gates: between 0.5 and 2 of what goes in."""
+    layers = Layers(seed)
+    try:
+        graph = tn.layer(layers.text, inputs="x", **layers.known())
+    except tn.EquationError:
+        return  # a line that nothing reads
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        starts(graph)
+    if told:
+        assert "line" in str(told[0].message)
+        return
+    shape = [layers.sizes[axis] for axis in layers.inputs]
+    few = deviation(graph, *shape)
+    found = few if 0.6 < few < 1.7 else deviation(graph, *shape, draws=100)  # gates have long tails
+    assert 0.5 < found < 2, layers.text
