@@ -43,11 +43,13 @@ class Unfolding:
         ]
         made = self.xp.zeros((batch, groups * k.shape[1], *spans), dtype=columns.dtype)
         for at in itertools.product(*map(range, inner)):
-            places = tuple(
+            places: Any = tuple(
                 slice(u * apart, u * apart + (count - 1) * by + 1, by)
                 for u, count, (by, apart, *_) in zip(at, outer, windows, strict=True)
             )
-            made[(..., *places)] += columns[(slice(None), slice(None), *at)]
+            whole = (slice(None), slice(None))
+            here: Any = (*whole, *at)
+            made[whole + places] += columns[here]
         shifted = (
             (first, size - first - span) for span, (*_, first, size) in zip(spans, windows, strict=True)
         )
@@ -82,6 +84,7 @@ class Unfolding:
             slice(max(0, -before), size - max(0, -after))
             for size, (before, after) in zip(x.shape[2:], amounts, strict=True)
         )
-        x = x[(..., *cut)]
+        whole = slice(None), slice(None), *cut
+        x = x[whole]
         grown = tuple((max(0, before), max(0, after)) for before, after in amounts)
         return self.xp.pad(x, ((0, 0), (0, 0), *grown)) if any(map(any, grown)) else x

@@ -305,7 +305,7 @@ class Speller:
         return text
 
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes."""
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
         return reached(expression)
 
     def options(self, call: Call) -> dict[str, str]:

@@ -77,19 +77,20 @@ def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
 
 
 def is_window(expression: Expression) -> bool:
-    """Whether positions are a sum of two axes that go forwards by whole numbers from one that is not negative."""
+    """Whether positions are those along an axis or a sum of two, forwards by whole numbers from the first or one
+    after it."""
     found = affine(expression)
-    if found is None or len(found.steps) != 2:
+    if found is None or len(found.steps) > 2:
         return False
     steps, offset = [scalar_value(step) for _, step in found.steps], scalar_value(found.offset)
     return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
 
 
 def reached(expression: Expression) -> Reached:
-    """A sum of two axes in numbers: see `is_window`."""
+    """A sum of two axes in numbers, see `is_window`; without a name where there is no other."""
     found = affine(expression)
     assert found is not None
-    (one, by), (other, apart) = ((axis, scalar_value(step)) for axis, step in found.steps)
+    (one, by), (other, apart), *_ = *((axis, scalar_value(step)) for axis, step in found.steps), ("", 1)
     return (one, by), (other, apart), scalar_value(found.offset)  # type: ignore[return-value]
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from .record import Element, Function
-from .structure import ONEHOT
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -29,7 +28,10 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Window:
-    """One dimension: the axes `at` of the operand, `outer` of the result, `inner` of the kernel, and how they meet."""
+    """One dimension: the axes `at` of the operand, `outer` of the result, `inner` of the kernel, and how they meet.
+
+    A kernel of one element along it has no axis there, and `inner` no name.
+    """
 
     at: str
     outer: str
@@ -80,7 +82,8 @@ class _Form:
     @property
     def kernel(self) -> list[Axes]:
         """Those of the kernel."""
-        return [(*self.groups, *self.out), self.channels, *((each.inner,) for each in self.windows)]
+        inner = ((each.inner,) if each.inner else () for each in self.windows)
+        return [(*self.groups, *self.out), self.channels, *inner]
 
     @property
     def result(self) -> list[Axes]:
@@ -112,39 +115,26 @@ def _windows(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[_Win
     return tuple(found)
 
 
-def _apart(call: Call, asked: Lowering) -> tuple[Ref, list[Call]]:
-    """An operand that is read in windows, as it is read plainly, and ones that say the windows."""
-    ref = cast("Ref", call.arguments[0])
-    index: list[Any] = []
-    ones: list[Call] = []
-    for entry in ref.index:
-        if isinstance(entry, str | tuple):
-            index.append(entry)
-            continue
-        (outer, _), (inner, _), _ = asked.reached(cast("Expression", entry))
-        index.append(f"{outer}_{inner}")
-        ones.append(replace(call, function=ONEHOT.name, arguments=(entry,), axes=(index[-1],), options=()))  # type: ignore[arg-type]
-    return replace(ref, index=tuple(index)), ones
-
-
-def _as_they_lie(ones: list[Call], value: Value, asked: Lowering) -> list[Call]:
+def _as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
     """Calls of ones in the order in which the dimensions lie in memory."""
 
     def place(each: Call) -> int:
         ((outer, _), _, _), axes = asked.reached(each.arguments[0]), value.layout
         return axes.index(outer if outer in axes else each.axes[0])
 
-    return sorted(ones, key=place)
+    return tuple(sorted(ones, key=place))
 
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Both with a dimension for the batch, for groups with what is summed or made, and for each window."""
     scope = lowering.within(call, scope)
     first, second, *told = call.arguments
-    ones = cast("list[Call]", told)
-    if not ones:
-        first, ones = _apart(call, lowering)
-    values = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in (first, second)]
+    ones = cast("tuple[Call, ...]", told)
+    if ones:
+        value = lowering.lower(first, scope, None)
+    else:
+        value, ones = lowering.in_windows(cast("Ref", first), scope)
+    values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second, scope, None))]
     ones = _as_they_lie(ones, values[0], lowering)
     windows = _windows(ones, lowering)
     form = _Form.of(values[0].layout, values[1].layout, windows, call.axes)
@@ -154,7 +144,7 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     left = tuple(group[0] if len(group) == 1 else group for group in form.wanted if group)
     reached = [each.at for each in windows] if form.made != "x" else []
     made = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
-    inner, outer = (tuple(getattr(each, name) for each in windows) for name in ("inner", "outer"))
+    inner, outer = tuple(each.inner for each in windows if each.inner), tuple(each.outer for each in windows)
     for axis in (*inner, *outer):
         sizes.setdefault(axis, scope[axis])
     positions = (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer)
@@ -173,7 +163,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of two tensors, how many groups, and for each dimension by, apart, first, and the size of what is made."""
     one, other, *ones = call.arguments
     refs = cast("tuple[Ref, Ref]", (one, other))
-    form = _Form.of(*map(writer.layout, refs), _windows(ones, writer), call.axes)  # type: ignore[arg-type]
+    form = _Form.of(writer.layout(refs[0]), writer.layout(refs[1]), _windows(ones, writer), call.axes)
     texts = [
         writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
         for ref, groups in zip(refs, form.given, strict=True)

@@ -20,7 +20,7 @@ Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
 """The order in memory of the result of a step: axes, and composites of them."""
 
 Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
-"""An axis and by how many positions it moves on, another, and the first position."""
+"""An axis and by how many positions it moves on, another or no name, and the first position."""
 
 
 class Device(Protocol):
@@ -62,8 +62,11 @@ class Lowering(Protocol):
     def within(self, call: Call, scope: Scope) -> Scope:
         """The scope inside of a call that runs over axes, these included."""
 
+    def in_windows(self, ref: Ref, scope: Scope) -> tuple[Value, tuple[Call, ...]]:
+        """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows."""
+
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes."""
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""
@@ -131,7 +134,7 @@ class Writer(Protocol):
         """The axes of an operand in the order it lies in."""
 
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes."""
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
 
     def options(self, call: Call) -> dict[str, str]:
         """The options of a function as a call gives them, or else as its record does."""

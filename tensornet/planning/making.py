@@ -120,7 +120,7 @@ class Making(ABC):
         return self.inner(Contraction(call.arguments), scope)
 
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes."""
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
         return reached(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:

@@ -9,13 +9,13 @@ from ..graph.shape import Scope
 from ..language.expression import Call, Contraction, Expression, is_scalar
 from ..operations.functions import FUNCTIONS, Element, Function
 from .arrangement import Layout, ordered
-from .making import Making
 from .values import Entry, Operand, Value
+from .windows import Opening
 
 __all__ = ["Pointwise", "is_reciprocal"]
 
 
-class Pointwise(Making):
+class Pointwise(Opening):
     """Makes a step of operands, numbers among them, element by element."""
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:

@@ -30,7 +30,7 @@ from ...language.expression import (
     rename,
 )
 from ...language.positions import Affine, affine, is_window
-from ...operations.convolving import CONVOLUTION
+from ...operations.convolving import CONVOLUTION, DIMENSIONS
 from ...operations.functions import FUNCTIONS
 from ..graph import Graph
 from .draft import Change, Cost, Draft, improved, replaced
@@ -148,14 +148,14 @@ class _Reading:
             return
         inner = {axis for each in windows.values() for axis in each.axes if axis in self.summed}
         outer = {axis for each in windows.values() for axis in each.axes} - inner
+        plain = set(axes_of_index(tuple(entry for entry in self.operand.index if not is_told(entry))))
         core = [each for each in self.others if inner & set(free_axes(each))]
-        if not core or outer & _axes(core) or not all(inner & set(each.axes) for each in windows.values()):
+        if not inner:
+            core = [each for each in self.others if plain & self.summed & set(free_axes(each))][:1]
+        if not core or outer & _axes(core):
             return
         rest = [each for each in self.others if each not in core]
-        plain = set(axes_of_index(tuple(entry for entry in self.operand.index if not is_told(entry))))
-        before = [
-            each for each in rest if not outer & set(free_axes(each)) and self._is_tied(each, plain, core)
-        ]
+        before = [each for each in rest if plain & set(free_axes(each)) and not outer & set(free_axes(each))]
         behind = [each for each in rest if each not in before]
         still = [each for each in behind if not outer & set(free_axes(each))]
         for first in dict.fromkeys((tuple(before), ())):
@@ -167,23 +167,20 @@ class _Reading:
         yield from self._by_dimension(windows, before, core, behind)
 
     def _windows(self) -> dict[Index, Affine] | None:
-        """Where the operand is read at sums of two axes, one of which is summed; nothing if it is read otherwise."""
+        """Where the operand is read at an axis that is kept, or its sum with one that is not; nothing if it is read
+        otherwise."""
         found: dict[Index, Affine] = {}
         for entry in self.operand.index:
             if is_told(entry):
                 window = affine(entry)
-                if window is None or not is_window(entry) or len(self.summed & set(window.axes)) != 1:
+                if window is None or not is_window(entry) or len(set(window.axes) - self.summed) != 1:
                     return None
                 found[entry] = window
             elif isinstance(entry, int):
                 return None
         axes = axes_of_index(self.operand.index)
         repeated = sum(len(axes_of_index((entry,))) for entry in self.operand.index) > len(axes)
-        return None if repeated else found
-
-    def _is_tied(self, factor: Expression, plain: set[str], core: Sequence[Expression]) -> bool:
-        """Whether a factor shares axes with the operand."""
-        return bool(plain & set(free_axes(factor)))
+        return None if repeated or len(found) > DIMENSIONS else found
 
     def _way(
         self,
@@ -281,13 +278,18 @@ def _made(
 ) -> Iterator[tuple[tuple[Equation, ...], Expression]]:
     """The product, whose factors that belong to neither windows nor kernel go with one of them, or come last."""
     windows = [window for each in ones if (window := affine(each.arguments[0])) is not None]  # type: ignore[union-attr]
-    outer, inner = ({window.axes[n] for window in windows} for n in (0, 1))
+    outer = {window.axes[0] for window in windows}
+    inner = {axis for window in windows for axis in window.axes[1:]}
     made = {axis for each in ones for axis in each.axes}  # type: ignore[union-attr]
-    if not outer | inner <= summed or made & summed or len(outer | inner) < 2 * len(windows):
+    apart = len(outer | inner) == sum(len(window.axes) for window in windows)
+    if not apart or not outer | inner <= summed or made & summed or len(windows) > DIMENSIONS:
         return
     given = [each for each in others if outer & set(free_axes(each))]
     core = [each for each in others if inner & set(free_axes(each))]
     rest = [each for each in others if each not in given and each not in core]
+    if not inner:
+        core = [each for each in rest if set(free_axes(each)) & _axes(given) & summed][:1]
+        rest = [each for each in rest if each not in core]
     if not given or not core or any(each in core for each in given) or made & _axes((*given, *core)):
         return
     near = [each for each in rest if not made & set(free_axes(each))]
