@@ -11,8 +11,9 @@ the operand of a convolution gets.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...language.equation import Equation
 from ...language.expression import (
@@ -20,6 +21,7 @@ from ...language.expression import (
     Contraction,
     Expression,
     Index,
+    Literal,
     Ref,
     axes_of_index,
     contraction,
@@ -32,6 +34,7 @@ from ...language.expression import (
 from ...language.positions import Affine, affine, is_window
 from ...operations.convolving import CONVOLUTION, DIMENSIONS
 from ...operations.functions import FUNCTIONS
+from ...operations.structure import PAD
 from ..graph import Graph
 from .draft import Change, Cost, Draft, improved, replaced
 
@@ -51,6 +54,21 @@ def convolve(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
     return improved(graph, graph.own, _convolutions, cost)
 
 
+@dataclass(frozen=True)
+class _Way:
+    """A way to compute a product.
+
+    Attributes:
+        made: equations to come before.
+        found: what stands in the place of the product then.
+        replaced: the equations that nothing reads any more.
+    """
+
+    made: tuple[Equation, ...]
+    found: Expression
+    replaced: tuple[Equation, ...] = ()
+
+
 def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
     for product in reader.parts:
         if not isinstance(product, Contraction) or not product.summed or not draft.is_number(product):
@@ -66,9 +84,9 @@ def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
             ways = _made(others, ones, summed)
         else:
             continue
-        for before, found in ways:
-            right = replaced(reader.right, product, found)
-            yield Change((*before, replace(reader, right=right)), (reader,))
+        for way in ways:
+            right = replaced(reader.right, product, way.found)
+            yield Change((*way.made, replace(reader, right=right)), (*way.replaced, reader))
 
 
 def _flat(draft: Draft, product: Contraction) -> tuple[tuple[Expression, ...], frozenset[str]]:
@@ -124,6 +142,85 @@ def _summed(factors: Sequence[Expression], summed: Iterable[str], outside: Itera
 # ---------------------------------------------------------------------------- what is read in windows
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor that is read in windows, and how many zeros are still to be put around it where it is."""
+
+    ref: Ref
+    around: Mapping[Index, tuple[Expression, ...]]
+
+
+@dataclass
+class _Chain:
+    """Equations one after another, the last of which is still to be read in windows.
+
+    Attributes:
+        draft, reader: the graph, and the equation of the product.
+        operand: what the windows are of.
+        made: the equations.
+    """
+
+    draft: Draft
+    reader: Equation
+    operand: _Operand
+    made: tuple[Equation, ...] = ()
+
+    def _put(self, kind: str, left: Sequence[Any], right: Expression) -> str:
+        """Adds an equation; what it defines."""
+        name = self.draft.fresh(f"{self.operand.ref.name}_{kind}", [each.name for each in self.made])
+        self.made = (*self.made, Equation(name, tuple(left), right, self.operand.ref.place))
+        return name
+
+    def _plain(self, kept: Container[Index] = ()) -> tuple[Ref, dict[str, Index]]:
+        """The operand read plainly but for some windows, and the windows that axes are read in then."""
+        ref = self.operand.ref
+        taken = {*occurring(self.reader.right), *axes_of_index(self.reader.left), *occurring(ref)}
+        taken |= set(self.draft.graph.bound)
+        windows: dict[str, Index] = {}
+        index: list[Index] = []
+        for entry in ref.index:
+            if is_told(entry) and entry not in kept:
+                axis = fresh("i", taken | set(windows))
+                windows[axis] = entry
+                index.append(axis)
+            else:
+                index.append(entry)
+        return replace(ref, index=tuple(index)), windows
+
+    def times(
+        self, factors: Sequence[Expression], others: Sequence[Expression], summed: frozenset[str]
+    ) -> None:
+        """Multiplies the operand with factors, and sums what no others have."""
+        if not factors:
+            return
+        plain, windows = self._plain()
+        product = _summed((plain, *factors), summed, _axes(others))
+        left = free_axes(product)
+        name = self._put("times", left, product)
+        self._goes_on(name, [windows.get(axis, axis) for axis in left])
+
+    def _goes_on(self, name: str, index: Sequence[Index]) -> None:
+        self.operand = replace(self.operand, ref=Ref(name, tuple(index), self.operand.ref.place))
+
+    def read(self, windows: Container[Index]) -> tuple[Ref, dict[str, Index]]:
+        """The operand, read in some windows, with the zeros for these, and plainly in the others."""
+        around = {entry: amounts for entry, amounts in self.operand.around.items() if entry in windows}
+        if around:
+            plain, found = self._plain()
+            axes = {entry: axis for axis, entry in found.items()}
+            options = tuple((axes[entry], amounts) for entry, amounts in around.items())
+            name = self._put("pad", plain.index, Call(PAD.name, (plain,), (), options))
+            self._goes_on(name, self.operand.ref.index)
+            rest = {entry: each for entry, each in self.operand.around.items() if entry not in around}
+            self.operand = replace(self.operand, around=rest)
+        return self._plain(windows)
+
+    def along(self, window: Index, call: Call, waiting: Mapping[str, Index]) -> None:
+        """Goes on with what came of one window."""
+        left = free_axes(call)
+        self._goes_on(self._put("along", left, call), [waiting.get(axis, axis) for axis in left])
+
+
 @dataclass
 class _Reading:
     """A product with one factor that is read in windows.
@@ -141,7 +238,7 @@ class _Reading:
     others: tuple[Expression, ...]
     summed: frozenset[str]
 
-    def ways(self) -> Iterator[tuple[tuple[Equation, ...], Expression]]:
+    def ways(self) -> Iterator[_Way]:
         """Equations to come before, and what stands in the place of the product then."""
         windows = self._windows()
         if windows is None:
@@ -182,92 +279,86 @@ class _Reading:
         repeated = sum(len(axes_of_index((entry,))) for entry in self.operand.index) > len(axes)
         return None if repeated or len(found) > DIMENSIONS else found
 
+    def _chain(self, opened: bool) -> tuple[_Chain, tuple[Equation, ...]]:
+        """The beginning of a chain; if it is opened, with the tensor that zeros are put around for this product
+        alone, and the equation that does so."""
+        if (
+            opened
+            and self.operand.name in self.draft
+            and self.draft.only_reader(self.operand.name) is not None
+        ):
+            equation = self.draft[self.operand.name]
+            names = dict(zip(equation.left, self.operand.index, strict=True))
+            match equation.right:
+                case Call(PAD.name, (Ref(name, index),), (), options) if index == equation.left and all(
+                    axis in names and is_told(names[axis]) and _are_counts(amounts)
+                    for axis, amounts in options
+                ):
+                    around = {names[axis]: amounts for axis, amounts in options}
+                    ref = replace(self.operand, name=name)
+                    return _Chain(self.draft, self.reader, _Operand(ref, around)), (equation,)
+        return _Chain(self.draft, self.reader, _Operand(self.operand, {})), ()
+
     def _way(
         self,
-        windows: dict[Index, Affine],
+        windows: Mapping[Index, Affine],
         first: Sequence[Expression],
         held: Sequence[Expression],
         behind: Sequence[Expression],
-    ) -> Iterator[tuple[tuple[Equation, ...], Expression]]:
+    ) -> Iterator[_Way]:
         """Some factors before the windows, some in the kernel, and some behind."""
-        made, operand = self._before(first, [*held, *behind])
+        chain, replaced = self._chain(bool(first))
+        chain.times(first, [*held, *behind], self.summed)
+        operand, _ = chain.read(windows)
         found = self._convolved(operand, held, behind)
         if found is not None:
-            yield made, _summed((found, *behind), self.summed, ())
+            yield _Way(chain.made, _summed((found, *behind), self.summed, ()), replaced)
 
     def _convolved(
         self, operand: Ref, held: Sequence[Expression], behind: Sequence[Expression]
     ) -> Call | None:
         """The operand, read in windows, with a kernel that is a product; nothing if one has an axis by itself."""
-        outside = (*behind,)
-        kernel = _summed(held, self.summed, {*free_axes(operand), *_axes(outside)})
+        kernel = _summed(held, self.summed, {*free_axes(operand), *_axes(behind)})
         own = set(free_axes(operand)) | set(free_axes(kernel))
-        axes = (own & self.summed) - _axes(outside)
+        axes = (own & self.summed) - _axes(behind)
         if not axes <= set(free_axes(operand)) & set(free_axes(kernel)):
             return None
         return Call(CONVOLUTION.name, (operand, kernel), tuple(sorted(axes)), place=self.operand.place)
 
-    def _before(
-        self, factors: Sequence[Expression], others: Sequence[Expression]
-    ) -> tuple[tuple[Equation, ...], Ref]:
-        """The operand times some factors, as a tensor that is read in the windows."""
-        if not factors:
-            return (), self.operand
-        entries = list(self.operand.index)
-        taken = {*occurring(self.reader.right), *axes_of_index(self.reader.left), *self.draft.graph.bound}
-        for n, entry in enumerate(entries):
-            if is_told(entry):
-                entries[n] = fresh("i", taken)
-                taken.add(str(entries[n]))
-        told = dict(zip(entries, self.operand.index, strict=True))
-        read = replace(self.operand, index=tuple(entries))
-        product = _summed((read, *factors), self.summed, _axes(others))
-        name = self.draft.fresh(f"{self.operand.name}_before")
-        left = free_axes(product)
-        index = tuple(told[axis] if is_told(told.get(axis)) else axis for axis in left)
-        return (Equation(name, left, product, self.operand.place),), Ref(name, index, self.operand.place)
-
     def _by_dimension(
         self,
-        windows: dict[Index, Affine],
+        windows: Mapping[Index, Affine],
         before: Sequence[Expression],
         core: Sequence[Expression],
         behind: Sequence[Expression],
-    ) -> Iterator[tuple[tuple[Equation, ...], Expression]]:
+    ) -> Iterator[_Way]:
         """One dimension after the other, if each factor of the kernel has one of them."""
         parts = [
             [each for each in core if set(window.axes) & set(free_axes(each))] for window in windows.values()
         ]
         if len(parts) < 2 or sum(map(len, parts)) != len(core) or not all(parts):
             return
-        made, operand = self._before(before, [*core, *behind])
-        equations = list(made)
-        names: list[str] = []
-        for n, (entry, held) in enumerate(zip(windows, parts, strict=True)):
-            later = [*itertools.chain(*parts[n + 1 :]), *behind]
-            if n + 1 == len(parts):
-                found = self._convolved(operand, held, later)
-                if found is not None:
-                    yield tuple(equations), _summed((found, *later), self.summed, ())
-                return
-            waiting: dict[str, Index] = {}
-            index: list[Index] = []
-            taken = {*occurring(self.reader.right), *axes_of_index(self.reader.left), *self.draft.graph.bound}
-            for each in operand.index:
-                if is_told(each) and each != entry:
-                    axis = fresh("i", taken | set(waiting))
-                    waiting[axis] = each
-                    index.append(axis)
-                else:
-                    index.append(each)
-            call = self._convolved(replace(operand, index=tuple(index)), held, later)
+        chain, replaced = self._chain(True)
+        chain.times(before, [*core, *behind], self.summed)
+        *firsts, last = zip(windows, parts, strict=True)
+        for n, (window, held) in enumerate(firsts, 1):
+            operand, waiting = chain.read((window,))
+            later = [*itertools.chain(*parts[n:]), *behind]
+            call = self._convolved(operand, held, later)
             if call is None:
                 return
-            name = self.draft.fresh(f"{self.operand.name}_along", names)
-            names.append(name)
-            left = free_axes(call)
-            equations.append(Equation(name, left, call, self.operand.place))
-            operand = Ref(name, tuple(waiting.get(axis, axis) for axis in left), self.operand.place)
+            chain.along(window, call, waiting)
+        operand, _ = chain.read((last[0],))
+        found = self._convolved(operand, last[1], behind)
+        if found is not None:
+            yield _Way(chain.made, _summed((found, *behind), self.summed, ()), replaced)
+
+
+def _are_counts(amounts: Sequence[Expression]) -> bool:
+    """Whether these are whole numbers of zeros."""
+    return all(
+        isinstance(each, Literal) and isinstance(each.value, int) and each.value >= 0 for each in amounts
+    )
 
 
 # ---------------------------------------------------------------------------- what is made of windows
@@ -275,7 +366,7 @@ class _Reading:
 
 def _made(
     others: tuple[Expression, ...], ones: Sequence[Expression], summed: frozenset[str]
-) -> Iterator[tuple[tuple[Equation, ...], Expression]]:
+) -> Iterator[_Way]:
     """The product, whose factors that belong to neither windows nor kernel go with one of them, or come last."""
     windows = [window for each in ones if (window := affine(each.arguments[0])) is not None]  # type: ignore[union-attr]
     outer = {window.axes[0] for window in windows}
@@ -303,7 +394,7 @@ def _made(
     ):
         found = _folded(one, other, behind, ones, summed)
         if found is not None:
-            yield (), found
+            yield _Way((), found)
 
 
 def _folded(
