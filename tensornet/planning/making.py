@@ -210,7 +210,8 @@ class Making(ABC):
         """The value in another order in memory."""
         if value.ref.index == left:
             return value
-        seconds = self.copied(value, axes_of_index(left))
+        order = axes_of_index(left)
+        seconds = self.profile.view if order == value.layout else self.copied(value, order)
         return self.emit(left, value.ref, [value], value.sizes, value.element, seconds=seconds)
 
     def copied(self, value: Value, order: Layout) -> float:

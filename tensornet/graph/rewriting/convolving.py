@@ -195,7 +195,8 @@ class _Chain:
             return
         plain, windows = self._plain()
         product = _summed((plain, *factors), summed, _axes(others))
-        left = free_axes(product)
+        made = free_axes(product)
+        left = [*(axis for axis in made if axis not in windows), *windows]  # as kernels take it
         name = self._put("times", left, product)
         self._goes_on(name, [windows.get(axis, axis) for axis in left])
 
