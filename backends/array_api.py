@@ -20,6 +20,7 @@ from tensornet.protocol import Argument, kind_of
 
 from .choosing import largest
 from .loops import along as repeated
+from .groups import grouped_matmul, grouped_outer
 from .pieces import in_pieces as put_together
 from .recurrences import recurrence
 
@@ -35,6 +36,8 @@ templates: Mapping[str, str] = {
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name})",
     "take": "xp.take({0}, {1}, axis={axis})",
+    "grouped_matmul": "grouped_matmul(xp, {0}, {1}, {2})",
+    "grouped_outer": "grouped_outer(xp, {0}, {1}, {2}, {size})",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",
     "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
@@ -371,7 +374,7 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
 
     found = dict(locals())
     del found["array_api_compat"], found["as_arrays"], found["in_float32"], found["half"]
-    return found | {"math": math}
+    return found | {"math": math, "grouped_matmul": grouped_matmul, "grouped_outer": grouped_outer}
 
 
 @dataclass(frozen=True, eq=False)

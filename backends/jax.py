@@ -25,6 +25,7 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, backend_of
 
 from .choosing import largest
+from .groups import grouped_matmul, grouped_outer
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -59,6 +60,8 @@ templates: Mapping[str, str] = {
     "broadcast": "jnp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name}, {past})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
+    "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
+    "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "convolution": "convolution({0}, {1}, {groups}, {windows})",
@@ -262,6 +265,44 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     return made.reshape(*batch, size, *channels).astype(x.dtype)
 
 
+def _grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
+    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], the rows of each matrix together; traced, by `ragged_dot`."""
+    jax = _library()
+    if not any(isinstance(each, jax.core.Tracer) for each in (x, positions, matrices)):
+        return grouped_matmul(jax.numpy, x, positions, matrices)
+    (count, alone), (size, out, summed), own = positions.shape, matrices.shape, x.shape[1]
+    order, lengths = _groups(positions, size)
+    rows = x[order // alone].reshape(count * alone * own, summed)
+    made = jax.lax.ragged_dot(rows, matrices.swapaxes(1, 2), lengths * own).reshape(count * alone, own, out)
+    made = jax.numpy.zeros_like(made).at[order].set(made).reshape(count, alone, own, out)
+    return jax.numpy.where((positions < size)[..., None, None], made, jax.numpy.nan)
+
+
+def _grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
+    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; traced, as the way back of `ragged_dot`."""
+    jax = _library()
+    if not any(isinstance(each, jax.core.Tracer) for each in (positions, a, b)):
+        return grouped_outer(jax.numpy, positions, a, b, size)
+    order, lengths = _groups(positions, size)
+    whole = (*positions.shape, a.shape[2])
+    one, other = (
+        jax.numpy.broadcast_to(each, (*whole, each.shape[-1])).reshape(order.size, whole[-1], each.shape[-1])
+        for each in (a, b)
+    )
+    one, other = (each[order].reshape(order.size * whole[-1], each.shape[-1]) for each in (one, other))
+    empty = jax.numpy.zeros((size, a.shape[-1], b.shape[-1]), a.dtype)
+    _, back = jax.vjp(lambda matrices: jax.lax.ragged_dot(one, matrices, lengths * whole[-1]), empty)
+    return back(other)[0]
+
+
+def _groups(positions: Any, size: int) -> tuple[Any, Any]:
+    """Rows in the order of their positions, those that tell none of them last, and how many tell each."""
+    jnp = _library().numpy
+    flat = positions.reshape(-1)
+    flat = jnp.where((flat >= 0) & (flat < size), flat, size)
+    return jnp.argsort(flat, stable=True), jnp.bincount(flat, length=size + 1)[:size]
+
+
 def _scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
     jax = _library()
@@ -382,6 +423,8 @@ class JaxBackend:
             "dropped": _dropped,
             "top": _top,
             "within": _within,
+            "grouped_matmul": _grouped_matmul,
+            "grouped_outer": _grouped_outer,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
             "convolution": _convolution,

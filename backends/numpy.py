@@ -26,6 +26,8 @@ templates: Mapping[str, str] = {
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
     "take": "np.take({0}, {1}, axis={axis})",
     "broadcast": "np.broadcast_to({0}, {shape})",
+    "grouped_matmul": "grouped_matmul(np, {0}, {1}, {2})",
+    "grouped_outer": "grouped_outer(np, {0}, {1}, {2}, {size})",
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "convolution": "convolution({0}, {1}, {groups}, {windows})",

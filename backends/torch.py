@@ -53,6 +53,8 @@ templates: Mapping[str, str] = {
     "broadcast": "{0}.expand({shape})",
     "within": "within({0}, {size}, {name})",
     "take": "torch.index_select({0}, {axis}, {1})",
+    "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
+    "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "convolution": "convolution({0}, {1}, {groups}, {windows})",
@@ -137,12 +139,6 @@ def _library() -> Any:
 def _beside(name: str) -> Any:
     """A file beside this one that needs torch to be loaded."""
     return importlib.import_module(f"tensornet.backends.torch_{name}")
-
-
-@functools.cache
-def _convolutions() -> Any:
-    """The file of convolutions, which torch loads with."""
-    return importlib.import_module("tensornet.backends.torch_convolutions")
 
 
 def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
@@ -282,9 +278,7 @@ def _along(*call: Any) -> Any:
     def blank(x: Any, axis: int) -> Any:
         return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
 
-    return along(
-        *call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack
-    )
+    return along(*call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack)
 
 
 def _running(function: Any, x: Any, axis: int, back: float) -> Any:
@@ -336,9 +330,9 @@ class TorchBackend:
             "within": _within,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
-            "convolution": _convolutions().convolution,
-            "convolution_x": _convolutions().convolution_x,
-            "convolution_k": _convolutions().convolution_k,
+            "convolution": _beside("convolutions").convolution,
+            "convolution_x": _beside("convolutions").convolution_x,
+            "convolution_k": _beside("convolutions").convolution_k,
             "finite": _finite,
             "binary": _binary,
             "floating": _floating,
@@ -353,6 +347,8 @@ class TorchBackend:
             "large_matmul": _beside("large").large_matmul,
             "large_linear": _beside("large").large_linear,
             "both_ways": _beside("products").both_ways,
+            "grouped_matmul": _beside("groups").grouped_matmul,
+            "grouped_outer": _beside("groups").grouped_outer,
             "signed_attention": _beside("signed").signed_attention,
         }
 

@@ -45,13 +45,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 LATENTS = """
     latents[n,d]: parameter(std=0.02)
-    z[b,n,d] = latents[n,d] + 0 * index(b)
+    z[b,n,d] = repeat[b](latents[n,d])
 """
 """The latents, the same for every element b of the batch."""
 
 QUERIES = """
     queries[o,e]: parameter(std=0.02)
-    q[b,o,e] = queries[o,e] + 0 * index(b)
+    q[b,o,e] = repeat[b](queries[o,e])
 """
 
 MEAN = "y[b,d] = mean[n](z[b,n,d])"

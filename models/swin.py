@@ -83,7 +83,7 @@ SHIFTED = "z[b,y,x,c] = roll(g[b,y,x,c], y={down}, x={across})"
 CUT = "row[m] = index(m)\ncolumn[n] = index(n)\nz[b,m,n,c] = g[b,row[m],column[n],c]"
 MERGED = "z[b,m,n,(v,u,c)] = x[b,(m,u),(n,v),c]"
 IMAGE = "z[b,c,y,x] = pad(g[b,c,y,x], y=(0,{below}), x=(0,{beside}))"
-SKIPPED = "kept[b] = dropout(1 + 0 * index(b), {rate})\nz[b,m,n,c] = x[b,m,n,c] + kept[b] * y[b,m,n,c]"
+SKIPPED = "kept[b] = dropout(repeat[b](1), {rate})\nz[b,m,n,c] = x[b,m,n,c] + kept[b] * y[b,m,n,c]"
 MEAN = "y[b,c] = mean[m,n](x[b,m,n,c])"
 
 

@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Yang et al. (2019), appendix A.4."""
 
-QUERY = "g[b,p,c] = w[c] + 0 * index(b) * index(p)"
+QUERY = "g[b,p,c] = repeat[b](repeat[p](w[c]))"
 """g⁽⁰⁾ = w, one vector for all positions to predict."""
 
 PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
@@ -51,8 +51,8 @@ SEEN = "seen[b,i,m] = where({conditions}, 1, 0)"
 ALIKE = "alike[b,i,m] = where(segment[b,z[b,i]] == segment[b,m], 1, 0)"
 """What a position may see, and what is of its segment, among the n tokens."""
 
-MEMORY_SEEN = "old[b,i,p] = 1 + 0 * z[b,i] * index(p)"
-MEMORY_ALIKE = "old[b,i,p] = where(segment[b,z[b,i]] == 0 * index(p), 1, 0)"
+MEMORY_SEEN = "old[b,i,p] = repeat[p](1 + 0 * z[b,i])"
+MEMORY_ALIKE = "old[b,i,p] = repeat[p](where(segment[b,z[b,i]] == 0, 1, 0))"
 JOIN = "y[b,i,j] = concat[j](old[b,i,j], new[b,i,j])"
 """All memory is seen, and is of segment 0; it stands before the tokens."""
 

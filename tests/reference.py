@@ -139,7 +139,9 @@ def _compute_one(
         tensors[item.name] = _value_of(graph, item, tensors, known)
         return
     block = item.graph
-    inner = dict(zip((leaf.name for leaf in block.inputs), map(tensors.__getitem__, item.operands), strict=True))
+    inner = dict(
+        zip((leaf.name for leaf in block.inputs), map(tensors.__getitem__, item.operands), strict=True)
+    )
     own = [leaf.name for leaf in block.parameters]
     inner |= {name: tensors[f"{item.scope}.{name}" if item.scope else name] for name in own}
     _compute(block, inner, known)
@@ -307,7 +309,9 @@ class _Evaluator:
             return self.along(node, (values[0][0], _counted(values[0][1])))
         union = list(dict.fromkeys(a for names, _ in values for a in names))
         if name in ("previous", "following"):
-            return tuple(union), _step([_spread(value, union) for value in values], union.index(axes[0]), name)
+            return tuple(union), _step(
+                [_spread(value, union) for value in values], union.index(axes[0]), name
+            )
         if name == "recur":
             union = [*(a for a in union if a not in axes), *axes]
             options = {option: float(found[0].value) for option, found in node.options}  # type: ignore[union-attr]

@@ -84,8 +84,7 @@ class Gathering(Speller):
             stride = product(sizes[n + 1 :])
             if isinstance(entry, Ref):
                 term = self.aligned(entry, axes)
-                if entry.name not in self.looked_at:
-                    term = self.looked(term, entry.name, sizes[n], product(sizes[: n + 1]))
+                term = self.below(term, entry.name, sizes[n], product(sizes[: n + 1]))
             else:
                 ones = [self.size(sizes[n])] + ["1"] * (len(axes) - axes.index(str(entry)) - 1)
                 term = self.positions(sizes[n])
@@ -97,12 +96,18 @@ class Gathering(Speller):
         shape = self.shape([self.sizes[axis] for axis in axes])
         return self.op("broadcast", f"({text})", shape=shape)
 
-    def looked(self, text: str, name: str, size: Any, past: Any) -> str:
-        """Positions that are looked at: whether they lie below a size.
+    def looked(self, text: str, name: str, axis: str) -> str:
+        """Positions along an axis, looked at."""
+        return self.below(text, name, self.sizes[axis], self.sizes[axis])
+
+    def below(self, text: str, name: str, size: Any, past: Any) -> str:
+        """Positions that are looked at, unless a table of them has been: whether they lie below a size.
 
         `past` of them, times the positions that each stands for, lie beyond all that is read: where a library
         cannot look, it puts that in the place of a wrong one.
         """
+        if name in self.looked_at:
+            return text
         details = {"past": self.size(past)} if self.asks("within", "past") else {}
         return self.op("within", text, size=self.size(size), name=repr(name), **details)
 

@@ -384,7 +384,7 @@ class _Tables(_Writer):
             text = self.op("contiguous", text)
         if table.below is None:
             return text
-        return self.looked(text, table.made, table.below, table.below)
+        return self.below(text, table.made, table.below, table.below)
 
     def arguments(self) -> list[str]:
         sizes = (self.size_names[name] for name in self.plan.sizes_once)

@@ -468,7 +468,7 @@ class _Deriver:
             case Ref(name):
                 if name not in self.known.tensors:
                     self.start(name, "value", 0.0)
-            case Contraction(factors):
+            case Contraction(factors) if self.free(expression):
                 self.vanish_product(expression, [f for f in factors if self.free(f)], target, scope)
             case Call(_, arguments):
                 for argument in arguments:

@@ -5,7 +5,18 @@ The rows stand by kind in the files beside; other rooms take what they need of r
 
 from __future__ import annotations
 
-from . import axes, choosing, convolving, kernels, pointwise, reductions, scattering, steps, structure
+from . import (
+    axes,
+    choosing,
+    convolving,
+    grouping,
+    kernels,
+    pointwise,
+    reductions,
+    scattering,
+    steps,
+    structure,
+)
 from .record import Element, Function
 from .reductions import SUM
 
@@ -21,6 +32,7 @@ _ROWS = (
     *kernels.ROWS,
     *scattering.ROWS,
     *convolving.ROWS,
+    *grouping.ROWS,
 )
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}

@@ -127,6 +127,9 @@ class Writer(Protocol):
     def reshaped(self, text: str, left: Left) -> str:
         """A result with a dimension for each entry."""
 
+    def looked(self, text: str, name: str, axis: str) -> str:
+        """Positions of a tensor of some name, once they are seen to be those of an axis."""
+
     def atomic(self, ref: Ref) -> str:
         """An operand with one dimension for each axis, in the order it lies in."""
 

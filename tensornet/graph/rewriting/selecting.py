@@ -4,12 +4,14 @@ Summed over these positions, the other factors are read there: `onehot[v](t[b])*
 where `p` is the position, kept inside of the axis: what is told outside of it has no one, and comes out as 0.
 
 Summed over what tells them, the other factors are added up there: `onehot[v](t[s])*x[s,c]` with `s` summed is
-`scatter_add[s](t[s], index(v), x[s,c])`, and what is told outside goes nowhere.
+`scatter_add[s](t[s], index(v), x[s,c])`, and what is told outside goes nowhere. Products of them need not be there:
+`onehot[v](t[s])*x[s,c]*z[s,d]` is `grouped_outer[s](t[s], index(v), x[s,c], z[s,d])` as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import itertools
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 from ...language.equation import Equation
@@ -25,6 +27,7 @@ from ...language.expression import (
 )
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
+from ...operations.grouping import GROUPED_OUTER
 from ...operations.structure import INDEX
 from ...sizes import evaluate, size_names
 from ..elements import of_expression
@@ -33,6 +36,9 @@ from ..shape import size_expression
 from .draft import Change, Cost, Draft, improved, replaced
 
 __all__ = ["select"]
+
+MOST = 4
+"""Of so many factors all ways to part them in two are looked at."""
 
 
 def select(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
@@ -56,8 +62,11 @@ def _selections(draft: Draft, reader: Equation, spelled: Container[str]) -> Iter
                 continue
             if set(ones.axes) <= set(product.summed):
                 yield from _changes(draft, reader, product, at, ones)
-            elif FUNCTIONS[ones.function].scatters in spelled:
+                continue
+            if FUNCTIONS[ones.function].scatters in spelled:
                 yield from _scatters(draft, reader, product, at, ones)
+            if GROUPED_OUTER.name in spelled:
+                yield from _outer(draft, reader, product, at, ones)
 
 
 def _ones(draft: Draft, factor: Expression) -> Call | None:
@@ -121,6 +130,54 @@ def _scatters(draft: Draft, reader: Equation, product: Contraction, at: int, one
         left = tuple(set(product.summed) - summed - gone)
         right = replaced(reader.right, product, contraction((scattered, *beside), left, product.place))
         yield Change((replace(reader, right=right),), (*_read_here(draft, product, at), reader))
+
+
+def _outer(draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call) -> Iterator[Change]:
+    """Adds up products of two parts of the factors that the sum over all that tells the positions needs."""
+    (axis,), (told,) = ones.axes, ones.arguments
+    tells = set(free_axes(told))
+    others = [n for n in range(len(product.factors)) if n != at]
+    needed = [n for n in others if tells & occurring(product.factors[n])]
+    beside = tuple(product.factors[n] for n in others if n not in needed)
+    parted = any(axis in occurring(product.factors[n]) for n in needed)
+    if not tells <= set(product.summed) or not 1 < len(needed) <= MOST or parted:
+        return
+    first, *rest = needed
+    for count in range(1, len(needed)):
+        for second in itertools.combinations(rest, count):
+            halves = ([first, *(n for n in rest if n not in second)], second)
+            sides = [[product.factors[n] for n in half] for half in halves]
+            changed = _multiplied(product, ones, sides, beside)
+            if changed is not None:
+                right = replaced(reader.right, product, changed)
+                yield Change((replace(reader, right=right),), (*_read_here(draft, product, at), reader))
+
+
+def _multiplied(
+    product: Contraction, ones: Call, sides: Sequence[Sequence[Expression]], beside: tuple[Expression, ...]
+) -> Expression | None:
+    """A product with the kernel in it of two parts of its factors; nothing where the kernel is of no such parts.
+
+    Args:
+        product: the product.
+        ones: its factor that makes ones.
+        sides: the two parts.
+        beside: the other factors.
+    """
+    tells, held = set(free_axes(ones.arguments[0])), {axis for each in beside for axis in occurring(each)}
+    one, other = ({axis for each in side for axis in free_axes(each)} - tells for side in sides)
+    summed = set(product.summed)
+    own = [(one - other - held) & summed, (other - one - held) & summed]
+    if not (one & other) <= summed - held or not one - other - own[0] or not other - one - own[1]:
+        return None
+    parts = (
+        contraction(tuple(side), tuple(alone), product.place) for side, alone in zip(sides, own, strict=True)
+    )
+    arguments = (*ones.arguments, Call(INDEX.name, (), ones.axes), *parts)
+    run = tells | (one & other)
+    call = Call(GROUPED_OUTER.name, arguments, tuple(sorted(run)), place=ones.place)
+    left = tuple(summed - run - own[0] - own[1])
+    return contraction((call, *beside), left, product.place)
 
 
 def _read_here(draft: Draft, product: Contraction, at: int) -> tuple[Equation, ...]:
