@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,8 @@ from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
 from tensornet.running.executable import compile
 
-from .torch_compressed import LINEAR, TURNED, Kind, kind_of, without_scope
+from .torch_classes import become, leave
+from .torch_factorized import LINEAR, TURNED, Kind, kind_of, without_scope
 from .torch_module import make as module_of
 
 __all__ = ["adapted", "load_peft", "merged", "save_peft"]
@@ -40,25 +40,16 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 class Adapted:
     """What a linear layer is besides that has an adapter: it adds what the factors make of its input."""
 
+    @staticmethod
+    def members(name: str) -> dict[str, Any]:
+        """Those of the class besides: none."""
+        return {}
+
     def forward(self, x: Any) -> Any:
         """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ."""
         module: Any = self
         found = super().forward(x)  # type: ignore[misc]
         return found + module.adapter(x).to(found.dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def _class_of(base: type) -> type:
-    return type(f"Adapted{base.__name__}", (Adapted, base), {"__module__": __name__, "__reduce__": _reduced})
-
-
-def _reduced(module: Any) -> tuple[Any, ...]:
-    return _bare, (type(module).__mro__[2],), dict(module.__dict__)
-
-
-def _bare(base: type) -> Any:
-    made: Any = _class_of(base)
-    return made.__new__(made)
 
 
 def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
@@ -116,8 +107,7 @@ def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: 
         raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
     like = found.weight
     values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
-    base: Any = type(found)
-    found.__class__ = _class_of(base)
+    become(found, Adapted)
     found.add_module("adapter", module_of(adapter, params=values).train(found.training))
     found.__dict__["_form"] = form
 
@@ -146,7 +136,7 @@ def merged(module: Module) -> Module:
         with torch.no_grad():
             each.weight += scale * compile(program, backend="torch")(factors)
         del each._modules["adapter"], each.__dict__["_form"]
-        each.__class__ = type(each).__mro__[2]
+        leave(each)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
     return network

@@ -160,6 +160,27 @@ def test_modes_may_come_in_lists() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("modes", "message"),
+    [
+        (
+            ((5, 5), (8, 8)),
+            r"modes=\(\(5, 5\), \(8, 8\)\) fit no weight: of 'A', a dimension of 64 is no product of",
+        ),
+        ([[8, 8]], r"modes=\(\(8, 8\),\) fit no weight: of 'A', .*it has shape \(64, 48\)"),
+    ],
+)
+def test_modes_that_fit_no_weight_are_named(modes: Any, message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.compress(PAIR, VALUES, parameters=0.5, method="tt", modes=modes)
+    with pytest.raises(
+        tn.ShapeError, match=message.replace("'A'", r"'\w+.weight'").replace("64, 48", r"\d+, \d+")
+    ):
+        tn.compress(nn.Sequential(nn.Linear(48, 64)), parameters=0.5, method="tt", modes=modes)
+    wide = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
+    assert set(wide.weights) == {"A"}
+
+
 def test_patterns_and_budgets_that_cannot_be_are_refused() -> None:
     with pytest.raises(tn.EquationError, match="'C'"):
         tn.compress(PAIR, VALUES, parameters=0.5, include="C")

@@ -14,7 +14,7 @@ from ..errors import ShapeError
 from ..factorizations import FACTORIZATIONS
 from ..graph.weights import Modes
 from ..ranks import Rank
-from .levels import Candidate, Cost, Level, levels
+from .levels import Candidate, Cost, Level, check_modes, levels
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -228,9 +228,10 @@ def allotted(
         progress: told a weight, how many are done, and how many there are.
 
     Raises:
-        ShapeError: even the lowest levels cost more.
+        ShapeError: even the lowest levels cost more, or modes fit no weight.
     """
     modes = _frozen(modes)
+    check_modes(candidates, methods, modes)
     curves: list[tuple[Level, ...]] = []
     for number, candidate in enumerate(candidates):
         if progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,17 @@ from ..protocol import backend_of
 from ..ranks import Rank
 from ..sizes import evaluate
 
-__all__ = ["WEIGHT", "Candidate", "Cost", "Level", "any_rank", "gathered", "levels", "multiplied"]
+__all__ = [
+    "WEIGHT",
+    "Candidate",
+    "Cost",
+    "Level",
+    "any_rank",
+    "check_modes",
+    "gathered",
+    "levels",
+    "multiplied",
+]
 
 WEIGHT = "weight"
 """What the weight is called in a layer of it alone."""
@@ -177,6 +188,26 @@ def any_rank() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TensornetWarning)
         yield
+
+
+def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: Modes | None) -> None:
+    """Refuses modes that are given and fit none of the weights, in no form.
+
+    Raises:
+        ShapeError: it names the modes, and says why they do not fit the first weight.
+    """
+    refused: ShapeError | None = None
+    for candidate, method in itertools.product(candidates if modes is not None else (), methods):
+        try:
+            with any_rank():
+                in_form(candidate.dims, form_named(method), 1, modes)
+        except ShapeError as error:
+            told = f"modes={modes!r} fit no weight: of '{candidate.path}', {error.message}"
+            refused = refused or ShapeError(told, fix=error.fix)
+        else:
+            return
+    if refused is not None:
+        raise refused
 
 
 def levels(

@@ -1,0 +1,45 @@
+"""Modules that become of another class in their place: what they do besides, and behind it what they were.
+
+Each such class is made once, and what is of it can be copied and pickled: it is made again where it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Protocol
+
+__all__ = ["become", "leave"]
+
+
+class Besides(Protocol):
+    """What layers of a class do besides what they did."""
+
+    @staticmethod
+    def members(name: str) -> dict[str, Any]:
+        """What the class has of a name."""
+
+
+@functools.lru_cache(maxsize=256)
+def _class_of(besides: Any, base: type, name: str) -> type:
+    own = {"__module__": besides.__module__, "__reduce__": _reduced, "_made_of": (besides, base, name)}
+    return type(f"{besides.__name__}{base.__name__}", (besides, base), {**own, **besides.members(name)})
+
+
+def _reduced(module: Any) -> tuple[Any, ...]:
+    return _bare, type(module)._made_of, dict(module.__dict__)
+
+
+def _bare(besides: Any, base: type, name: str) -> Any:
+    made: Any = _class_of(besides, base, name)
+    return made.__new__(made)
+
+
+def become(module: Any, besides: type[Besides], name: str = "") -> None:
+    """Makes a module one that does something besides; `name` is what its class has a member for, if it has."""
+    base: Any = type(module)
+    module.__class__ = _class_of(besides, base, name)
+
+
+def leave(module: Any) -> None:
+    """Makes it again what it was before it became that."""
+    _, module.__class__, _ = type(module)._made_of
