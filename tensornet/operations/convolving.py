@@ -148,11 +148,12 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     for axis in (*inner, *outer):
         sizes.setdefault(axis, scope[axis])
     positions = (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer)
-    seconds = lowering.profile.matmul(
+    seconds = lowering.profile.convolution(
         lowering.count(sizes, form.groups),
         lowering.count(sizes, form.out),
         lowering.count(sizes, (*form.batch, *outer)),
-        lowering.count(sizes, (*form.channels, *inner)),
+        lowering.count(sizes, form.channels),
+        lowering.count(sizes, inner),
         lowering.itemsize,
     )
     flops = 2 * lowering.positions(sizes, positions)

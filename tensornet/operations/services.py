@@ -40,6 +40,11 @@ class Device(Protocol):
     def scatter(self, moved: float, written: float, rows: float) -> float:
         """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
 
+    def convolution(
+        self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
+    ) -> float:
+        """Seconds of a convolution: groups, channels of the result, positions, channels, elements of the kernel."""
+
     def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
 

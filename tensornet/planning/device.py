@@ -29,6 +29,9 @@ TURNED = 0.5
 NARROW = 8
 """Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
 
+BLOCK, FEW = 8, 3
+"""Convolutions work on so many channels together; with fewer than so few they are a plain loop, but for one of each."""
+
 STEPS = 9
 """Rows to be added up at told positions take so many small operations besides: to look at these, to make room."""
 
@@ -141,6 +144,25 @@ class DeviceProfile:
         if turned and 1 < m < NARROW:
             each += self.run * batch * n * k
         return fixed + arithmetic + self.stream(moved) + each
+
+    def convolution(
+        self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
+    ) -> float:
+        """Seconds of a convolution, as of the product that it is, of whole blocks of channels.
+
+        Args:
+            groups: how many there are side by side.
+            out: channels of the result, in each.
+            positions: those of the result.
+            channels: channels of the operand, in each group.
+            inner: elements of the kernel for each pair of channels.
+            size: bytes of an element.
+        """
+        if self.small and channels < FEW and channels * out > 1:
+            return self.launch + self.plain * groups * out * positions * channels * inner
+        if self.small and channels * out > 1:
+            out, channels = max(out, BLOCK), max(channels, BLOCK)
+        return self.matmul(groups, out, positions, channels * inner, size)
 
     def turned(self, elements: float) -> float:
         """Seconds that a product takes more where the second matrix, of so many elements, lies transposed."""

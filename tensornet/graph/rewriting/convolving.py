@@ -252,17 +252,15 @@ class _Reading:
             core = [each for each in self.others if plain & self.summed & set(free_axes(each))][:1]
         if not core or outer & _axes(core):
             return
-        rest = [each for each in self.others if each not in core]
-        before = [each for each in rest if plain & set(free_axes(each)) and not outer & set(free_axes(each))]
-        behind = [each for each in rest if each not in before]
-        still = [each for each in behind if not outer & set(free_axes(each))]
-        for first in dict.fromkeys((tuple(before), ())):
-            for last in dict.fromkeys((tuple(still), ())):
-                held = [*core, *(each for each in before if each not in first)]
-                held += [each for each in still if each not in last]
-                outside = [each for each in behind if each in last or each not in still]
-                yield from self._way(windows, first, held, outside)
-        yield from self._by_dimension(windows, before, core, behind)
+        rest = [each for each in self.others if each not in core and not outer & set(free_axes(each))]
+        for first in _grown(plain & self.summed, rest):
+            left = [each for each in rest if each not in first]
+            for held in _grown(_axes(core) & self.summed, left):
+                behind = [each for each in self.others if each not in (*core, *first, *held)]
+                yield from self._way(windows, first, [*core, *held], behind)
+            yield from self._by_dimension(
+                windows, first, core, [each for each in self.others if each not in (*core, *first)]
+            )
 
     def _windows(self) -> dict[Index, Affine] | None:
         """Where the operand is read at an axis that is kept, or its sum with one that is not; nothing if it is read
@@ -353,6 +351,18 @@ class _Reading:
         found = self._convolved(operand, last[1], behind)
         if found is not None:
             yield _Way(chain.made, _summed((found, *behind), self.summed, ()), replaced)
+
+
+def _grown(axes: set[str], factors: Sequence[Expression]) -> Iterator[tuple[Expression, ...]]:
+    """None of some factors, those that have one of some axes, and those that then have one in common with these, …"""
+    found: tuple[Expression, ...] = ()
+    while True:
+        yield found
+        tied = axes | _axes(found)
+        more = tuple(each for each in factors if each not in found and tied & set(free_axes(each)))
+        if not more:
+            return
+        found += more
 
 
 def _are_counts(amounts: Sequence[Expression]) -> bool:
