@@ -111,6 +111,19 @@ ROWS = [
     Row("leading axes", "y[...,p] = x[...,i] * W[p,i]", "x", S),
     Row("sum of products", "y[b,p] = x[b,i]*U[p,i] + z[b,j]*V[p,j] + u[p]", "x z", S),
     Row("distribution", "h[b,p] = x[b,i]*U[p,i] + u[p]\ny[b,q] = h*V[q,p]", sizes=S),
+    Row(
+        "a convolution", "y[b,o,p] = x[b,c,2*p+u] * K[o,c,u]", sizes={"b": 2, "c": 3, "o": 2, "x2": 7, "u": 2}
+    ),
+    Row("the largest of windows", "y[b,p] = max[u](x[b,2*p+u])", sizes={"b": 2, "x1": 7, "u": 3}),
+    Row("whole quotients", "y[b,t] = x[b,t] * (index(t) // 3) + index(t) % 3", sizes={"b": 2, "t": 7}),
+    Row("read at quotients", "y[b,t,c] = x[b,t] * E[t//2,c]", sizes={"b": 2, "t": 7, "c": 2, "E0": 4}),
+    Row(
+        "quotients of what is told",
+        "y[n,c] = E[t[n]//2,c] * E[t[n]%3,c]",
+        inputs="t",
+        whole={"t": 7},
+        sizes={"n": 5, "c": 2, "E0": 4},
+    ),
     Row("shared", "y[b,i] = exp(x[b,i]) / sum[i](exp(x[b,i]))", sizes=S),
     Row("two results", "h[b,p] = x[b,i]*U[p,i]\ny[b] = h*h", sizes=S, outputs="y h"),
     Row("an input as a result", "y[b] = x[b,i]", sizes=S, outputs="y x"),

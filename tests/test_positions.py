@@ -68,6 +68,19 @@ def test_a_window_is_as_long_as_fits() -> None:
     assert str(graph.own[0]) == "y[b,o,p] = x[b,c,2*p+3*u+1] * K[o,c,u]"
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("y[p] = x[u+p] * K[u]", "y[p] = x[p+u] * K[u]"),
+        ("y[p] = x[1+2*u+p] * K[u]", "y[p] = x[p+2*u+1] * K[u]"),
+        ("y[p] = max[u](x[u+2*p])", "y[p] = max[u](x[2*p+u])"),
+        ("y[p] = x[p+u] * K[u]", "y[p] = x[p+u] * K[u]"),
+    ],
+)
+def test_what_fits_comes_first(text: str, shown: str) -> None:
+    assert str(tn.layer(text, inputs="x").own[0]) == shown
+
+
 ERRORS = [
     ("y[b,t] = x[b,t-1]", "'x' is read 1 position.s. before its first one(?s:.*)pad it there first"),
     ("y[b,t] = x[b,0.5*t]", "0.5 is no integer, and indexes 'x'"),

@@ -38,7 +38,7 @@ from ..operations.functions import FUNCTIONS
 from ..sizes import as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
-from .reaching import cropped, not_whole, read_in
+from .reaching import cropped, in_order, not_whole, read_in
 from .recurrences import early, late, read_later
 from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
@@ -325,7 +325,8 @@ class _Block:
                 raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
         right = cropped(line.right, {name: entry.dims for name, entry in self.known.items()})
         kept = axes_of_index(line.left)
-        return replace(line, right=resolve(right, indices, lambda name: name in self.axes, kept))
+        resolved = resolve(right, indices, lambda name: name in self.axes, kept)
+        return replace(line, right=in_order(resolved, kept))
 
     # ---- leading axes
 

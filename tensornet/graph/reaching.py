@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,21 @@ from ..language.expression import (
     Literal,
     Ref,
     Span,
+    axes_of_index,
+    free_axes,
+    is_told,
     parts_of,
     product_of,
+    references,
     sum_of,
     transform,
 )
+from ..language.positions import affine
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import PAD
 from .shape import Dim, dim_size, size_expression
 
-__all__ = ["cropped", "not_whole", "read_in"]
+__all__ = ["cropped", "in_order", "not_whole", "read_in"]
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
@@ -97,6 +102,49 @@ def _is_negative(expression: Expression) -> bool:
     """Whether a bound counts from the end."""
     first = expression.factors[0] if isinstance(expression, Contraction) else expression
     return isinstance(first, Literal) and not isinstance(first.value, complex) and first.value < 0
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+def in_order(expression: Expression, kept: Sequence[str]) -> Expression:
+    """The expression, in which each sum of axes begins with one that nothing else tells the size of, if there is one.
+
+    That one is as long as fits: of `x[u+p] * K[u]`, which becomes `x[p+u] * K[u]`, it is `p`.
+
+    Args:
+        expression: the right side of an equation, whose names have their meaning.
+        kept: the axes on the left, which come before others.
+    """
+    told = {
+        axis
+        for ref in references(expression)
+        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_told(entry)))
+    }
+
+    def rank(term: Expression) -> int:
+        axes = free_axes(term)
+        return 2 if not axes or set(axes) <= told else int(axes[0] not in kept)
+
+    def visit(part: Expression) -> Expression:
+        changed = transform(part, visit)
+        if not isinstance(changed, Ref):
+            return changed
+        return replace(changed, index=tuple(_first(entry, rank) for entry in changed.index))
+
+    return visit(expression)
+
+
+def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
+    """The terms of a sum of axes, those of the lowest rank before others."""
+    if isinstance(entry, Call) and entry.function == "add" and affine(entry) is not None:
+        moving = [each for each in entry.arguments if free_axes(each)]
+        numbers = [each for each in entry.arguments if not free_axes(each)]
+        first = min(moving, key=rank)
+        rest = [each for each in moving if each is not first]
+        found = (first, *rest, *numbers)
+        return entry if rank(moving[0]) == rank(first) else replace(entry, arguments=found)
+    return entry
 
 
 # ---------------------------------------------------------------------------- integers

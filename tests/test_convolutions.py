@@ -1,0 +1,152 @@
+"""Convolutions as equations, against those of PyTorch: results, gradients, and the order of factorized kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+
+torch = pytest.importorskip("torch")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: its equations, sizes and arrays, and how PyTorch is called for the same."""
+
+    text: str
+    sizes: dict[str, int]
+    x: np.ndarray
+    k: np.ndarray
+    options: dict[str, Any]
+
+    @property
+    def inputs(self) -> str:
+        """The input with its axes, as the equations read it."""
+        channels = "(g,c)" if "g" in self.sizes else "c"
+        return f"x[b,{channels},{','.join('hwd'[: self.x.ndim - 2])}]"
+
+    def expected(self, x: Any, k: Any) -> Any:
+        """What PyTorch makes of it; a kernel has a dimension of 1 where it has no axis."""
+        count = self.x.ndim - 2
+        shape = [*k.shape[:2], *(self.sizes.get(axis, 1) for axis in "uvt"[:count])]
+        return getattr(torch.nn.functional, f"conv{count}d")(x, k.reshape(shape), **self.options)
+
+
+def drawn(seed: int) -> Case:
+    """A convolution of any stride, padding, dilation and groups, of one to three dimensions."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 4))
+    groups, channels, out = int(rng.choice([1, 1, 2, 3])), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    stride, dilation, padding = (rng.integers(*of, count).tolist() for of in ((1, 4), (1, 3), (0, 3)))
+    alone = rng.random(count) < 0.15
+    kernel = np.where(alone, 1, rng.integers(1, 4, count)).tolist()
+    extents = [(k - 1) * d + 1 + int(rng.integers(0, 6)) for k, d in zip(kernel, dilation, strict=True)]
+    named = list(zip("hwd", "pqr", "uvt", stride, dilation, padding, kernel, alone, strict=False))[:count]
+    read = ",".join(
+        f"{'' if by == 1 else f'{by}*'}{p}" + ("" if single else f"+{'' if apart == 1 else f'{apart}*'}{u}")
+        for _, p, u, by, apart, _, _, single in named
+    )
+    inside, made = ("(g,c)", "(g,o)") if groups > 1 else ("c", "o")
+    space = ",".join(each[0] for each in named)
+    amounts = ", ".join(f"{h}=({pad},{pad})" for h, _, _, _, _, pad, *_ in named)
+    spread = f"z[b,{inside},{space}] = pad(x[b,{inside},{space}], {amounts})\n"
+    axes = ",".join(["c", *(u for _, _, u, *_, single in named if not single)])
+    text = f"y[b,{made},{','.join(each[1] for each in named)}] = z[b,{inside},{read}] * K[{made},{axes}]"
+    sizes = {"c": channels, "o": out, **({"g": groups} if groups > 1 else {})}
+    sizes |= {u: int(size) for _, _, u, _, _, _, size, single in named if not single}
+    x = rng.normal(size=(int(rng.integers(1, 3)), groups * channels, *extents))
+    k = rng.normal(size=(groups * out, channels, *(size for *_, size, single in named if not single)))
+    options = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
+    return Case(spread + text if any(padding) else text.replace("z[", "x["), sizes, x, k, options)
+
+
+def agrees(seed: int, backend: str, tolerance: float = 1e-9) -> None:
+    """Result and gradients of a drawn convolution are those of PyTorch."""
+    case = drawn(seed)
+    x, k = (torch.tensor(each, requires_grad=True) for each in (case.x, case.k))
+    expected = case.expected(x, k)
+    weights = torch.tensor(np.random.default_rng(seed).normal(size=tuple(expected.shape)))
+    (expected * weights).sum().backward()
+    graph = tn.layer(case.text, inputs=case.inputs, **case.sizes)
+    left = str(graph.own[-1]).partition(" = ")[0]
+    loss = tn.layer(
+        f"{case.text}\nl = {left} * {left.replace('y[', 'w[', 1)}", inputs=f"{case.inputs} w", **case.sizes
+    )
+    gradient = tn.gradient(loss, of="l", wrt=["x", "K"])
+    given = tn.to_backend({"x": case.x, "K": case.k, "w": weights.numpy()}, backend)
+    found = tn.compile(graph, backend=backend)({"K": given["K"]}, given["x"])
+    np.testing.assert_allclose(np.asarray(found), expected.detach().numpy(), atol=tolerance)
+    of_x, of_k = tn.compile(gradient, backend=backend)({"K": given["K"]}, given["x"], given["w"])
+    np.testing.assert_allclose(np.asarray(of_x), x.grad.numpy(), atol=tolerance)
+    np.testing.assert_allclose(np.asarray(of_k), k.grad.numpy(), atol=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_convolutions_are_those_of_pytorch(seed: int, backend: str) -> None:
+    agrees(seed, backend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("seed", range(4, 300))
+def test_many_convolutions_are_those_of_pytorch(seed: int, backend: str) -> None:
+    agrees(seed, backend)
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_convolutions_of_jax(seed: int) -> None:
+    pytest.importorskip("jax")
+    agrees(seed, "jax", 2e-3)
+
+
+FACTORIZED = {
+    "U[c,r] * G[s,r,u,v] * V[o,s]": {"r": 4, "s": 5},
+    "A[o,r] * B[c,r] * C[u,r] * D[v,r]": {"r": 4},
+    "A[c,r] * B[r,u,s] * C[s,v,t] * D[t,o]": {"r": 4, "s": 4, "t": 4},
+}
+AROUND = "z[b,c,h,w] = pad(x[b,c,h,w], h=(1,1), w=(1,1))\n"
+
+
+@pytest.mark.parametrize("kernel", FACTORIZED)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_factorized_kernel_is_never_built_where_that_pays(kernel: str, backend: str) -> None:
+    """1 × 1, what is left of the kernel, 1 × 1; and the zeros are put around in the convolution alone."""
+    text = f"{AROUND}y[b,o,p,q] = z[b,c,p+u,q+v] * {kernel}"
+    graph = tn.layer(text, inputs="x[b,c,h,w]", c=32, o=32, u=3, v=3, **FACTORIZED[kernel])
+    parameters = tn.init(graph, seed=0, dtype="float64")
+    x = np.random.default_rng(0).normal(size=(2, 32, 12, 11))
+    whole = tn.layer(f"K[o,c,u,v] = {kernel}", c=32, o=32, u=3, v=3, **FACTORIZED[kernel])
+    dense = tn.compile(whole)(parameters)
+    expected = torch.nn.functional.conv2d(torch.tensor(x), torch.tensor(np.asarray(dense)), padding=1)
+    given = tn.to_backend({**parameters, "x": x}, backend)
+    found = tn.compile(graph, backend=backend)(given, given.pop("x"))
+    np.testing.assert_allclose(np.asarray(found), expected.numpy(), atol=1e-12)
+    plan = tn.plan(graph, backend=backend, b=8, h=56, w=56)
+    assert sum("convolution" in str(step.equation) for step in plan.steps) in (1, 2)
+    assert not any("pad(" in str(step.equation) for step in plan.steps)
+    assert plan.flops < 0.2 * 2 * 8 * 56 * 56 * 32 * 32 * 9
+
+
+def test_a_module_trains_through_a_convolution() -> None:
+    graph = tn.layer(
+        f"{AROUND}y[b,o,p,q] = z[b,c,2*p+u,2*q+v] * K[o,c,u,v]", inputs="x[b,c,h,w]", c=3, o=4, u=3, v=3
+    )
+    module = tn.module(graph).double()
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
+    kernel = module.K.detach().clone().requires_grad_()
+    (module(x) ** 2).sum().backward()
+    found, x.grad = x.grad, None
+    (torch.nn.functional.conv2d(x, kernel, stride=2, padding=1) ** 2).sum().backward()
+    torch.testing.assert_close(found, x.grad)
+    torch.testing.assert_close(module.K.grad, kernel.grad)
+
+
+def test_sizes_are_formulas() -> None:
+    graph = tn.layer("y[b,o,p] = x[b,c,2*p+u] * K[o,c,u]", inputs="x[b,c,n]")
+    assert str(tn.parameter_formula(graph)) == "c*o*u"
+    assert [str(dim[0].size) for dim in graph.named["y"]] == ["b", "o", "floor(n/2 - u/2) + 1"]
