@@ -16,6 +16,8 @@ things are as JAX has them:
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +27,6 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, backend_of
 
 from .choosing import largest
-from .groups import grouped_matmul, grouped_outer
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -135,6 +136,12 @@ def _library() -> Any:
     except ImportError:
         raise BackendError("JAX is not installed", fix="pip install 'jax>=0.6'") from None
     return jax
+
+
+@functools.cache
+def _groups() -> Any:
+    """The file of products of rows with matrices that positions tell, which JAX loads with."""
+    return importlib.import_module("tensornet.backends.jax_groups")
 
 
 def _element(name: str) -> Any:
@@ -265,44 +272,6 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     return made.reshape(*batch, size, *channels).astype(x.dtype)
 
 
-def _grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
-    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], the rows of each matrix together; traced, by `ragged_dot`."""
-    jax = _library()
-    if not any(isinstance(each, jax.core.Tracer) for each in (x, positions, matrices)):
-        return grouped_matmul(jax.numpy, x, positions, matrices)
-    (count, alone), (size, out, summed), own = positions.shape, matrices.shape, x.shape[1]
-    order, lengths = _groups(positions, size)
-    rows = x[order // alone].reshape(count * alone * own, summed)
-    made = jax.lax.ragged_dot(rows, matrices.swapaxes(1, 2), lengths * own).reshape(count * alone, own, out)
-    made = jax.numpy.zeros_like(made).at[order].set(made).reshape(count, alone, own, out)
-    return jax.numpy.where((positions < size)[..., None, None], made, jax.numpy.nan)
-
-
-def _grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
-    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; traced, as the way back of `ragged_dot`."""
-    jax = _library()
-    if not any(isinstance(each, jax.core.Tracer) for each in (positions, a, b)):
-        return grouped_outer(jax.numpy, positions, a, b, size)
-    order, lengths = _groups(positions, size)
-    whole = (*positions.shape, a.shape[2])
-    one, other = (
-        jax.numpy.broadcast_to(each, (*whole, each.shape[-1])).reshape(order.size, whole[-1], each.shape[-1])
-        for each in (a, b)
-    )
-    one, other = (each[order].reshape(order.size * whole[-1], each.shape[-1]) for each in (one, other))
-    empty = jax.numpy.zeros((size, a.shape[-1], b.shape[-1]), a.dtype)
-    _, back = jax.vjp(lambda matrices: jax.lax.ragged_dot(one, matrices, lengths * whole[-1]), empty)
-    return back(other)[0]
-
-
-def _groups(positions: Any, size: int) -> tuple[Any, Any]:
-    """Rows in the order of their positions, those that tell none of them last, and how many tell each."""
-    jnp = _library().numpy
-    flat = positions.reshape(-1)
-    flat = jnp.where((flat >= 0) & (flat < size), flat, size)
-    return jnp.argsort(flat, stable=True), jnp.bincount(flat, length=size + 1)[:size]
-
-
 def _scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
     jax = _library()
@@ -423,8 +392,8 @@ class JaxBackend:
             "dropped": _dropped,
             "top": _top,
             "within": _within,
-            "grouped_matmul": _grouped_matmul,
-            "grouped_outer": _grouped_outer,
+            "grouped_matmul": _groups().grouped_matmul,
+            "grouped_outer": _groups().grouped_outer,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
             "convolution": _convolution,

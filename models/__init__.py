@@ -33,6 +33,7 @@ from .linear import linear
 from .llama import PRESETS as LLAMAS
 from .llama import llama
 from .losses import cross_entropy, permutation_loss
+from .mixture import mixture_of_experts
 from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
@@ -66,6 +67,7 @@ __all__ = [
     "gpt2",
     "linear",
     "llama",
+    "mixture_of_experts",
     "mode_dot",
     "multi_mode_dot",
     "factorize",
@@ -102,6 +104,7 @@ _LAYERS = (
     fourier_features,
     gated_feed_forward,
     linear,
+    mixture_of_experts,
     mode_dot,
     multi_mode_dot,
     permutation_loss,

@@ -21,6 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "cross_entropy": {},
     "dot_product_attention": {},
     "fourier_features": {"shape": (3, 2), "channels": 2, "bands": 2},
+    "mixture_of_experts": {"dim": 4, "hidden": 3},
     "linear": {"in_sizes": (4, 4), "out_sizes": (2, 3)},
     "mode_dot": {"order": 3, "mode": 1},
     "multi_mode_dot": {"order": 3},

@@ -1,0 +1,265 @@
+"""Mixtures of experts, and the products they are planned as, against plain torch and numpy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet import models
+from tensornet.backends.array_api import of
+from tensornet.graph.elements import holding
+from tensornet.graph.rewriting.grouping import group
+from tensornet.graph.rewriting.selecting import select
+from tensornet.operations.functions import Element
+from tensornet.protocol import load_backend
+
+from .test_gradients import agrees_with_differences
+from .test_gradients import check as agrees_with_autograd
+from .test_rewrites import eager
+
+torch = pytest.importorskip("torch")
+
+KERNELS = ("grouped_matmul", "grouped_outer")
+BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
+    "array-api-strict": lambda: of(array_api_strict)
+}
+
+
+def plainly(x: Any, held: dict[str, Any], active: int, gated: bool) -> tuple[Any, Any]:
+    """The mixture of experts and its loss, expert by expert."""
+    scores = x @ held["R"].T
+    top, positions = scores.topk(active)
+    weights = torch.softmax(top, -1)
+    y = torch.zeros_like(x)
+    for e in range(len(held["R"])):
+        for k in range(active):
+            rows = positions[..., k] == e
+            inner = torch.nn.functional.gelu(x[rows] @ held["W1"][e].T)
+            inner = inner * (x[rows] @ held["W3"][e].T) if gated else inner
+            y = y.index_put((rows,), (inner @ held["W2"][e].T) * weights[rows][:, k, None], accumulate=True)
+    flat = positions.flatten()
+    share = torch.nn.functional.one_hot(flat, len(held["R"])).to(x.dtype).mean(0)
+    router = torch.softmax(scores, -1).flatten(0, -2).mean(0)
+    return y, len(share) * (share * router).sum()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("tokens", "dim", "hidden"), [((2, 5), 6, 8), ((3, 80), 24, 48)])
+def test_it_is_that_of_plain_torch(gated: bool, tokens: tuple[int, ...], dim: int, hidden: int) -> None:
+    """Small ones are planned with all experts, larger ones by groups; both ways, on torch and as an equation."""
+    graph = models.mixture_of_experts(dim, hidden, 6, 2, gated=gated, balance=True)
+    torch.manual_seed(0)
+    x = torch.randn(*tokens, dim, dtype=torch.float64, requires_grad=True)
+    held = {k: torch.tensor(v, requires_grad=True) for k, v in tn.init(graph, dtype="float64").items()}
+    seed = torch.randn_like(x)
+    leaves = [x, *held.values()]
+    y, balance = plainly(x, held, 2, gated)
+    expected = torch.autograd.grad((y * seed).sum() + balance, leaves)
+    found, told = tn.compile(graph, backend="torch")(held, x)
+    torch.testing.assert_close(found, y, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(told, balance, rtol=1e-6, atol=1e-6)
+    gradients = torch.autograd.grad((found * seed).sum() + told, leaves)
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    derivative = tn.gradient(graph, wrt=["x", *held])
+    arrays = {name: each.detach().numpy() for name, each in (*held.items(), ("x", x))}
+    arrays |= {"y.grad": seed.numpy()}  # that of a number is 1
+    given = [arrays[leaf.name] for leaf in derivative.inputs]
+    written = tn.compile(derivative)({leaf.name: arrays[leaf.name] for leaf in derivative.parameters}, *given)
+    for one, other in zip(written, expected, strict=True):
+        np.testing.assert_allclose(one, other.numpy(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend(backend: str) -> None:
+    library, graph = BACKENDS[backend](), models.mixture_of_experts(24, 48, 6, 2)
+    arrays = tn.init(graph, dtype="float64")
+    x = np.random.default_rng(0).standard_normal((3, 80, 24))
+    expected, _ = plainly(torch.tensor(x), {k: torch.tensor(v) for k, v in arrays.items()}, 2, False)
+    single = backend == "jax"  # which has no float64 here
+    function = tn.compile(graph, backend=library)
+    held = {name: library.asarray(each) for name, each in arrays.items()}
+    found = library.numpy(function(held, library.asarray(x)))
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5 if single else 1e-12)
+
+
+def test_the_plan_chooses() -> None:
+    graph = models.mixture_of_experts(256, 1024, 16, 2)
+    many = tn.plan(graph, backend="torch", lead=2048)
+    assert many.code.count("grouped_matmul(") == 2
+    dense = 2 * 2048 * 16 * 256 * 1024 * 2
+    assert many.flops < dense / 7
+    few = tn.plan(models.mixture_of_experts(8, 16, 4, 2), backend="torch", lead=8)
+    assert "grouped_matmul" not in few.code
+
+
+def test_it_is_compiled_as_one() -> None:
+    graph = models.mixture_of_experts(24, 48, 6, 2)
+    assert "grouped_matmul" in tn.plan(graph, backend="torch", lead=240).code
+    module = tn.module(graph)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = torch.randn(240, 24, requires_grad=True)
+    results = [each(x) for each in (module, compiled)]
+    torch.testing.assert_close(results[1], results[0])
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_more_cannot_be_active_than_there_are() -> None:
+    with pytest.raises(tn.ShapeError, match="5 experts are active of 4"):
+        models.mixture_of_experts(8, 16, 4, 5)
+    graph = tn.layer("p[b,k] = top[i,k](x[b,i])", inputs="x", k=5)
+    with pytest.raises(tn.ShapeError, match="the 5 largest elements are asked for of 4"):
+        tn.compile(graph)({}, np.zeros((2, 4)))
+
+
+# ---------------------------------------------------------------------------- the kernels
+
+PRODUCTS = [
+    ("y[n,f] = x[n,c] * W[p[n],f,c]", "n"),
+    ("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", "nk"),
+    ("y[n,f] = g[n,k] * x[n,c] * W[p[n,k],c,f]", "nk"),
+    ("y[n,k,f] = x[n,k,c] * W[p[n,k],f,c]", "nk"),
+    ("y[k,f,n] = x[n,c] * W[f,p[n,k],c]", "nk"),
+    ("y[n,t,f] = x[n,t,c] * W[p[n],f,c]", "n"),
+    ("y[n,t] = x[n,t,c] * W[p[n],c]", "n"),
+    ("y[n,f] = x[c] * W[p[n],f,c]", "n"),
+    ("y[n,f,h] = x[n,c,d] * W[p[n],f,h,c,d]", "n"),
+]
+SUMS = [
+    ("y[v,f,c] = onehot[v](p[n]) * x[n,f] * z[n,c]", "n"),
+    ("y[v,f,c] = onehot[v](p[n,k]) * x[n,k,f] * z[n,c]", "nk"),
+    ("y[v,f,c] = onehot[v](p[n,k]) * x[n,f] * z[k,c]", "nk"),
+    ("y[c,v,f] = onehot[v](p[n]) * x[n,t,f] * z[n,t,c] * g[n]", "n"),
+    ("y[v,f,c] = onehot[v](p[n]) * x[n,f] * z[n,c,t] * g[t]", "n"),
+]
+SIZES = {"n": 7, "k": 2, "c": 3, "d": 2, "f": 4, "h": 2, "t": 3, "v": 5}
+
+
+def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Arrays for what an equation reads, and its value by numpy's einsum."""
+    rng, arrays = (
+        np.random.default_rng(0),
+        {"p": np.random.default_rng(1).integers(low, high, [SIZES[a] for a in told])},
+    )
+    left, right = text.split(" = ")
+    operands, spelled = [], []
+    for name, index in re.findall(r"([xzgW])\[((?:p\[[^]]*\]|[^]])*)\]", right):
+        axes = "".join(re.sub(r"p\[[^]]*\]", "v", index).split(","))
+        arrays[name] = rng.standard_normal([SIZES[a] for a in axes])
+        operands.append(arrays[name])
+        spelled.append(axes)
+    ones = (arrays["p"][..., None] == np.arange(SIZES["v"])).astype(float)
+    out = "".join(re.findall(r"\w", left.removeprefix("y")))
+    return arrays, np.einsum(f"{','.join([told + 'v', *spelled])}->{out}", ones, *operands)
+
+
+@pytest.mark.parametrize(("text", "told"), [*PRODUCTS, *SUMS])
+def test_kernels_on_every_backend(text: str, told: str) -> None:
+    outside = "onehot" in text  # what is told outside goes nowhere
+    arrays, expected = arrays_for(text, told, -1 if outside else 0, 7 if outside else 4)
+    inputs = [name for name in arrays if name != "W"]
+    written = tn.layer(text, inputs=inputs, **({"v": 5} if outside else {}))
+    written = holding(written, {"p": Element.WHOLE})
+    changed = select(group(written, eager(), KERNELS), eager(), KERNELS)
+    assert "grouped_" in str(changed)
+    for backend, graph in (*((name, changed) for name in BACKENDS), ("numpy", written)):
+        library = BACKENDS[backend]()
+        given = {name: library.asarray(each) for name, each in arrays.items()}
+        held = {"W": given["W"]} if "W" in given else {}
+        found = tn.compile(graph, backend=library)(held, *(given[leaf.name] for leaf in graph.inputs))
+        np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("text", "told"), [PRODUCTS[2], PRODUCTS[5], SUMS[1], SUMS[3]])
+def test_gradients_flow_through_kernels(text: str, told: str) -> None:
+    arrays, _ = arrays_for(text, told, 0, 5)
+    graph = tn.layer(text, inputs=list(arrays), **({"v": 5} if "onehot" in text else {}))
+    changed = select(group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS), eager(), KERNELS)
+    assert "grouped_" in str(changed)
+    names = [name for name in arrays if name != "p"]
+    run = tn.compile(changed, backend="torch")
+    p = torch.tensor(arrays["p"])
+
+    def function(*tensors: Any) -> Any:
+        return run(
+            {}, *(p if leaf.name == "p" else tensors[names.index(leaf.name)] for leaf in changed.inputs)
+        ).tanh()
+
+    tensors = [torch.tensor(arrays[name], requires_grad=True) for name in names]
+    assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
+    agrees_with_autograd(graph, arrays, names)
+    agrees_with_differences(graph, arrays, names)
+
+
+@pytest.mark.parametrize("mapped", [(0, None)])
+def test_kernels_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
+    graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
+    changed = group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
+    run = tn.compile(changed, backend="torch")
+    torch.manual_seed(0)
+    x, p = torch.randn(3, 7, 4), torch.randint(0, 5, (3, 7, 2))
+    W = torch.randn(5, 6, 4)
+    given = [each if at == 0 else each[1] for each, at in zip((x, p), mapped, strict=True)]
+    whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip((x, p), mapped, strict=True)]
+    expected = torch.einsum("bnc,bnkfc->bnkf", whole[0], W[whole[1]])
+    found = torch.vmap(lambda x, p: run({"W": W}, x, p), in_dims=mapped)(*given)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+def test_wrong_positions_are_refused(backend: str) -> None:
+    library = BACKENDS[backend]()
+    graph = group(
+        holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
+        eager(),
+        KERNELS,
+    )
+    given = (np.zeros((3, 4)), np.array([0, 5, 1]))
+    arrays = list(map(library.asarray, given))
+    held, run = {"W": library.asarray(np.zeros((5, 6, 4)))}, tn.compile(graph, backend=library)
+    with pytest.raises(tn.ShapeError, match="5"):
+        run(held, *arrays)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 6), (3, 0, 6), (3, 4, 0)])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
+def test_what_is_empty(backend: str, shape: tuple[int, int, int]) -> None:
+    library, (n, c, f) = BACKENDS[backend](), shape
+    graph = group(
+        holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
+        eager(),
+        KERNELS,
+    )
+    given = (np.zeros((n, c)), np.zeros(n, dtype=np.int64))
+    held = {"W": library.asarray(np.zeros((5, f, c)))}
+    found = library.numpy(tn.compile(graph, backend=library)(held, *map(library.asarray, given)))
+    np.testing.assert_array_equal(found, np.zeros((n, f)))
+
+
+def test_jax_differentiates_and_traces_kernels() -> None:
+    jax = pytest.importorskip("jax")
+    library = load_backend("jax")
+    graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
+    changed = group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
+    run = tn.compile(changed, backend="jax")
+    rng = np.random.default_rng(0)
+    x, p, W = rng.standard_normal((7, 4)), rng.integers(0, 5, (7, 2)), rng.standard_normal((5, 6, 4))
+    x, p, W = (library.asarray(each) for each in (x.astype("float32"), p, W.astype("float32")))
+
+    def loss(x: Any, W: Any) -> Any:
+        return jax.numpy.tanh(run({"W": W}, x, p)).sum()
+
+    def plain(x: Any, W: Any) -> Any:
+        return jax.numpy.tanh(jax.numpy.einsum("nc,nkfc->nkf", x, W[p])).sum()
+
+    expected = jax.grad(plain, (0, 1))(x, W)
+    for found in (jax.grad(loss, (0, 1))(x, W), jax.jit(jax.grad(loss, (0, 1)))(x, W)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
