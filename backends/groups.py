@@ -5,6 +5,7 @@ Rows are brought into the order of their positions, so that those of each matrix
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,7 +62,7 @@ def _groups(xp: Any, positions: Any, size: int) -> tuple[Any, list[int]]:
 
 def _each(bounds: list[int]) -> Iterator[tuple[int, int, int]]:
     """The positions that rows tell, and where these rows begin and end."""
-    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         if start < stop:
             yield number, start, stop
 

@@ -5,6 +5,7 @@ Where values cannot be looked at, while tracing and under `vmap`, each row is mu
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def _groups(positions: Any, size: int) -> tuple[Any, list[int]]:
     told, order = positions.reshape(-1).sort(stable=True)
     bounds = torch.searchsorted(told, torch.arange(size + 1, dtype=told.dtype, device=told.device)).tolist()
     ends = [0, *bounds, len(order)]
-    return order, [stop - start for start, stop in zip(ends, ends[1:], strict=False)]
+    return order, [stop - start for start, stop in itertools.pairwise(ends)]
 
 
 def _whose(order: Any, alone: int) -> Any:

@@ -44,7 +44,7 @@ def mixture_of_experts(
     gated: bool = False,
     balance: bool = False,
 ) -> tn.Graph:
-    """y = Σ_k w_k·W₂[p_k]·f(W₁[p_k]·x), where p are the experts with the largest scores R·x, and w the softmax of these.
+    """y = Σ_k w_k·W₂[p_k]·f(W₁[p_k]·x), where p are the experts with the largest scores R·x, w their softmax.
 
     Input x[..., c], output y[..., o]; experts·(2·dim·hidden + dim) parameters, and experts·dim·hidden more if gated.
     A plan multiplies the tokens of each expert together, each token with all of them, or with matrices gathered for
