@@ -19,8 +19,8 @@ from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
 from tensornet.protocol import Argument, kind_of
 
 from .choosing import largest
-from .loops import along as repeated
 from .groups import grouped_matmul, grouped_outer
+from .loops import along as repeated
 from .pieces import in_pieces as put_together
 from .recurrences import recurrence
 
