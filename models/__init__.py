@@ -38,6 +38,7 @@ from .multilinear import mode_dot, multi_mode_dot, tucker_to_tensor
 from .perceiver import PRESETS as PERCEIVERS
 from .perceiver import perceiver
 from .positions import fourier_features, rotary_embedding
+from .recurrent import gru, lstm, rnn
 from .resize import resize_positions
 from .swin import PRESETS as SWINS
 from .swin import swin, window_attention
@@ -65,6 +66,9 @@ __all__ = [
     "dot_product_attention",
     "gated_feed_forward",
     "gpt2",
+    "gru",
+    "lstm",
+    "rnn",
     "linear",
     "llama",
     "mixture_of_experts",
@@ -103,13 +107,16 @@ _LAYERS = (
     dot_product_attention,
     fourier_features,
     gated_feed_forward,
+    gru,
     linear,
+    lstm,
     mixture_of_experts,
     mode_dot,
     multi_mode_dot,
     permutation_loss,
     resize_positions,
     rms_norm,
+    rnn,
     rotary_embedding,
     tcl,
     tensor_window_attention,

@@ -92,6 +92,7 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
     | torch.nn.Transformer | src[b, m, D], tgt[b, n, D] | as with `tgt_mask` causal |
     | torch.nn.TransformerEncoder, …EncoderLayer | src[b, m, D] | as without `mask` |
     | torch.nn.TransformerDecoder, …DecoderLayer | tgt[b, n, D], memory[b, m, D] | as with `tgt_mask` causal |
+    | torch.nn.RNN, LSTM, GRU | x[b, t, i] | output; with `states=True` from h0 (and c0), and the last ones |
     | MarianModel, MarianMTModel (transformers) | input_ids[b, m], decoder_input_ids[b, n] | as there |
 
     The batch comes first in our graphs, whatever `batch_first` says.

@@ -13,6 +13,7 @@ from .names import Converter, Made, Names, known_class, resolved
 from .perceiver import PERCEIVERS
 from .swin import SWINS
 from .torch_attention import TORCH_TRANSFORMERS
+from .torch_recurrent import TORCH_RECURRENT
 from .torch_sequences import TORCH_LAYERS
 from .vit import VITS
 from .xlnet import XLNETS
@@ -32,7 +33,7 @@ TRANSFORMERS: dict[str, Converter] = {
 }
 """By the class of `transformers`."""
 
-TORCH: dict[str, Converter] = {**TORCH_LAYERS, **TORCH_TRANSFORMERS, **MARIANS}
+TORCH: dict[str, Converter] = {**TORCH_LAYERS, **TORCH_TRANSFORMERS, **TORCH_RECURRENT, **MARIANS}
 """By the class of torch."""
 
 UNREAD = re.compile(

@@ -434,7 +434,7 @@ class _Differentiation(Written):
 
         What a state is made of stands below it; of the gradient of the one it gets that of the other, moved on.
         """
-        done: set[str] = set()
+        done = {leaf.name for leaf in self.graph.leaves}
         for item in forward:
             done.update(item.defines)
             match item:
@@ -555,7 +555,10 @@ class _Differentiation(Written):
                 for n, operand in enumerate(arguments):
                     if isinstance(operand, Ref) and operand.name in self.active:
                         term = self._of_call(call, n, gradient, y)
-                        yield operand, self._summed(term, operand, around, scope)
+                        is_kept = FUNCTIONS[call.function].axes == "kept"
+                        own = set(call.axes).difference(free_axes(operand)) if is_kept else set()
+                        over = tuple(each for each in around if each not in own)
+                        yield operand, self._summed(term, operand, over, scope)
 
     def _summed(self, term: Expression, operand: Ref, around: tuple[str, ...], scope: Scope) -> Expression:
         """A gradient as the operand gets it: summed over the axes that this has not.

@@ -33,6 +33,7 @@ from ..language.expression import (
     is_scalar,
     references,
     rename,
+    subexpressions,
     sum_of,
     transform,
 )
@@ -284,9 +285,10 @@ class _Looping(Written):
         first = group.equations[0].name
         axis = Axis(group.labels[first], dim_size(self.dims[first][group.dimension(first)]))
         carried = [each.right.arguments[0].name for each in block.states]  # type: ignore[union-attr]
-        behind = {name for name, each in zip(carried, block.states, strict=True) if each.name in self.read}
-        results = [each.name for each in block.body if each.name in self.read | behind]
-        results += [name for name in carried if name in states and name in self.read and name not in results]
+        wanted = set(self.read)
+        for each, name in zip(reversed(block.states), reversed(carried), strict=True):
+            wanted.update((name,) if each.name in wanted else ())
+        results = [each.name for each in block.body if each.name in wanted]
         outputs = (*results, *dict.fromkeys(name for name in carried if name not in results))
         held = [name for name in block.wholes if self.elements[name] < Element.WIDE]
         leaves = (
@@ -311,7 +313,7 @@ class _Looping(Written):
         for name, whole in stacked.items():
             self._return(name, whole, block)
         for each in block.states:
-            if each.name in self.read and each.name not in stacked:
+            if each.name in wanted:
                 self.body.append(replace(each, right=self._outside(each.right)))
 
     def _leaf(self, leaf: str, name: str, at: int | None = None) -> Leaf:
@@ -390,7 +392,14 @@ class _Looping(Written):
         label = block.group.labels[equation.name]
         scope = self.graph.scope(equation)
         if is_scalar(part):
-            return self._sized(part, label, scope)
+            part = self._sized(part, label, scope)
+            if not any(isinstance(each, Size) for each in subexpressions(part)):
+                return part
+            name = self.numbered(equation.name)  # what blocks are given tells no other sizes
+            self.put(name, (), part, scope)
+            part = Ref(name, ())
+            block.wholes[name] = None
+            return part
         if not isinstance(part, Ref) or not self._is_cut(part, label):
             axes = free_axes(part)
             order = [axis for axis in axes_of_index(equation.left) if axis in axes and axis != label]
@@ -407,7 +416,7 @@ class _Looping(Written):
     def _sized(self, number: Expression, label: str, scope: Scope) -> Expression:
         """A number, in which the size of the axis is said as at large."""
         if isinstance(number, Size):
-            return self.extent(scope[label]) if number.axis == label else number
+            return self.extent(scope[number.axis])
         return transform(number, lambda each: self._sized(each, label, scope))
 
     def _is_cut(self, ref: Ref, label: str) -> bool:

@@ -64,8 +64,9 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
                 raise EquationError(f"'{each.name}' starts twice", each.place, "say it once")
             starts[each.name, each.step] = each
     names = {name for name, _ in starts} | set(_late(lines))
-    found = [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
-    return found
+    if not names:
+        return list(lines)
+    return [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
 
 
 def _late(lines: Sequence[Any]) -> Iterator[str]:

@@ -44,6 +44,7 @@ __all__ = ["lower", "steps_to_price"]
 
 Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 
+_VARIABLE = re.compile(r"t\d+")
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 
@@ -205,8 +206,11 @@ class _Lowering(Calling):
         for step in plan.once:
             assert isinstance(step, Step)
             moved = replace(step, equation=_reading(step.equation, names), frees=())
-            names[step.equation.name] = name = fresh(step.equation.name, self.taken)
+            name = fresh(step.equation.name, self.taken)
+            if _VARIABLE.fullmatch(name):  # there is one of that name, or will be
+                name = next(each for each in self.numbered if each not in self.taken)
             self.taken.add(name)
+            names[step.equation.name] = name
             if any(each in self.changing for each in moved.reads):
                 self.changing.add(name)
             self.steps.append(_renamed(moved, name))

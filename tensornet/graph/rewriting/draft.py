@@ -216,7 +216,7 @@ def between_calls(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
     """A rewrite of the equations of the graph itself; its calls stay as they are."""
     if not graph.calls:
         return change(graph)
-    asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.operands)))
+    asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.names().values())))
     made = {equation.name for equation in graph.own}
     outputs = tuple(name for name in asked if name in made)
     if not outputs:

@@ -1,0 +1,281 @@
+"""Recurrent layers: the plain one, LSTM and GRU, of any depth, one way or both, their weights dense or factorized.
+
+    h_t = tanh(W·x_t + U·h_{t-1} + b)
+
+Each gate has weights of its own; the plan multiplies a state with all of them at once, and an input before the loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensornet as tn
+from tensornet.errors import ShapeError
+from tensornet.factorizations import factored, form_named
+from tensornet.ranks import Rank, check_sizes
+
+from .checked import checked
+from .dimensions import chosen, count
+
+__all__ = ["gru", "lstm", "rnn"]
+
+GATES: dict[str, dict[str, str]] = {
+    "rnn": {"h": "{act}({x} + {h} + {b})"},
+    "lstm": {
+        "enter": "sigmoid({xi} + {hi} + {bi})",
+        "forget": "sigmoid({xf} + {hf} + {bf})",
+        "new": "tanh({xg} + {hg} + {bg})",
+        "leave": "sigmoid({xo} + {ho} + {bo})",
+        "c": "forget * c[b,{before},{o}] + enter * new",
+        "h": "leave * tanh(c)",
+    },
+    "gru": {
+        "reset": "sigmoid({xr} + {hr} + {br})",
+        "update": "sigmoid({xz} + {hz} + {bz})",
+        "new": "tanh({xn} + {bn} + reset * ({hn} + {un}))",
+        "h": "(1 - update) * new + update * h[b,{before},{o}]",
+    },
+}
+"""The lines of each: what it defines, and of what. `x`, `h` and `b` with a letter are the products and the bias of a gate."""
+
+LETTERS = {"rnn": ("",), "lstm": tuple("ifgo"), "gru": tuple("rzn")}
+"""What the gates are called, as in torch."""
+
+
+@checked
+def rnn(
+    in_size: int | Sequence[int],
+    hidden_size: int | Sequence[int],
+    *,
+    layers: int = 1,
+    bidirectional: bool = False,
+    nonlinearity: str = "tanh",
+    bias: bool = True,
+    states: bool = False,
+    factorization: str = "dense",
+    rank: Rank = "same",
+) -> tn.Graph:
+    """h_t = tanh(W·x_t + U·h_{t-1} + b), from h_{-1} = 0.
+
+    Input x[b, t, i], output y[b, t, o], of both directions one after another. With `states` the inputs are x,
+    h0[l, b, o], and the outputs y, h[l, b, o]: the states that each layer and direction starts from, and ends in.
+
+    Args:
+        in_size, hidden_size: the widths, or the sizes of the modes that they are made of, for factorized weights.
+        layers: how many, each over the outputs of the one before.
+        bidirectional: whether each layer also runs from the last position to the first.
+        nonlinearity: "tanh" or "relu".
+        bias: whether b is added.
+        states: whether the states come in, and go out, to go on from.
+        factorization, rank: the form of each weight, as for `linear`.
+
+    Raises:
+        ShapeError: sizes, rank or factorization do not fit.
+
+    Source: Elman (1990), "Finding structure in time".
+
+    Example:
+        >>> tn.parameter_count(rnn(3, 4, layers=2))
+        68
+    """
+    chosen(nonlinearity, ("tanh", "relu"), "nonlinearity")
+    return _stacked(
+        "rnn", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank, nonlinearity
+    )
+
+
+@checked
+def lstm(
+    in_size: int | Sequence[int],
+    hidden_size: int | Sequence[int],
+    *,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    states: bool = False,
+    factorization: str = "dense",
+    rank: Rank = "same",
+) -> tn.Graph:
+    """i, f, o = σ(W·x_t + U·h_{t-1} + b), g = tanh(…), c_t = f·c_{t-1} + i·g, h_t = o·tanh(c_t).
+
+    Input x[b, t, i], output y[b, t, o]; with `states` the inputs are x, h0, c0[l, b, o], and the outputs y, h, c.
+
+    Args:
+        in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank: as in `rnn`.
+
+    Raises:
+        ShapeError: sizes, rank or factorization do not fit.
+
+    Source: Hochreiter and Schmidhuber (1997), "Long short-term memory"; Gers et al. (2000) for f; Yang et al. (2017),
+    "Tensor-train recurrent neural networks for video classification", for factorized weights.
+
+    Example:
+        >>> tn.parameter_count(lstm(128, 256))
+        394240
+        >>> tn.parameter_count(lstm((8, 16), (16, 16), factorization="blocktt", rank=4))
+        11264
+    """
+    return _stacked("lstm", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank)
+
+
+@checked
+def gru(
+    in_size: int | Sequence[int],
+    hidden_size: int | Sequence[int],
+    *,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    states: bool = False,
+    factorization: str = "dense",
+    rank: Rank = "same",
+) -> tn.Graph:
+    """r, z = σ(W·x_t + U·h_{t-1} + b), n = tanh(W·x_t + b + r·(U·h_{t-1} + u)), h_t = (1 − z)·n + z·h_{t-1}.
+
+    Input x[b, t, i], output y[b, t, o]; with `states` the inputs are x, h0[l, b, o], and the outputs y, h.
+
+    Args:
+        in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank: as in `rnn`.
+
+    Raises:
+        ShapeError: sizes, rank or factorization do not fit.
+
+    Source: Cho et al. (2014), "Learning phrase representations using RNN encoder–decoder".
+
+    Example:
+        >>> tn.parameter_count(gru(3, 4))
+        100
+    """
+    return _stacked("gru", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank)
+
+
+# ---------------------------------------------------------------------------- layers and directions
+
+
+def _stacked(
+    kind: str,
+    in_size: int | Sequence[int],
+    hidden_size: int | Sequence[int],
+    layers: int,
+    bidirectional: bool,
+    bias: bool,
+    states: bool,
+    factorization: str,
+    rank: Rank,
+    nonlinearity: str = "tanh",
+) -> tn.Graph:
+    ins, outs = _modes(in_size, "in_size"), _modes(hidden_size, "hidden_size")
+    form = form_named(factorization)
+    if form != "dense" and len(ins) != len(outs):
+        message = f"in_size {ins} has {len(ins)} mode(s), and hidden_size {outs} has {len(outs)}"
+        raise ShapeError(message, fix="give as many of each")
+    count(layers, "layers", 1)
+    ways = ("forward", "backward") if bidirectional else ("forward",)
+    memory = ("h", "c") if kind == "lstm" else ("h",)
+    wide = (len(ways) * outs[0], *outs[1:])
+
+    def direction(number: int, way: str) -> tn.Graph:
+        sizes = ins if not number else wide
+        return _layer(kind, sizes, outs, way == "backward", bias, states, form, rank, nonlinearity)
+
+    def forward(x: tn.Tensor, *starts: tn.Tensor) -> Any:
+        lasts: list[tuple[tn.Tensor, ...]] = []
+        for number in range(layers):
+            found = []
+            for way in ways:
+                given = [
+                    tn.layer(f"s[b,o] = z[{len(lasts)},b,o]", inputs="z[l,b,o]")(each) for each in starts
+                ]
+                made: Any = direction(number, way)(x, *given, scope=f"layers.{number}.{way}")
+                y, *last = made if states else (made,)
+                found.append(y)
+                lasts.append(tuple(last))
+            x = _joined("y[b,t,n] = concat[n]({})", "[b,t,n]", found) if bidirectional else found[0]
+        ends = (_joined("z[l,b,o] = concat[l]({})", "[b,o]", each) for each in zip(*lasts, strict=True))
+        return (x, *ends) if states else x
+
+    inputs = ["x[b,t,i]", *(f"{name}0[l,b,o]" for name in memory if states)]
+    known = {"i": math.prod(ins)} | ({"o": math.prod(outs), "l": layers * len(ways)} if states else {})
+    return tn.model(forward, inputs=inputs, **known)
+
+
+def _modes(size: int | Sequence[int], what: str) -> tuple[int, ...]:
+    return check_sizes((size,) if isinstance(size, int) else size, what)
+
+
+def _joined(line: str, axes: str, parts: Sequence[tn.Tensor]) -> tn.Tensor:
+    """Tensors one after another."""
+    names = [f"a{number}{axes}" for number in range(len(parts))]
+    joined: Callable[..., Any] = tn.layer(line.format(", ".join(names)), inputs=names)
+    found: tn.Tensor = joined(*parts)
+    return found
+
+
+# ---------------------------------------------------------------------------- one layer, one direction
+
+
+def _layer(
+    kind: str,
+    ins: tuple[int, ...],
+    outs: tuple[int, ...],
+    back: bool,
+    bias: bool,
+    states: bool,
+    form: str,
+    rank: Rank,
+    nonlinearity: str,
+) -> tn.Graph:
+    i, o, p = (
+        [f"{letter}{n}" for n in range(1, len(sizes) + 1)]
+        for letter, sizes in zip("iop", (ins, outs, outs), strict=True)
+    )
+    x, out, inner = map(_composite, (i, o, p))
+    sizes: dict[str, Any] = dict(zip([*i, *o, *p], [*ins, *outs, *outs], strict=True))
+    before = "t+1" if back else "t-1"
+    words = {"before": before, "o": out, "act": nonlinearity}
+    for letter in LETTERS[kind]:
+        for part, read, axes, lengths, ranks in (
+            ("x", f"x[b,t,{x}]", i, ins, "r"),
+            ("h", f"h[b,{before},{inner}]", p, outs, "q"),
+        ):
+            weight = _weight(
+                form, "W" if part == "x" else "U", letter, (o, axes), (outs, lengths), rank, ranks
+            )
+            sizes |= weight.ranks
+            words[f"{part}{letter}"] = f"{read} * {weight}"
+        words[f"b{letter}"] = f"b{letter}[{out}]" if bias else "0"
+    words["un"] = f"un[{out}]" if bias else "0"
+    lines = [
+        f"{name}[b,t,{out}] = {line.format(**words).replace(' + 0', '')}"
+        for name, line in GATES[kind].items()
+    ]
+    memory = ("h", "c") if kind == "lstm" else ("h",)
+    if states:
+        first, last = ("+1", "0") if back else ("-1", "-1")
+        lines += [f"{name}[b,{first},{out}] = {name}0[b,{out}]" for name in memory]
+        lines += [f"{name}_last[b,{out}] = {name}[b,{last},{out}]" for name in memory]
+    inputs = [f"x[b,t,{x}]", *(f"{name}0[b,{out}]" for name in memory if states)]
+    outputs = ["h", *(f"{name}_last" for name in memory if states)]
+    return tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes)
+
+
+def _weight(
+    form: str,
+    name: str,
+    gate: str,
+    axes: Sequence[Sequence[str]],
+    sizes: Sequence[Sequence[int]],
+    rank: Rank,
+    ranks: str,
+) -> Any:
+    """The weight of a gate, whose factors are called after it."""
+    plain = factored(form, axes, sizes, rank)
+    factors = {each.name: f"{name}{gate}_{each.name}" for each in plain.factors}
+    called = {"W": f"{name}{gate}"} if form == "dense" else factors
+    return factored(form, axes, sizes, rank, called | {each: f"{ranks}{each[1:]}" for each in plain.ranks})
+
+
+def _composite(names: Sequence[str]) -> str:
+    return f"({','.join(names)})" if len(names) > 1 else names[0]

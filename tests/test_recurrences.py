@@ -1,0 +1,294 @@
+"""Recurrences: read as papers print them, computed and differentiated as a plain loop does, planned as one block."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensornet as tn
+from tensornet.graph.looping import looped
+from tensornet.planning.plans import CallStep
+from tensornet.protocol import load_backend
+from tensornet.sizes import evaluate
+
+from . import reference
+from .test_backends import BACKENDS
+
+CELL = """
+f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
+g[b,t,o] = tanh(x[b,t,i] * Wg[o,i] + h[b,t-1,p] * Ug[o,p] + bg[o])
+c[b,-1,o] = c0[b,o]
+c[b,t,o] = f * c[b,t-1,o] + (1 - f) * g
+h[b,t,o] = f * tanh(c)
+last[b,o] = h[b,-1,o]
+"""
+
+BACK = CELL.replace("t-1", "t+1").replace("c[b,-1,o]", "c[b,+1,o]").replace("h[b,-1,o]", "h[b,0,o]")
+
+TEXTS = {
+    "cell": (CELL, "x c0", {"i": 3, "o": 4}, {"b": 2, "t": 5}),
+    "from the end": (BACK, "x c0", {"i": 3, "o": 4}, {"b": 2, "t": 5}),
+    "elementwise": ("h[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]", "a u", {}, {"b": 2, "t": 6, "n": 3}),
+    "two positions away": (
+        "h[b,-1] = s[b]\nh[b,-2] = 0.5\nh[b,t] = x[b,t] + 0.5 * h[b,t-1] - w * h[b,t-2]",
+        "x s",
+        {},
+        {"b": 2, "t": 6},
+    ),
+    "a start that is computed": (
+        "h[b,-1,o] = tanh(z[b,k] * V[o,k])\nh[b,t,o] = tanh(x[b,t,o] + h[b,t-1,p] * U[o,p])",
+        "x z",
+        {"o": 3, "k": 2},
+        {"b": 2, "t": 4},
+    ),
+    "a start of fewer axes": (
+        "h[b,-1,o] = s[o]\nh[b,t,o] = tanh(x[b,t,o] + h[b,t-1,p] * U[o,p])",
+        "x",
+        {"o": 3},
+        {"b": 2, "t": 4},
+    ),
+    "weights of their own at each position": (
+        "v[b,-1,r] = e[r]\nv[b,t,s] = v[b,t-1,r] * (A[t,r,p,s] * x[b,t,p])\ny[b] = v[b,-1,s] * w[s]",
+        "x",
+        {"t": 5, "r": 3, "p": 2},
+        {"b": 2},
+    ),
+    "several readers, the axis called otherwise": (
+        "z[b,s,o] = x[b,s,o] + h[b,s-1,p] * U[o,p]\nh[b,t,o] = tanh(z[b,t,o])\ny[b,u] = h[b,u-1,o] * z[b,u,o]",
+        "x",
+        {"o": 3},
+        {"b": 2, "t": 4},
+    ),
+    "heads": (
+        "s[b,t,h,d,e] = s[b,t-1,h,d,e] * w[h] + k[b,t,(h,d)] * v[b,t,(h,e)]\ny[b,t,(h,e)] = q[b,t,(h,d)] * s[b,t,h,d,e]",
+        "q k v",
+        {"h": 2, "d": 3, "e": 2},
+        {"b": 2, "t": 4},
+    ),
+    "composites": (
+        "s[b,t,(h,d)] = tanh(s[b,t-1,(h,e)] * U[h,d,e] + x[b,t,(h,d)])",
+        "x",
+        {"h": 2, "d": 3},
+        {"b": 2, "t": 4},
+    ),
+    "what runs along the axis": (
+        "h[b,t,o] = tanh(softmax[t](x[b,t,o]) + cumsum[t](x[b,t,o]) / (index(t) + 1) + w * h[b,t-1,o] / t)",
+        "x",
+        {},
+        {"b": 2, "t": 4, "o": 3},
+    ),
+    "two after one another": (
+        "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])\n"
+        "k[b,t,o] = tanh(h[b,t,q] * V[o,q] + k[b,t+1,p] * Q[o,p])",
+        "x",
+        {"i": 2, "o": 3},
+        {"b": 2, "t": 4},
+    ),
+    "shifts of what does not recur": (
+        "y[b,t] = previous[t](x[b,t], s[b]) - following[t](x[b,t]) + previous[t](x[b,t], 2)",
+        "x s",
+        {},
+        {"b": 2, "t": 4},
+    ),
+}
+
+
+def case(name: str) -> tuple[tn.Graph, dict[str, np.ndarray]]:
+    """A graph, and numbers for its leaves."""
+    text, inputs, sizes, open_sizes = TEXTS[name]
+    outputs = ["h", "last"] if "last" in text else ()
+    graph = tn.layer(text, inputs=inputs, outputs=outputs, **sizes)
+    rng, known = np.random.default_rng(0), {**graph.bound, **open_sizes}
+    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
+    return graph, {name: rng.standard_normal(shape) * 0.7 for name, shape in shapes.items()}
+
+
+def compiled(graph: tn.Graph, backend: Any, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    chosen = backend()
+    given = {name: chosen.asarray(array, "float64") for name, array in arrays.items()}
+    inputs = [given.pop(leaf.name) for leaf in graph.inputs]
+    found = tn.compile(graph, backend=chosen)(given, *inputs)
+    return [chosen.numpy(each) for each in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def wide() -> Any:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_computed(name: str) -> None:
+    graph, arrays = case(name)
+    expected = reference.run(graph, arrays, TEXTS[name][3])
+    for backend in BACKENDS.values():
+        for found, output in zip(compiled(graph, backend, arrays), graph.outputs, strict=True):
+            np.testing.assert_allclose(found, expected[output], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_reads_again(name: str) -> None:
+    graph, _ = case(name)
+    assert tn.layer(str(graph)) == graph
+    assert tn.Graph.from_json(graph.to_json()) == graph
+    plan = tn.plan(graph, compare=False)
+    assert tn.Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    graph, arrays = case(name)
+    output = graph.outputs[0]
+    axes = ",".join(dim[0].name if len(dim) == 1 else f"d{n}" for n, dim in enumerate(graph.named[output]))
+    loss = tn.layer(f"loss = sum[{axes}](sin({output}[{axes}]))", inputs=f"{output}[{axes}]")
+    step = tn.value_and_grad(graph.select(output), loss=loss, wrt=list(arrays))
+
+    def value(at: dict[str, np.ndarray]) -> float:
+        return float(np.sin(reference.run(graph, at, TEXTS[name][3])[output]).sum())
+
+    parameters = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
+    found, gradients = step(parameters, *(arrays[leaf.name] for leaf in graph.inputs))
+    assert float(found) == pytest.approx(value(arrays), rel=1e-12)
+    rng = np.random.default_rng(1)
+    for leaf, gradient in gradients.items():
+        direction = rng.standard_normal(arrays[leaf].shape)
+        around = [value({**arrays, leaf: arrays[leaf] + sign * 1e-5 * direction}) for sign in (1, -1)]
+        slope = (around[0] - around[1]) / 2e-5
+        assert float((gradient * direction).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7), leaf
+
+
+@pytest.mark.parametrize("name", ["cell", "from the end", "two positions away", "heads"])
+def test_gradients_are_those_of_autograd(name: str) -> None:
+    graph, arrays = case(name)
+    output = graph.outputs[0]
+    axes = ",".join(axis for dim in graph.named[output] for axis in (dim[0].name,))
+    loss = tn.layer(f"loss = sum[{axes}](sin({output}[{axes}]))", inputs=f"{output}[{axes}]")
+    given = {each: torch.tensor(array, requires_grad=True) for each, array in arrays.items()}
+    inputs = [given[leaf.name] for leaf in graph.inputs]
+    outcome = tn.compile(graph.select(output), backend="torch")(
+        {p.name: given[p.name] for p in graph.parameters}, *inputs
+    )
+    torch.sin(outcome).sum().backward()
+    for backend in ("numpy", "jax"):
+        chosen = load_backend(backend)
+        step = tn.value_and_grad(graph.select(output), loss=loss, wrt=list(arrays), backend=backend)
+        parameters = {p.name: chosen.asarray(arrays[p.name]) for p in graph.parameters}
+        _, gradients = step(parameters, *(chosen.asarray(arrays[leaf.name]) for leaf in graph.inputs))
+        for leaf, gradient in gradients.items():
+            expected = given[leaf].grad
+            assert expected is not None
+            np.testing.assert_allclose(chosen.numpy(gradient), expected.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_what_does_not_recur_leaves_the_loop() -> None:
+    graph, _ = case("cell")
+    plan = tn.plan(graph, b=32, t=1024, compare=False)
+    (call,) = (step for step in plan.steps if isinstance(step, CallStep))
+    assert call.along is not None
+    assert call.along.count == 1024
+    inside = "\n".join(str(step.equation) for step in call.plan.steps)  # type: ignore[union-attr]
+    assert "Wf" not in inside
+    assert "Wg" not in inside
+    assert "x" not in {name for step in call.plan.steps for name in step.reads}
+
+
+def test_products_of_a_state_are_one() -> None:
+    gates = (f"{g}[b,t,o] = sigmoid(x[b,t,o] + h[b,t-1,p] * U{g}[o,p])" for g in "fgir")
+    text = "\n".join([*gates, "h[b,t,o] = f * g + i[b,t,o] * r"])
+    plan = tn.plan(tn.layer(text, inputs="x", o=256), b=16, t=64, backend="torch", compare=False)
+    (call,) = (step for step in plan.steps if isinstance(step, CallStep))
+    assert sum(step.flops > 10**5 for step in call.plan.steps) == 1
+    assert any("concat" in str(step.equation) for step in plan.steps if not isinstance(step, CallStep))
+
+
+def test_a_thousand_steps_are_planned_as_one() -> None:
+    graph, _ = case("cell")
+    tn.plan(graph, b=32, t=10)
+    before = time.process_time()
+    plan = tn.plan(graph, b=32, t=1024)
+    assert time.process_time() - before < 1.0
+    assert len(plan.steps) < 12
+
+
+def test_flops_are_those_of_all_positions() -> None:
+    graph, _ = case("cell")
+    per_position = 2 * 2 * (3 * 4 + 4 * 4)  # two gates
+    assert tn.flop_count(graph, b=1, t=100) == pytest.approx(100 * (per_position + 3 * 2 * 4), rel=0.3)
+    assert tn.flop_count(graph, b=1, t=200) == pytest.approx(2 * tn.flop_count(graph, b=1, t=100), rel=0.02)
+    formula = tn.parameter_formula(tn.layer(CELL, inputs="x c0", outputs="h last"))
+    assert str(formula) == "2*i*o + 2*o**2 + 2*o"
+
+
+def test_no_positions() -> None:
+    graph = tn.layer("h[b,t,o] = tanh(x[b,t,o] + h[b,t-1,p] * U[o,p])", inputs="x", o=4)
+    arrays = {"x": np.zeros((2, 0, 4)), "U": np.zeros((4, 4))}
+    for backend in BACKENDS.values():
+        (found,) = compiled(graph, backend, arrays)
+        assert found.shape == (2, 0, 4)
+
+
+def test_counts_are_exact() -> None:
+    graph = tn.layer("n[b,t] = n[b,t-1] + x[b,t]", inputs="x")
+    x = np.arange(12).reshape(2, 6) * 2**40
+    found = tn.compile(graph)({}, x)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, x.cumsum(1))
+
+
+def test_what_is_looped_is_a_graph() -> None:
+    graph, _ = case("cell")
+    (call,) = looped(graph).calls
+    assert call.along is not None
+    assert [leaf.kind for leaf in call.graph.leaves].count("constant") == 2
+
+
+def test_compilers_take_the_loop() -> None:
+    graph, arrays = case("cell")
+    module = tn.module(graph.select("h"))
+    x, c0 = (torch.tensor(arrays[each], dtype=torch.float32) for each in ("x", "c0"))
+    compiled_module = torch.compile(module, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled_module(x, c0), module(x, c0))
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("h[b,t] = x[b,t] + h[b,t-1] + h[b,t+1]", "goes both ways"),
+        ("h[b,t] = x[b,t] + h[b,s] * h[b,t-1]", "not there yet|used before"),
+        ("h[b,-1] = s[b]\nh[b,-1] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "starts twice"),
+        ("h[-1,t] = s[t]\nh[b,t] = x[b,t] + h[b,t-1]", "along another axis"),
+        ("h[b,t] = x[b,t] + h[b,t-9]", "9 positions away"),
+        ("h[b,t] = x[b,t] + h[b-1,t-1]", "two axes"),
+        ("h[b,t] = x[b,t] + h[b,t]", "used before it is defined"),
+        ("h[b,t] = sum[t](previous[t](h[b,t])) * x[b,t]", "not there yet"),
+    ],
+)
+def test_what_is_no_recurrence(text: str, match: str) -> None:
+    with pytest.raises(tn.EquationError, match=match):
+        tn.layer(text, inputs="x s[b]" if "s[b]" in text else "x")
+
+
+# ---------------------------------------------------------------------------- running sums and products
+
+
+@pytest.mark.parametrize(("zeros", "back"), [*itertools.product((0, 1, 2), (0, 1))])
+def test_the_derivative_of_running_products_is_right_with_zeros(zeros: int, back: int) -> None:
+    graph = tn.layer(f"y[b,i] = cumprod[i](x[b,i], back={back})", inputs="x[b,i]")
+    loss = tn.layer("l = sum[b,i](w[b,i] * y[b,i])", inputs="y[b,i] w[b,i]")
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 6)), rng.standard_normal((3, 6))
+    x[:, [1, 4][:zeros]] = 0
+    _, found = tn.value_and_grad(graph, loss=loss, wrt="x")({}, x, w)
+    given = torch.tensor(x, requires_grad=True)
+    made = given.flip(1).cumprod(1).flip(1) if back else given.cumprod(1)
+    (made * torch.tensor(w)).sum().backward()
+    assert given.grad is not None
+    np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-12, atol=1e-13)
