@@ -222,3 +222,13 @@ def test_a_module_without_parameters() -> None:
     assert x.requires_grad_().grad is None
     module(x).sum().backward()
     assert x.grad is not None
+
+
+def test_a_kernel_takes_no_operand_whose_sizes_others_tell() -> None:
+    """Keys by a frozen train could go to the attention kernel as two parts, of which one has half of a dimension."""
+    vit = tn.models.vit(image=32, patch=16, channels=3, dim=384, depth=1, heads=6, classes=10)
+    graph = tn.substitute(vit, {"*.Wk": ("tt", (1, 68, 4))})
+    params = tn.init(graph, seed=0)
+    x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("float32")
+    found = tn.compile(tn.freeze(graph, params), backend="torch")({}, torch.tensor(x))
+    np.testing.assert_allclose(found, tn.compile(graph)(params, x), rtol=1e-4, atol=1e-5)

@@ -103,7 +103,11 @@ def _covers(
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
     heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
     for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
-        ways = (found for found in search.whole(pattern, head) if meaning.holds(found.numbers))
+        ways = (
+            found
+            for found in search.whole(pattern, head)
+            if meaning.holds(found.numbers) and search.stand_alone(found)
+        )
         found = min(ways, key=search.elements, default=None)
         if found is not None:
             right = _put(equation.right, head, search.call(kernel, meaning, found))
@@ -416,6 +420,12 @@ class _Search:
             if not is_scalar(each) and name not in self.pattern.partial
         )
         return any(element.is_exact for element in elements)
+
+    def stand_alone(self, found: _Found) -> bool:
+        """Whether each operand tells the sizes of its axes: a kernel takes them one by one."""
+        operands = tuple(found.bound.values())
+        together = self.draft.scope(Contraction(operands))
+        return all(self.draft.stands_alone(each, together) for each in operands if not is_scalar(each))
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
