@@ -104,6 +104,48 @@ def test_errors_are_those_of_the_hook() -> None:
     assert [row.note for row in found] == ["", "", "no error: too many", "no error: it is not a number"]
 
 
+@pytest.mark.parametrize("ranks", [1, 4, 16])
+def test_errors_are_those_of_the_best_factors(ranks: int) -> None:
+    """Of a linear layer, against a singular value decomposition; whether the layer or another graph holds it."""
+    draw = np.random.default_rng(0)
+    array = draw.standard_normal((16, 20)) * np.geomspace(1, 0.01, 20)
+    values = np.linalg.svd(array, compute_uv=False)
+    expected = np.sqrt((values[ranks:] ** 2).sum() / (values**2).sum())
+    low = tn.models.linear((4, 5), (2, 8), factorization="low_rank", rank=ranks)
+    dense = tn.models.linear((4, 5), (2, 8), factorization="dense")
+    found = tn.sweep({"dense": dense, "low": low}, weights=array, measure=False)
+    assert [row.error for row in found] == [pytest.approx(0.0, abs=1e-6), pytest.approx(expected, abs=1e-6)]
+    layer = tn.layer("h[b,k] = tanh(x[b,i] * A[k,i])\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=20, k=16, o=16)
+    other = draw.standard_normal((16, 16))
+
+    def build(rank: int) -> tn.Graph:
+        return tn.substitute(layer, {"A": ("low_rank", rank)})
+
+    weights = {"A": array, "B": torch.tensor(other)}
+    named = tn.sweep(build, over={"rank": [ranks]}, weights=weights, baseline=layer, measure=False)
+    whole = (array**2).sum() + (other**2).sum()
+    lost = expected * np.sqrt((array**2).sum() / whole)
+    assert [row.error for row in named] == [0.0, pytest.approx(lost, abs=1e-6)]
+
+
+def test_weights_that_graphs_do_not_have() -> None:
+    graphs = {
+        "tcl": tn.models.tcl((4, 4), (2, 2)),
+        "mlp": tn.layer("h[b,k] = x[b,i] * A[k,i]\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=4, k=4, o=4),
+    }
+    rows = tn.sweep(graphs, weights={"W": np.ones((4, 4))}, measure=False)
+    assert all(
+        row.error is None and row.note.startswith("no error: the graph has no weight 'W'") for row in rows
+    )
+    rows = tn.sweep(graphs, weights=np.ones((4, 16)), measure=False)
+    assert rows["tcl"].error == pytest.approx(0.0, abs=1e-6)
+    assert rows["mlp"].note == "no error: the graph is no layer that multiplies one input by its parameters"
+    rows = tn.sweep(graphs, weights=np.ones((4, 15)), measure=False)
+    assert rows["tcl"].note == "no error: 'weight' has shape (4, 15), and here 2×2×4×4"
+    with pytest.raises(tn.TensornetError, match="error and weights are both given"):
+        tn.sweep(graphs, weights=np.ones((4, 16)), error=lambda graph: 0.0, measure=False)
+
+
 # ---------------------------------------------------------------------------- what is swept over
 
 

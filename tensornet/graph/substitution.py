@@ -26,7 +26,7 @@ from .rewriting.pruning import prune
 from .shape import Axis, Dim
 from .weights import KEPT, Form, Modes, Weight, Weights
 
-__all__ = ["Replacement", "replaced", "substitute"]
+__all__ = ["Replacement", "computing", "replaced", "substitute"]
 
 
 def substitute(
@@ -247,10 +247,10 @@ def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
     known = {leaf.name for leaf in substituted.leaves}
     computed = {equation.name for equation in substituted.equations}
     gone = [leaf for leaf in graph.parameters if leaf.name not in known and leaf.name in computed]
-    return tuple(Replacement(leaf.name, leaf, _computing(substituted.flat, leaf.name)) for leaf in gone)
+    return tuple(Replacement(leaf.name, leaf, computing(substituted.flat, leaf.name)) for leaf in gone)
 
 
-def _computing(flat: Graph, name: str) -> Graph:
+def computing(flat: Graph, name: str) -> Graph:
     """What one result of a graph without calls needs."""
     pruned = prune(replace(flat, outputs=(name,)))
     needed = pruned.needed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 from ..dtypes import element_type, itemsize
 from ..emitting.program import plan, planned
 from ..errors import ShapeError, TensornetError, near
+from ..fitting.nearest import nearest
 from ..graph.fitting import sizes_from_shapes
 from ..graph.formula import parameter_count
 from ..graph.graph import Graph
@@ -41,6 +43,7 @@ def sweep(
     measure: bool = True,
     training: bool = False,
     error: Callable[[Graph], float] | None = None,
+    weights: Any = None,
     baseline: str | Graph | None = None,
     rounds: int = 7,
     clock: str = "wall",
@@ -67,6 +70,9 @@ def sweep(
         measure: whether to time calls.
         training: whether to tell of the way back as well: the time of both ways, and bytes kept for it.
         error: gives a number for each graph, such as how well it approximates.
+        weights: instead, that the graphs are to approximate: the error is then the least that factors can have,
+            ‖W − Ŵ‖ / ‖W‖. Name to array, of graphs that have them or compute them of others, as
+            `tensornet.substitute` makes it; or one array, of layers that multiply their one input by it.
         baseline: which the others are compared with: the name of one of them, the first if not given; or a graph,
             which is a row more, called "baseline".
         rounds: turns of each.
@@ -78,7 +84,7 @@ def sweep(
 
     Raises:
         TensornetError: nothing is there to sweep over, choices are no list, all combinations are refused, or there
-            is no such baseline, clock or number of threads.
+            is no such baseline, clock or number of threads; an error and weights are both given.
         ShapeError: no graph has a size or an input that is given, or it does not fit.
         BackendError: there is no such backend or device.
 
@@ -97,6 +103,10 @@ def sweep(
     place.check()
     if type(rounds) is not int or rounds < 1:
         raise TensornetError(f"rounds is {rounds!r}", fix="give a whole number, 1 or more")
+    if weights is not None:
+        if error is not None:
+            raise TensornetError("error and weights are both given", fix="give one of them")
+        error = functools.partial(nearest, weights=weights)
     given = to_backend(inputs or {}, chosen, device=place.device)
     asked = _Asked(place, training, error, sizes, given)
     found = candidates(graphs, over, baseline)

@@ -1,0 +1,117 @@
+"""How near a graph can come to weights that it does not have yet: the error of the best factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import EquationError, ShapeError
+from ..graph.graph import Graph
+from ..graph.shape import dim_size
+from ..graph.substitution import computing
+from ..language.equation import Equation
+from ..language.expression import (
+    Contraction,
+    Ref,
+    axes_of_index,
+    contraction,
+    free_axes,
+    is_scalar,
+    references,
+)
+from ..protocol import backend_of
+from ..sizes import evaluate
+from .approximating import approximate
+
+__all__ = ["nearest"]
+
+WEIGHT = "weight"
+"""What the weight of a layer is called that has none."""
+
+
+def nearest(graph: Graph, weights: Any) -> float:
+    """The least relative error, (Σ ‖W − Ŵ‖² / Σ ‖W‖²)^½ over the weights, that the factors of a graph can have.
+
+    Args:
+        graph: that has the weights as parameters, or computes them of others, as `substitute` makes it; or a layer
+            that multiplies its one input by its parameters.
+        weights: name to array; or, of such a layer, the one array, its dimensions those of results and then of
+            inputs: W[o,i] of y = x·Wᵀ.
+
+    Raises:
+        EquationError: the graph has no such weight, or it is not linear in each factor.
+        ShapeError: it is of another shape.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> low = tn.layer("y[b,o] = x[b,i] * A[i,r] * B[r,o]", inputs="x", r=1)
+        >>> nearest(low, np.diag([4.0, 3.0]))
+        0.6
+    """
+    named = weights if isinstance(weights, Mapping) else {WEIGHT: weights}
+    arrays = {
+        name: np.asarray(backend_of(array).numpy(array), dtype=np.float64) for name, array in named.items()
+    }
+    lost = whole = 0.0
+    for name, array in arrays.items():
+        square = float((array**2).sum())
+        error = _error(graph, name if isinstance(weights, Mapping) else None, array)
+        lost, whole = lost + error**2 * square, whole + square
+    return math.sqrt(lost / whole) if whole else 0.0
+
+
+def _error(graph: Graph, name: str | None, array: Any) -> float:
+    """That of one weight; without a name, of what the input of a layer is multiplied by."""
+    leaf = next((leaf for leaf in graph.parameters if leaf.name == name), None)
+    if leaf is not None:
+        _reshaped(array, [evaluate(size, graph.bound) for size in leaf.shape], leaf.name)
+        return 0.0
+    flat = graph.flat
+    if name is None:
+        program = _multiplying(flat)
+    elif any(equation.name == name for equation in flat.own):
+        program = computing(flat, name)
+    else:
+        names = ", ".join(leaf.name for leaf in graph.parameters[:6])
+        raise EquationError(f"the graph has no weight '{name}'", fix=f"its parameters are {names}")
+    (output,) = program.outputs
+    shape = [evaluate(dim_size(dim), program.bound) for dim in program.named[output]]
+    return approximate(program, _reshaped(array, shape, name or WEIGHT)).error
+
+
+def _reshaped(array: Any, shape: Sequence[Any], name: str) -> Any:
+    """The array with dimensions of several axes taken apart, as a layer may have them; open sizes take any."""
+    known = [size for size in shape if isinstance(size, int)]
+    if len(known) < len(shape):
+        return array
+    if math.prod(known) != array.size:
+        told = "×".join(map(str, known))
+        raise ShapeError(f"'{name}' has shape {array.shape}, and here {told}", fix="give it in that shape")
+    return array.reshape(known)
+
+
+def _multiplying(flat: Graph) -> Graph:
+    """What a layer multiplies its one input by, as a graph: the axes of results, then those of the input."""
+    found = [
+        (line, part, ref)
+        for line in flat.own
+        for part in line.parts
+        if isinstance(part, Contraction)
+        for ref in part.factors
+        if isinstance(ref, Ref) and [ref.name] == [leaf.name for leaf in flat.inputs]
+    ]
+    if len(flat.own) != 1 or len(found) != 1:
+        fix = 'name the weights, as {"W": array}, of a graph that has or computes them'
+        raise EquationError("the graph is no layer that multiplies one input by its parameters", fix=fix)
+    ((line, part, ref),) = found
+    factors = tuple(each for each in part.factors if each is not ref and not is_scalar(each))
+    own = {axis for each in factors for axis in free_axes(each)}
+    ins = [axis for axis in axes_of_index(ref.index) if axis in own and axis in part.summed]
+    outs = [axis for axis in axes_of_index(line.left) if axis in own]
+    right = contraction(factors, tuple(axis for axis in part.summed if axis not in ins), part.place)
+    names = {each.name for factor in factors for each in references(factor)}
+    leaves = tuple(leaf for leaf in flat.leaves if leaf.name in names)
+    return Graph(leaves, (Equation(WEIGHT, (*outs, *ins), right),), (WEIGHT,), flat.sizes)
