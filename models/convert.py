@@ -61,8 +61,8 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
 
     Returns:
         The graph, and name to parameter: the model's own tensors, detached and in the shapes of the
-        graph; `tensornet.to_backend` moves them to another library. Its buffers are constants of the
-        graph.
+        graph, or copies of those that lie transposed there (GPT-2); `tensornet.to_backend` moves them to
+        another library. Its buffers are constants of the graph.
 
     Raises:
         ShapeError: the class, its configuration or a change is not supported.

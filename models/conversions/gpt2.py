@@ -13,7 +13,8 @@ __all__ = ["GPT2S"]
 
 
 def _turned(weight: Any) -> Any:
-    return weight.T
+    """The transpose, copied: products with rows that lie apart take longer."""
+    return weight.T.contiguous()
 
 
 def _transposed(ours: str, theirs: str, weight: str, bias: str) -> Names:
@@ -30,7 +31,7 @@ def _stacked(ours: str, theirs: str) -> Names:
             return stacked.chunk(3, -1)[number]
 
         def turned(stacked: Any, number: int = number) -> Any:
-            return stacked.chunk(3, -1)[number].T
+            return _turned(stacked.chunk(3, -1)[number])
 
         found[f"{ours}.W{part}"] = Made((f"{theirs}.weight",), turned)
         found[f"{ours}.b{part}"] = Made((f"{theirs}.bias",), third)
