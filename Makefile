@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
 
-.PHONY: study test test-slow fuzz lint bench bench-model gpu format clean
+.PHONY: study test test-slow fuzz lint page bench bench-model gpu format clean
 
 study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -21,6 +21,9 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+page: .venv/ready  # docs/language.md, of the records of the functions
+	TENSORNET_CALIBRATE=0 $(BIN)/tensornet functions --page > docs/language.md
 
 bench-model: .venv/ready  # expected against measured time
 	$(BIN)/python -m benchmarks.model $(ARGS)

@@ -17,15 +17,18 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from . import __version__
-from .errors import EquationError, ShapeError, TensornetError
+from .errors import EquationError, ShapeError, TensornetError, near
 from .terminal import printable
+
+if TYPE_CHECKING:
+    from .operations.record import Function
 
 __all__ = ["app", "main"]
 
@@ -386,14 +389,32 @@ def _network(checkpoint: Path) -> tuple[Any, ...]:
 
 
 @app.command()
-def functions(as_json: Json = False) -> None:
-    """List the functions of the equation language: how each is written, and what it is."""
-    from .operations.functions import FUNCTIONS, SUM
+def functions(
+    name: Annotated[
+        str, typer.Argument(help="A function, to be told all of it; without one, all are listed.")
+    ] = "",
+    page: Annotated[
+        bool, typer.Option("--page", help="Print the reference page, `docs/language.md`, in Markdown.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the functions of the equation language, or tell all of one: how it is written, and what it is.
 
+    Example: tensornet functions softmax
+    """
+    from .language import reference
+    from .operations.functions import FUNCTIONS, SUM
+    from .running.examples import result_of
+
+    if page:
+        typer.echo(reference.page(result_of), nl=False)
+        return
     rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
+    if name:
+        _tell_function(_named(name, rows), as_json)
+        return
     if as_json:
-        keys = ("name", "kind", "form", "formula")
-        typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in rows], indent=1))
+        typer.echo(json.dumps([reference.document(row) for row in rows], indent=1, ensure_ascii=False))
         return
     table = Table("function", "form", "formula")
     for row in rows:
@@ -403,6 +424,37 @@ def functions(as_json: Json = False) -> None:
     console.print(
         "besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own"
     )
+
+
+def _named(name: str, rows: list[Function]) -> Function:
+    """The function of a name, or of a sign."""
+    found = next((row for row in rows if name in (row.name, row.infix)), None)
+    if found is None:
+        fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
+        raise EquationError(f"'{name}' is not a function", fix=fix)
+    return found
+
+
+def _tell_function(row: Function, as_json: bool) -> None:
+    """All that its record tells of one function, and what its example comes out as."""
+    from .language import reference
+    from .running.examples import result_of
+
+    shown = row.shown
+    result = "" if row.implementations else result_of(shown)
+    if as_json:
+        document = {**reference.document(row), "result": result}
+        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        return
+    console = _console()
+    console.print(row.name)
+    for what, text in reference.told(row).items():
+        console.print(f"  {what + ':':<12}{text.replace('`', '')}")
+    if result:
+        console.print(f"  {'example:':<12}{shown.equation}")
+        for each, value in shown.given:
+            console.print(f"  {'':<12}{each} = {value}")
+        console.print(f"  {'':<12}y = {result}")
 
 
 @app.command()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 __all__ = [
+    "PAGE",
     "BackendError",
     "DtypeError",
     "EquationError",
@@ -18,7 +21,14 @@ __all__ = [
     "nearest",
     "no_positions",
     "outside",
+    "told_in",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PAGE = "docs/language.md"
+"""The reference page of the language, which errors point at."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +54,29 @@ class TensornetError(Exception):
         message: what is wrong, in one sentence.
         place: where in the equations, shown with a caret.
         fix: what to write instead.
+        see: the section of the reference page that speaks of it.
 
     Example:
-        >>> print(EquationError("axis 'z' is unknown", Place("y[z] = x[b]", 1, 2), "remove it"))
+        >>> print(EquationError("axis 'z' is unknown", Place("y[z] = x[b]", 1, 2), "remove it", "axes"))
         axis 'z' is unknown
           line 1: y[z] = x[b]
                     ^
         fix: remove it
+        see: docs/language.md#axes
     """
 
-    def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
-        self.message, self.place, self.fix = message, place, fix
-        super().__init__(_told(message, place, fix))
+    def __init__(self, message: str, place: Place | None = None, fix: str = "", see: str = "") -> None:
+        self.message, self.place, self.fix, self.see = message, place, fix, see
+        super().__init__(_told(message, place, fix, see))
 
-    def __reduce__(self) -> tuple[type[TensornetError], tuple[str, Place | None, str]]:
-        return type(self), (self.message, self.place, self.fix)
+    def __reduce__(self) -> tuple[type[TensornetError], tuple[str, Place | None, str, str]]:
+        return type(self), (self.message, self.place, self.fix, self.see)
+
+    def point_at(self, section: str) -> None:
+        """Names the section of the reference page that speaks of it, unless it names one already."""
+        if not self.see:
+            self.see = section
+            self.args = (_told(self.message, self.place, self.fix, section),)
 
 
 class TensornetWarning(UserWarning):
@@ -68,9 +86,10 @@ class TensornetWarning(UserWarning):
         super().__init__(_told(message, place, fix))
 
 
-def _told(message: str, place: Place | None, fix: str) -> str:
-    """The message, the line with its caret, and the fix."""
+def _told(message: str, place: Place | None, fix: str, see: str = "") -> str:
+    """The message, the line with its caret, the fix, and where more is said."""
     parts = [message, place.caret() if place is not None else "", f"fix: {fix}" if fix else ""]
+    parts.append(f"see: {PAGE}#{see}" if see else "")
     return "\n".join(part for part in parts if part)
 
 
@@ -84,6 +103,23 @@ class ShapeError(TensornetError, ValueError):
 
 class DtypeError(TensornetError, TypeError):
     """Element types disagree, or one cannot do what the equations ask of it."""
+
+
+def told_in(section: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For a function whose errors, where nothing inside says otherwise, this section of the reference page tells of."""
+
+    def around(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def pointing(*arguments: P.args, **options: P.kwargs) -> R:
+            try:
+                return function(*arguments, **options)
+            except TensornetError as error:
+                error.point_at(section)
+                raise
+
+        return pointing
+
+    return around
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

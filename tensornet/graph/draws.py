@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EquationError
+from ..errors import EquationError, told_in
 from ..language.expression import Contraction, Expression, Ref, axes_of_index, parts_of, references
 from .graph import Graph
 from .leaves import Leaf
@@ -157,6 +157,7 @@ def _identity(shape: tuple[int, ...], pair: tuple[int, int]) -> Any:
     return numpy.broadcast_to(positions[pair[0]] == positions[pair[1]], shape).astype(float)
 
 
+@told_in("starts")
 def check_start(name: str, kind: str, shape: tuple[Any, ...], fan: Fan) -> None:
     """Refuses a kind of start that a parameter cannot have.
 

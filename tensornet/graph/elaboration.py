@@ -9,7 +9,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import EquationError, Place, ShapeError, near
+from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement, einstein, resolve
 from ..language.expression import (
     ELLIPSIS,
@@ -55,6 +55,7 @@ Make = Callable[..., Any]
 """Makes a graph of its parts."""
 
 
+@told_in("names")
 def elaborated(
     equations: str,
     inputs: Names,
@@ -218,6 +219,7 @@ class _Block:
 
     # ---- blocks
 
+    @told_in("blocks")
     def _call(self, line: Calling) -> Apply:
         """A call of a block: its leaves and its results are known from here on."""
         block = self.blocks.get(line.block) or self._defined(line)
@@ -290,6 +292,7 @@ class _Block:
                     "order the lines so that it comes first",
                 )
 
+    @told_in("axes")
     def _check_positions(self, line: Equation) -> None:
         for ref in line.references:
             for entry in ref.index:
@@ -330,6 +333,7 @@ class _Block:
 
     # ---- leading axes
 
+    @told_in("axes")
     def _expand_ellipsis(self, line: Equation) -> Equation:
         """Writes `...` out wherever a tensor's leading axes are known by name."""
         lead: tuple[str, ...] | None = None
@@ -445,10 +449,12 @@ class _Block:
 
     # ---- sizes
 
+    @told_in("sizes")
     def _scope(self, expression: Expression) -> Scope:
         dims = {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
         return scope_of(expression, dims, self.unifier.agree, self.unifier.bound)
 
+    @told_in("sizes")
     def _check_given(self, line: Equation) -> None:
         """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
         remade = {axis for each in [*self.equations, line] for axis in _remade(each.right)}
@@ -497,6 +503,7 @@ class _Block:
             raise EquationError(f"the array that '{name}' starts at is not given", entry.place, fix)
         return Leaf(name, entry.kind, self.unifier.dims(entry.dims), entry.start, entry.value)
 
+    @told_in("sizes")
     def _check_value(self, name: str, kind: str, dims: tuple[Dim, ...], value: Constant) -> None:
         if len(dims) != len(value.shape):
             raise ShapeError(
@@ -616,6 +623,7 @@ def _listed(leaves: list[Leaf], kind: str) -> str:
     return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
 
 
+@told_in("starts")
 def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
     """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
     if isinstance(value, str) and value in NAMED:

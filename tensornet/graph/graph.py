@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
-from ..errors import EquationError, Place, ShapeError, TensornetError, near
+from ..errors import EquationError, Place, ShapeError, TensornetError, near, told_in
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -74,6 +74,7 @@ class Graph:
     def _hash(self) -> int:
         return hash((self.leaves, self.body, self.outputs, self.sizes))
 
+    @told_in("names")
     def _check_names(self) -> None:
         known: set[str] = set()
         for name in [leaf.name for leaf in self.leaves]:
@@ -102,6 +103,7 @@ class Graph:
         if not self.outputs:
             raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
 
+    @told_in("sizes")
     def _check_spoken(self) -> None:
         """A size that equations speak of by a name reads back as nothing else."""
         tensors = set(self.named)
@@ -135,6 +137,7 @@ class Graph:
             for ours, theirs in zip(leaf.dims, given, strict=True):
                 self.agree(dim_size(ours), dim_size(theirs), "_".join(a.name for a in ours), Ref(name, ()))
 
+    @told_in("sizes")
     def _check_sizes(self) -> None:
         for name, size in self.sizes:
             self._check_size(f"'{name}'", size, 1)
@@ -146,6 +149,7 @@ class Graph:
                 for axis in dim:
                     self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
 
+    @told_in("sizes")
     def check_at(self, sizes: Mapping[str, Any]) -> None:
         """Refuses values of open sizes at which a result has no size, or an index points outside.
 
@@ -475,6 +479,7 @@ class Graph:
             )
         return receiver.receive(self, tensors, scope)
 
+    @told_in("sizes")
     def bind(self, /, **sizes: int) -> Graph:
         """The graph with more sizes given.
 

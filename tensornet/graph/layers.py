@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import EquationError, nearest
+from ..errors import EquationError, nearest, told_in
 from .elaboration import elaborated
 from .graph import Graph
 from .inlining import inlined
@@ -65,6 +65,7 @@ def _made(*parts: Any) -> Graph:
     return inlined(Graph(*parts), lambda call: not call.scope)
 
 
+@told_in("names")
 def _check_every_line_is_read(graph: Graph) -> None:
     """Refuses a line that does nothing: most often the next one reads another name."""
     read = {ref.name for equation in graph.own for ref in equation.references}

@@ -114,7 +114,7 @@ class Weights:
             return self._weight(leaf, text)
         except TensornetError as error:
             raise type(error)(
-                f"in the place of '{leaf.name}': {error.message}", error.place, error.fix
+                f"in the place of '{leaf.name}': {error.message}", error.place, error.fix, error.see
             ) from None
 
     def square(self, leaf: Leaf) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..errors import EquationError, Place
+from ..errors import EquationError, Place, told_in
 from ..operations.structure import ONEHOT
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
@@ -47,6 +47,7 @@ class Addition:
 Written: TypeAlias = "Statement | Addition"
 
 
+@told_in("additions")
 def together(written: Sequence[Written]) -> tuple[Statement, ...]:
     """The statements of a block, in which a tensor that lines add to is defined where the last of them stands.
 

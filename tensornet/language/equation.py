@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ..errors import EquationError, Place
+from ..errors import EquationError, Place, told_in
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import INDEX
 from .expression import (
@@ -136,6 +136,7 @@ def locate(place: Place | None, axis: str) -> Place | None:
 # ---------------------------------------------------------------------------- the Einstein rule
 
 
+@told_in("sums")
 def einstein(equation: Equation) -> Equation:
     """Writes the sums out that the equation implies.
 
@@ -292,6 +293,7 @@ def _without_sums(expression: Expression) -> Expression:
 # ---------------------------------------------------------------------------- bare names
 
 
+@told_in("functions")
 def resolve(
     expression: Expression,
     definitions: Mapping[str, tuple[Index, ...]],

@@ -27,7 +27,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import EquationError, Place, near
+from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS, RESERVED, SIGNS, Function
 from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
 from .accumulating import Addition, Written, together
@@ -68,6 +68,7 @@ _ESCAPE = re.compile(r"\\(?!\s*$)")
 language, and warnings are everybody's: silencing them here would silence those of other threads."""
 
 
+@told_in("lines")
 def parse_block(text: str, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
     """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
 
@@ -85,6 +86,7 @@ def parse_block(text: str, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
     return reader.statements(blocks)
 
 
+@told_in("names")
 def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
     """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
     pieces = [names] if isinstance(names, str) else names
@@ -136,6 +138,7 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
     return visit(_parse_rule(text))
 
 
+@told_in("sizes")
 def parse_size(text: str) -> Any:
     """Reads the text of a size, such as `4 * D + 1`: an integer or a sympy expression."""
     reader = _Reader(f"size: {text}")
@@ -147,6 +150,7 @@ def parse_size(text: str) -> Any:
     )
 
 
+@told_in("sizes")
 def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes as a caller gives them: integers, sympy expressions, or text such as `"D/h"`.
 
@@ -251,6 +255,7 @@ class _Reader:
                 raise self.fail(node, "a comparison is not an equation", "use one '=': `y[b] = …`")
         raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
 
+    @told_in("blocks")
     def inputs(self, node: ast.AST, arguments: ast.arguments) -> tuple[str, ...]:
         """What a block takes: plain names."""
         plain = all(each.annotation is None for each in arguments.args)
@@ -265,6 +270,7 @@ class _Reader:
             raise self.fail(node, "a block takes names of tensors", "write `def name(x, y):`")
         return tuple(self.name(node, each.arg) for each in arguments.args)
 
+    @told_in("blocks")
     def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -318,18 +324,21 @@ class _Reader:
                 return self.name(target, name), _entries(inside)
         raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
 
+    @told_in("names")
     def name(self, node: ast.AST, name: str) -> str:
         name = name.replace(DOT, ".")
         if name in FUNCTIONS or name in RESERVED:
             raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
         return name
 
+    @told_in("axes")
     def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
         entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
         if not isinstance(entry, str | tuple):
             raise self.fail(node, "the left side takes axis names only", "name the axis, as in `y[b,i]`")
         return entry
 
+    @told_in("declarations")
     def declaration(self, target: ast.expr, annotation: ast.expr) -> Declaration:
         place = self.place(target)
         kind, options = self.kind(annotation)
@@ -375,6 +384,7 @@ class _Reader:
             case composite:
                 return tuple((axis, None) for axis in composite)
 
+    @told_in("sizes")
     def size(self, node: ast.expr) -> Any:
         size = self._size(node)
         if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) > LARGEST:
@@ -418,6 +428,7 @@ class _Reader:
 
     # expressions
 
+    @told_in("functions")
     def expression(self, node: ast.expr) -> Expression:
         place = self.place(node)
         match node:
@@ -493,12 +504,14 @@ class _Reader:
                 return Call(SIGNS["%"], (a, b), place=place)
         raise self.fail(node, "this operator is not part of the language", "use + - * / // % ** & | ~")
 
+    @told_in("axes")
     def index(self, node: ast.expr) -> tuple[Index, ...]:
         index = tuple(self.entry(entry) for entry in _entries(node))
         if index.count(ELLIPSIS) > 1:
             raise self.fail(node, "'...' stands in brackets twice", "write it once")
         return index
 
+    @told_in("axes")
     def entry(self, node: ast.expr) -> Index:
         match node:
             case ast.Constant(value=value) if value is Ellipsis:
@@ -558,6 +571,7 @@ class _Reader:
                 raise self.fail(entry, f"axis '{name}' is in the composite twice", fix)
         return names
 
+    @told_in("axes")
     def axis(self, node: ast.expr) -> str:
         if isinstance(node, ast.Name) and DOT not in node.id:
             return node.id
@@ -591,14 +605,16 @@ class _Reader:
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
         if FUNCTIONS[name].of_axis_alone:
-            return self.of_axis(node, name)
-        return self.checked(node, name, axes)
+            return told_in(name)(self.of_axis)(node, name)
+        own = "functions-of-your-own" if FUNCTIONS[name].implementations else name
+        return told_in(own)(self.checked)(node, name, axes)
 
     def no_method(self, node: ast.expr, name: str) -> EquationError:
         over_axes = name == "sum" or (name in FUNCTIONS and FUNCTIONS[name].takes_axes)
         fix = f"write {name}{'[i]' if over_axes else ''}(x)" if over_axes or name in FUNCTIONS else ""
         return self.fail(node, "tensors have no methods", fix or "call a function by its name")
 
+    @told_in("sums")
     def sum(self, node: ast.Call, axes: tuple[str, ...] | None) -> Expression:
         if not axes or len(node.args) != 1 or node.keywords:
             raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")

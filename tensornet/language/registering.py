@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from ..errors import EquationError
+from ..errors import EquationError, told_in
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.record import OPERANDS, Function, Meaning
 from ..sizes import is_name
@@ -16,6 +16,7 @@ from .patterns import pattern_of
 __all__ = ["register"]
 
 
+@told_in("functions-of-your-own")
 def register(
     name: str,
     *,

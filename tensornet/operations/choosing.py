@@ -3,8 +3,10 @@ come in the order in which they stand; positions are integers, and get no gradie
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .moments import STANDARD
-from .record import Axes, Function
+from .record import Axes, Example, Function
 
 __all__ = ["ROWS"]
 
@@ -34,5 +36,10 @@ ROWS = (
     _told("argmax", "position of the largest element, the first of several", "removed", 2.0),
     _told("argmin", "position of the smallest element, the first of several", "removed", 2.0),
     _told("argsort", "positions of the elements, the smallest first", "kept", 30.0, least=False),
-    _told("top", "positions along j of the largest elements, the largest first, along k", "exchanged", 30.0),
+    replace(
+        _told(
+            "top", "positions along j of the largest elements, the largest first, along k", "exchanged", 30.0
+        ),
+        example=Example.of("y[k] = top[j,k](a[j])", a=(1.0, 4.0, 2.0, 3.0), k=2),
+    ),
 )

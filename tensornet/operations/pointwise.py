@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .moments import Known, Moments, average
-from .record import Element, Function
+from .record import Element, Example, Function
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -174,7 +174,14 @@ _CURVES = (
     _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})"),
     _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})"),
     _real("log", "natural logarithm", math.log, "g / a", number="math.log({0})", positive=True),
-    _real("log1p", "log(1 + a)", math.log1p, "g / (1 + a)", number="math.log1p({0})"),
+    _real(
+        "log1p",
+        "log(1 + a)",
+        math.log1p,
+        "g / (1 + a)",
+        number="math.log1p({0})",
+        example=Example.of("y[i] = log1p(a[i])", a=(0.0, 0.5, 2.0)),
+    ),
     _real("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True),
     _real(
         "rsqrt",
@@ -305,6 +312,7 @@ WHERE = _same(
     "where(a, 0, g)",
     arity=(3, 3),
     written="where(condition, a, b)",
+    example=Example.of("y[i] = where(a[i] > 0, a[i], 10 * a[i])", a=(-1.0, 0.5, 2.0)),
     takes="any",
     conditions=1,
     carries=True,
@@ -344,13 +352,21 @@ _CHOICES = (
         "where(maximum(a, b) > c, g, 0)",
         arity=(3, 3),
         written="clip(a, low, high)",
+        example=Example.of("y[i] = clip(a[i], 0, 1)", a=(-1.0, 0.5, 2.0)),
         complex="refused",
     ),
     WHERE,
 )
 
 EQUAL = _truth("equal", "a = b", "==", lambda a, b: a == b)
-AND = _truth("logical_and", "a and b", "&", lambda a, b: bool(a and b), takes="truths")
+AND = _truth(
+    "logical_and",
+    "a and b",
+    "&",
+    lambda a, b: bool(a and b),
+    takes="truths",
+    example=Example.of("y[i] = (a[i] > 0) & (a[i] < 1)", a=(-1.0, 0.5, 2.0)),
+)
 LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex="refused")
 GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused")
 
@@ -365,8 +381,23 @@ _TRUTHS = (
     _truth("greater", "a > b", ">", lambda a, b: a > b, complex="refused"),
     GREATER_EQUAL,
     AND,
-    _truth("logical_or", "a or b", "|", lambda a, b: bool(a or b), takes="truths"),
-    _truth("logical_not", "not a", "~", lambda a: not a, arity=(1, 1), takes="truths"),
+    _truth(
+        "logical_or",
+        "a or b",
+        "|",
+        lambda a, b: bool(a or b),
+        takes="truths",
+        example=Example.of("y[i] = (a[i] < 0) | (a[i] > 1)", a=(-1.0, 0.5, 2.0)),
+    ),
+    _truth(
+        "logical_not",
+        "not a",
+        "~",
+        lambda a: not a,
+        arity=(1, 1),
+        takes="truths",
+        example=Example.of("y[i] = ~(a[i] > 0)", a=(-1.0, 0.5, 2.0)),
+    ),
 )
 
 _CONVERSIONS = (
@@ -397,6 +428,7 @@ _RANDOM = (
         "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating",
         arity=(2, 2),
         written="dropout(a, rate)",
+        example=Example.of("y[i] = dropout(a[i], 0.1)", a=(-1.0, 0.5, 2.0)),
         yields="real",
         carries=True,
         random=True,
@@ -408,6 +440,7 @@ _RANDOM = (
         "a / (1 − rate) where kept, else 0; a when evaluating",
         arity=(3, 3),
         written="dropped(kept, a, rate)",
+        example=Example.of("y[i] = dropped(a[i] > 0, a[i], 0.1)", a=(-1.0, 0.5, 2.0)),
         yields="real",
         conditions=1,
         carries=True,

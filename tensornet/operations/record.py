@@ -77,6 +77,29 @@ class Meaning:
 
 
 @dataclass(frozen=True)
+class Example:
+    """A layer that shows what a function does.
+
+    Attributes:
+        equation: its equations.
+        given: the tensors that go in, by name, as numbers in nested tuples, in the order of the call; and sizes,
+            as whole numbers.
+    """
+
+    equation: str
+    given: tuple[tuple[str, Any], ...]
+
+    @staticmethod
+    def of(equation: str, **given: Any) -> Example:
+        """One with its tensors and sizes by name."""
+        return Example(equation, tuple(given.items()))
+
+
+SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))
+"""What goes into an example that nobody wrote, operand by operand; of what asks for positive numbers the second."""
+
+
+@dataclass(frozen=True)
 class Function:
     """One function of the equation language.
 
@@ -106,6 +129,7 @@ class Function:
         infix: the sign it is written with, `a + b` or `~a`.
         written: how an equation writes it, where axes and arity do not tell.
         twin: the pointwise function that does to its operands what this does along an axis.
+        example: a layer that shows it, where its form does not tell one; see `shown`.
 
         resized: the size of an axis that a keyword names, of its size before and the amounts.
         in_sizes: what sympy calls it, where the sizes of axes may be made with it.
@@ -172,6 +196,7 @@ class Function:
     infix: str = ""
     written: str = ""
     twin: str = ""
+    example: Example | None = None
 
     resized: Callable[..., Any] | None = field(default=None, compare=False)
     in_sizes: str = ""
@@ -284,6 +309,22 @@ class Function:
         arguments = [*operands, *(f"{name}={value:g}" for name, value in self.options)]
         axes = "[j,k]" if self.axes == "exchanged" else "[j]" if self.takes_axes else ""
         return f"{self.name}{axes}({', '.join(arguments)})"
+
+    @property
+    def shown(self) -> Example:
+        """A layer that shows what it does."""
+        if self.example is not None:
+            return self.example
+        axis = "i" if self.axes == "none" else "j"
+        names = string.ascii_lowercase[: max(self.arity[0], 2 if self.arity[1] > self.arity[0] else 1)]
+        operands = [f"{name}[{axis}]" for name in names]
+        given = SHOWN[1:] if self.positive else SHOWN
+        if self.infix:
+            text = f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}{operands[0]}"
+        else:
+            text = f"{self.name}{'[j]' if self.takes_axes else ''}({', '.join(operands)})"
+        left = "y" if self.axes == "removed" else f"y[{axis}]"
+        return Example(f"{left} = {text}", tuple(zip(names, given, strict=False)))
 
     # ---- elements
 

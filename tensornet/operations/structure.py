@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from .moments import STANDARD, Known, Moments, average
 from .pointwise import EQUAL
-from .record import Element, Function
+from .record import Element, Example, Function
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -98,6 +98,7 @@ REPEAT = Function(
     "repeat",
     "a, the same at each position of a new axis",
     "made",
+    example=Example.of("y[i,j] = repeat[j](a[i])", a=(1.0, 2.0), j=3),
     yields="same",
     takes="any",
     at="a",
@@ -114,6 +115,7 @@ INDEX = Function(
     "made",
     arity=(0, 0),
     written="index(i)",
+    example=Example.of("y[i] = a[i] * index(i)", a=(5.0, 5.0, 5.0)),
     yields="same",
     at="p",
     derivative=("0",),
@@ -136,6 +138,7 @@ STACK = replace(
     CONCAT,
     name="stack",
     formula="operands side by side along a new axis",
+    example=Example.of("y[i,j] = stack[j](a[i], b[i])", a=(1.0, 2.0), b=(3.0, 4.0)),
     written="stack[j](a, b, …)",
     anew=True,
 )
@@ -147,6 +150,7 @@ PAD = Function(
     options=(("value", 0),),
     amounts=("before", "after"),
     written="pad(a, i=(before, after), value=0)",
+    example=Example.of("y[i] = pad(a[i], i=(1, 2))", a=(1.0, 2.0)),
     resized=lambda size, before, after: size + before + after,
     derivative=("pad(g, j=(-before, -after))",),
     yields="same",
@@ -158,6 +162,7 @@ ONEHOT = Function(
     "onehot",
     "1 where a is the position along j, else 0",
     "made",
+    example=Example.of("y[i,j] = onehot[j](a[i])", a=(2, 0), j=3),
     yields="number",
     at="cast(a == p)",
     selects="maximum(minimum(a, n - 1), 0)",
@@ -177,6 +182,7 @@ ROWS = (
         "moved",
         amounts=("shift",),
         written="roll(a, i=s)",
+        example=Example.of("y[i] = roll(a[i], i=1)", a=(1.0, 2.0, 3.0)),
         yields="same",
         takes="any",
         derivative=("roll(g, j=-shift)",),

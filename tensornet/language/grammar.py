@@ -1,0 +1,154 @@
+"""The grammar of the language, section by section, as the reference page tells it; errors name the sections."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..operations.record import Example
+from .starts import NAMED, STARTS
+
+__all__ = ["SECTIONS", "Section", "anchor_of"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the grammar.
+
+    Attributes:
+        title: its heading.
+        text: what it says, in Markdown.
+        examples: layers that show it.
+    """
+
+    title: str
+    text: str
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def anchor(self) -> str:
+        """By what a link finds it on the page."""
+        return anchor_of(self.title)
+
+
+def anchor_of(title: str) -> str:
+    """The anchor of a heading, as it is made of Markdown: small letters, `-` for a space."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+SECTIONS = (
+    Section(
+        "Lines",
+        """A layer is a text of equations, one a line, `name[axes] = expression`; later lines read what earlier ones
+define. The grammar is Python's, read by `ast`, and nothing in it is run: `#` begins a comment, a line goes on
+inside of brackets.
+
+```
+block       := { equation | addition | declaration | definition | call }
+equation    := name[left] = expression
+addition    := name[left] += expression
+declaration := name[axes]: input | parameter | parameter(kind=number) | constant
+             | name: output
+             | axis: size
+definition  := def name(x, …): block
+call        := name, … = name(x, …, scope='blocks.0')
+left        := axis | (axis, …), separated by commas
+expression  := name | name[entry, …] | number | pi | inf | axis
+             | - + ~ expression | expression (+ - * / // % **) expression
+             | expression (== != < <= > >=) expression | expression (& |) expression
+             | function(expression, …, keyword=…) | function[axis, …](expression, …, keyword=…)
+entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
+```""",
+    ),
+    Section(
+        "Names",
+        """A name that no line defines is an input if `inputs=` lists it, a constant if `constants=` holds it, else a
+parameter. A name in brackets, and one alone that is an axis, is an axis. A bare name of a tensor stands for it
+with the axes that it was defined with; `x[b,j,c]` reads the same tensor under other axes. Every line must
+be read by an output: the last line is the output, or those that `outputs=` names.""",
+        (Example.of("h[b,i] = 2 * x[b,i]\ny[b,i] = h + 1", x=((1.0, 2.0),)),),
+    ),
+    Section(
+        "Axes",
+        """In brackets stand, for each dimension: the name of an axis; `(h,d)`, a composite axis, row-major; an integer,
+from the end where negative; a tensor of positions, `E[t[b,n],c]`, which is a gather; a sum of axes in numbers,
+`x[b,2*p+u]`, a window; a slice; `...`, any leading axes, the same throughout the line. On the left stand axes and
+composites. Tensors in an expression align by the names of their axes, never by position; the sizes of
+one axis agree wherever it is read in an equation.""",
+        (
+            Example.of("y[h,d] = x[(h,d)]", x=(1.0, 2.0, 3.0, 4.0), h=2),
+            Example.of("y[n,c] = E[t[n],c]", t=(2, 0), E=((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))),
+            Example.of("y[p] = x[2*p + u]", x=(1.0, 2.0, 3.0, 4.0), u=2),
+        ),
+    ),
+    Section(
+        "Sums",
+        """In a product, an axis that is not on the left is summed, in the innermost product that holds every occurrence
+of it. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes too. An axis that
+is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So it does
+where two products could sum an axis.""",
+        (
+            Example.of("y[b] = x[b,i] * w[i]", x=((1.0, 2.0), (3.0, 4.0)), w=(10.0, 1.0)),
+            Example.of("y[b] = exp(sum[i](x[b,i])) * 2", x=((0.0, 0.0), (1.0, -1.0))),
+        ),
+    ),
+    Section(
+        "Additions",
+        """`y[b,e[b,t],c] += …` adds to a tensor at positions that another tells, after a line that starts it, such as
+`y[b,v,c] = 0`; what is told twice is added twice.""",
+        (Example.of("y[v] = 0\ny[t[n]] += x[n]", t=(2, 0, 2), x=(1.0, 2.0, 3.0), v=4),),
+    ),
+    Section(
+        "Declarations",
+        """`x[b,i]: input`, `W[o,i]: parameter`, `m[i,j]: constant` and `h: output` give a tensor its kind, its axes and
+their order; `n: k + 1` in brackets gives an axis its size. They stand beside `inputs=`, `outputs=` and
+`constants=` of `tensornet.layer`, and say the same in the text.""",
+        (Example.of("x[i:2]: input\ny[i] = 3 * x", x=(1.0, 2.0)),),
+    ),
+    Section(
+        "Starts",
+        "How a parameter starts follows from the equations, so that deviations are kept; `init=` of `tensornet.layer`"
+        " and of `tensornet.init` says it otherwise: by a standard deviation, an array, or a name of "
+        + ", ".join(f"`{name}`" for name in NAMED)
+        + ". In a text it is `W[o,i]: parameter(kind=number)`:\n\n"
+        + "\n".join(f"- `{kind}`: {what}" for kind, what in STARTS.items())
+        + "\n\nInputs are the positions along the axes that are summed where the parameter is read and come with data"
+        " or with a factor before it, outputs those along its other axes.",
+    ),
+    Section(
+        "Sizes",
+        """Sizes follow from arrays and from what is given: `tensornet.layer(…, i=8)`, `i: 8` as a line, an integer, a
+sympy expression or a text such as `"4*D + 1"`, of `+ - * / // **`, `floor`, `ceiling`, `Max` and `Min`. A size
+that nobody gives is open, and formulas are in it. In an expression the name of an axis alone is its size.""",
+        (Example.of("y[b] = x[b,d] / sqrt(d)", x=((1.0, 1.0, 1.0, 1.0),)),),
+    ),
+    Section(
+        "Elements",
+        """Elements are truth values, positions, or numbers of the working type, which is the one floating type of the
+arrays that are given. Positions and counts are integers, computed with in 64 bits: they stay exact under `+ - *`,
+`//`, `%` and small powers, until they meet numbers of the working type. Beside numbers a truth value counts as 0 or
+1. Complex arrays are taken where functions say so.""",
+        (Example.of("y[i] = x[i] * (index(i) // 2)", x=(1.0, 1.0, 1.0, 1.0)),),
+    ),
+    Section(
+        "Blocks",
+        """`def name(x, …):`, with lines of its own indented below, defines a block; `y = name(x, scope='first')` calls
+it. The scope stands before the names of its parameters, so that each scope has its own and equal scopes share. A block
+may call blocks that are defined before it.""",
+    ),
+    Section(
+        "Functions",
+        """A function maps elements, `gelu(x)`, or runs over the axes in its brackets, `softmax[j](s)`; those that move
+elements name axes by keyword, `roll(x, i=1)`. `tensornet functions` lists them, and `tensornet functions NAME` tells
+all of one. In derivatives `a`, `b`, … are the operands, `y` is the result, `g` the gradient that comes in, `j` the axes
+that the function runs over and `n` how many positions these have.""",
+    ),
+    Section(
+        "Functions of your own",
+        """`tensornet.register("cube", derivative="3 * g * a ** 2", numpy=lambda a: a**3)` adds a function to the
+language,
+in every process that runs it; with `computes="y[b,i] = …"` it is a kernel, which the planner puts where a program
+says that equation.""",
+    ),
+)
+"""The sections, in the order of the page."""

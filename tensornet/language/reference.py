@@ -1,0 +1,189 @@
+"""What is told of each function, of its record: for the reference page, the command line and `help`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import PAGE
+from ..operations.functions import FUNCTIONS, SUM
+from ..operations.record import OPERANDS, Example, Function
+from .grammar import SECTIONS
+
+__all__ = ["HELPER", "anchors", "call_of", "document", "functions", "in_short", "page", "told"]
+
+KINDS = {
+    "pointwise": "Functions of elements",
+    "axis": "Functions over axes that keep them",
+    "reduction": "Functions over axes that leave none",
+    "structure": "Functions that move, join and make",
+}
+"""The headings of the functions, by kind."""
+
+AXES = {
+    "none": "operands align by the names of their axes",
+    "kept": "runs over the axes in brackets and keeps them",
+    "removed": "runs over the axes in brackets and leaves none of them",
+    "exchanged": "runs over the first axis in brackets, leaves none of it and makes the second",
+    "made": "makes the axis that it names",
+    "joined": "joins its operands along the axis in brackets",
+    "moved": "moves elements along the axes that keywords name",
+}
+"""What a function does to axes, in words."""
+
+YIELDS = {
+    "truth": "truth values",
+    "position": "positions, which are integers",
+    "same": "of integers integers, of numbers numbers",
+    "real": "numbers; of integers they are real ones, and exact no more",
+    "number": "numbers of the working type",
+    "own": "numbers",
+}
+"""What comes out, in words."""
+
+COMPLEX = {
+    "taken": "complex numbers are taken",
+    "refused": "complex numbers are refused",
+    "measured": "of complex numbers real ones come out",
+}
+"""What becomes of complex operands, in words."""
+
+HELPER = '''\
+import numpy as np
+import tensornet as tn
+
+
+def run(equations, **given):
+    """What the equations make of arrays and sizes."""
+    sizes = {name: value for name, value in given.items() if isinstance(value, int)}
+    arrays = {name: np.array(value) for name, value in given.items() if name not in sizes}
+    graph = tn.layer(equations, inputs=list(arrays), **sizes)
+    found = np.asarray(tn.compile(graph)({}, *arrays.values()))
+    return (found.round(4) if found.dtype == float else found).tolist()
+'''
+"""The Python that the examples are calls of."""
+
+
+def functions() -> tuple[Function, ...]:
+    """The functions of the language itself that equations call, `sum` among them."""
+    own = (row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations)
+    return (*own, SUM)
+
+
+def anchors() -> frozenset[str]:
+    """What the page has that links may lead to."""
+    return frozenset((*(each.anchor for each in SECTIONS), *(row.name for row in functions())))
+
+
+def call_of(example: Example) -> str:
+    """An example as a call of `run`."""
+    lines = repr(example.equation) if "\n" not in example.equation else f'"""\n{example.equation}\n"""'
+    if lines.startswith("'"):
+        lines = f'"{example.equation}"'
+    return f"run({', '.join([lines, *(f'{name}={_listed(value)}' for name, value in example.given)])})"
+
+
+def _listed(value: Any) -> str:
+    return repr([*map(_plain, value)]) if isinstance(value, tuple) else repr(value)
+
+
+def _plain(value: Any) -> Any:
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
+
+
+def told(row: Function) -> dict[str, str]:
+    """What there is to say of a function, by heading."""
+    found = {"form": f"`{row.form}`", "is": row.formula, "axes": AXES[row.axes]}
+    if (row.infix and row.arity[1] <= 2) or row.name == "add":
+        found["sign"] = f"`{row.infix}`"
+    if row.options:
+        found["options"] = ", ".join(f"`{name}={value:g}`" for name, value in row.options)
+    if row.amounts:
+        found["amounts"] = f"the keyword of an axis takes {' and '.join(row.amounts)}"
+    found["gives"] = f"{YIELDS[row.yields]}; {COMPLEX[row.complex]}"
+    if row.trains:
+        found["training"] = "does something else in training than in evaluation"
+    found["derivative"] = _derivative(row)
+    return found
+
+
+def _derivative(row: Function) -> str:
+    if row is SUM:
+        return "of `a`: `g`, the same at each position"
+    if not row.derivative:
+        return "that of where it kept elements" if row.drawn else "none"
+    if all(each == "0" for each in row.derivative):
+        return "`0`"
+    many = row.arity[1] > len(row.derivative)
+    names = ["each operand"] if many else [f"`{name}`" for name in OPERANDS[: row.arity[1]]]
+    return "; ".join(f"of {name}: `{text}`" for name, text in zip(names, row.derivative, strict=False))
+
+
+def document(row: Function) -> dict[str, Any]:
+    """A function as a value of JSON."""
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "form": row.form,
+        "formula": row.formula,
+        "axes": row.axes,
+        "arity": [row.arity[0], row.arity[1] if row.arity[1] < 1000 else None],
+        "options": dict(row.options),
+        "amounts": list(row.amounts),
+        "sign": row.infix,
+        "yields": row.yields,
+        "complex": row.complex,
+        "derivative": list(row.derivative),
+        "example": row.shown.equation if not row.implementations else "",
+    }
+
+
+def page(result: Callable[[Example], str]) -> str:
+    """The reference page, in Markdown.
+
+    Args:
+        result: what an example comes out as.
+    """
+    lines = [
+        "# The language",
+        "",
+        "How layers are written, and every function that they may call. Made of the records of the functions by",
+        "`tensornet functions --page`; the examples run as a test. They are calls of",
+        "",
+        "```python",
+        HELPER.rstrip(),
+        "```",
+        "",
+        f"Grammar: {', '.join(f'[{each.title}](#{each.anchor})' for each in SECTIONS)}",
+    ]
+    for kind, heading in KINDS.items():
+        names = ", ".join(f"[{row.name}](#{row.name})" for row in functions() if row.kind == kind)
+        lines += ["", f"{heading}: {names}"]
+    for section in SECTIONS:
+        lines += ["", f"## {section.title}", "", section.text]
+        for example in section.examples:
+            lines += _shown(example, result)
+    for kind, heading in KINDS.items():
+        lines += ["", f"## {heading}"]
+        for row in (row for row in functions() if row.kind == kind):
+            lines += ["", f"### {row.name}", ""]
+            lines += [f"- {what}: {text}" for what, text in told(row).items()]
+            lines += _shown(row.shown, result)
+    return "\n".join(lines) + "\n"
+
+
+def _shown(example: Example, result: Callable[[Example], str]) -> list[str]:
+    first, *rest = call_of(example).splitlines()
+    return ["", "```python", f">>> {first}", *(f"... {line}" for line in rest), result(example), "```"]
+
+
+def in_short() -> str:
+    """The reference in short: what `help(tensornet.language)` shows."""
+    lines = []
+    for section in SECTIONS:
+        lines += [section.title.upper(), "", section.text, ""]
+    for kind, heading in KINDS.items():
+        rows = [row for row in functions() if row.kind == kind]
+        width = max(len(row.form) for row in rows)
+        lines += [heading.upper(), "", *(f"    {row.form:<{width}}  {row.formula}" for row in rows), ""]
+    return "\n".join([*lines, f"All of it, with examples: {PAGE}"])
