@@ -24,7 +24,7 @@ from .clip import TEXT_PRESETS as CLIP_TEXTS
 from .clip import VISION_PRESETS as CLIP_VISIONS
 from .clip import clip_text, clip_vision
 from .convert import from_torch, from_transformers
-from .convolution import convolutional_stem
+from .convolution import convolution, convolutional_stem, residual_block
 from .deit import PRESETS as DEITS
 from .deit import deit
 from .gpt2 import PRESETS as GPT2S
@@ -59,6 +59,7 @@ __all__ = [
     "clip_text",
     "clip_vision",
     "FactorizationOrder",
+    "convolution",
     "convolutional_stem",
     "create",
     "cross_entropy",
@@ -81,6 +82,7 @@ __all__ = [
     "names",
     "perceiver",
     "permutation_loss",
+    "residual_block",
     "resize_positions",
     "rms_norm",
     "rotary_embedding",
@@ -102,6 +104,7 @@ __all__ = [
 
 _LAYERS = (
     attention,
+    convolution,
     convolutional_stem,
     cross_entropy,
     dot_product_attention,
@@ -114,6 +117,7 @@ _LAYERS = (
     mode_dot,
     multi_mode_dot,
     permutation_loss,
+    residual_block,
     resize_positions,
     rms_norm,
     rnn,

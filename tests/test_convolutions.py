@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
+from tensornet.language.expression import show
 
 torch = pytest.importorskip("torch")
 
@@ -150,3 +151,77 @@ def test_sizes_are_formulas() -> None:
     graph = tn.layer("y[b,o,p] = x[b,c,2*p+u] * K[o,c,u]", inputs="x[b,c,n]")
     assert str(tn.parameter_formula(graph)) == "c*o*u"
     assert [str(dim[0].size) for dim in graph.named["y"]] == ["b", "o", "floor(n/2 - u/2) + 1"]
+
+
+# ---------------------------------------------------------------------------- ready-made
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": (3, 5), "stride": 2, "padding": (1, 2)},
+        {"dimensions": 1, "kernel": 4, "dilation": 2},
+        {"dimensions": 3, "groups": 2, "bias": False},
+        {"factorization": "tucker2", "rank": (3, 2), "padding": 1},
+        {"factorization": "cp", "rank": 3, "stride": 2},
+        {"factorization": "tt", "rank": 0.5},
+    ],
+    ids=str,
+)
+def test_the_ready_made_convolution(options: dict[str, Any]) -> None:
+    graph = tn.models.convolution(4, 6, **options)
+    parameters = tn.init(graph, seed=0, dtype="float64")
+    count = len(graph.inputs[0].dims) - 2
+    x = np.random.default_rng(0).normal(size=(2, 4, *(11, 9, 8)[:count]))
+    plain = {"stride", "padding", "dilation", "groups"} & options.keys()
+    if "groups" in options:
+        weight = torch.tensor(parameters["F"])
+    else:
+        kernel = next(each for each in graph.own if "p" in each.axes and "u" in each.axes).right.factors[1:]
+        text = f"K[o,c,{','.join('uvt'[:count])}] = {' * '.join(map(show, kernel))}"
+        factors = {name: each for name, each in parameters.items() if name != "bias"}
+        weight = torch.tensor(np.asarray(tn.compile(tn.layer(text, **graph.bound))(factors)))
+    expected = getattr(torch.nn.functional, f"conv{count}d")(
+        torch.tensor(x),
+        weight,
+        torch.tensor(parameters["bias"]) if "bias" in parameters else None,
+        **{name: options[name] for name in plain},
+    )
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_residual_block(stride: int) -> None:
+    graph = tn.models.residual_block(4, 4 * stride, stride=stride)
+    rng = np.random.default_rng(0)
+    parameters = {name: rng.normal(size=each.shape) for name, each in tn.init(graph).items()}
+    x = rng.normal(size=(2, 4, 9, 7))
+
+    def normed(y: Any, name: str) -> Any:
+        gain, bias = (torch.tensor(parameters[f"{name}.{each}"])[:, None, None] for each in ("gain", "bias"))
+        return gain * y + bias
+
+    def convolved(y: Any, name: str, **options: Any) -> Any:
+        return normed(torch.nn.functional.conv2d(y, torch.tensor(parameters[f"{name}.F"]), **options), name)
+
+    start = torch.tensor(x)
+    made = torch.relu(convolved(start, "first", stride=stride, padding=1))
+    made = convolved(made, "second", padding=1)
+    beside = start if stride == 1 else convolved(start, "beside", stride=stride)
+    expected = torch.relu(made + beside)
+    np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected.numpy(), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kernel": (3, 3), "stride": (1, 1, 1)}, "a convolution of 2 and 3 dimension"),
+        ({"stride": 0}, "stride=0"),
+        ({"groups": 3}, "channels=4 does not divide by groups=3"),
+        ({"groups": 2, "factorization": "cp"}, "groups=2 with factorization='cp'"),
+        ({"factorization": "tucker3"}, "there is no factorization 'tucker3'"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.models.convolution(4, 6, **settings)

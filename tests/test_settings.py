@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tensornet.TensornetWarning")  #
 
 SMALL: dict[str, dict[str, Any]] = {
     "attention": {"dim": 4},
+    "convolution": {"channels": 2, "out": 3},
     "convolutional_stem": {"height": 8, "width": 8, "channels": 2, "out": 3},
     "cross_entropy": {},
     "dot_product_attention": {},
@@ -28,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "perceiver": {"shape": (3, 2), "latents": 3, "dim": 4, "depth": 1, "heads": 2, "classes": 2, "repeats": 1}
     | {"cross_attends": 1, "bands": 2},
     "permutation_loss": {},
+    "residual_block": {"channels": 2, "out": 3},
     "resize_positions": {"old": 2, "new": 3},
     "swin": {"image": 8, "patch": 2, "dim": 4, "depths": (1,), "heads": (2,), "classes": 2, "window": 2},
     "tcl": {"sizes": (4, 4), "ranks": 2},

@@ -113,7 +113,9 @@ class Scope:
         """Makes the first axis of a window as long as the dimension lets it."""
         ref, bound = window.ref, window.bound
         (axis, step), *others = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
-        steps = [(self[other] - 1, by) for other, by in others]
+        steps = [
+            (evaluate(self[other], bound) - 1, by) for other, by in others
+        ]  # so that like sizes look alike
         before = scalar_size(window.positions.offset, self)
         after = (
             window.size
@@ -278,14 +280,16 @@ def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
 
 
 def _floor(size: Any, by: Any) -> Any:
-    """A size divided by another, rounded down."""
+    """A size divided by another, rounded down; what is whole in it stands apart, so that like sizes look alike."""
     if by == 1:
         return size
     if isinstance(size, int) and isinstance(by, int):
         return size // by
     import sympy
 
-    return sympy.floor(sympy.sympify(size) / by)
+    number, rest = sympy.sympify(size).as_coeff_Add()
+    whole, left = divmod(number, by) if isinstance(by, int) and number.is_Integer else (0, number)
+    return sympy.floor((rest + left) / by) + whole
 
 
 def _show_dim(dim: Dim) -> str:
