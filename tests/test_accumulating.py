@@ -78,6 +78,26 @@ def test_positions_in_several_brackets() -> None:
     np.testing.assert_allclose(tn.compile(graph)({}, e, f, x), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("entry", "places"),
+    [
+        ("t // 2", [0, 0, 1, 1, 2, 2]),
+        ("2 * t - 1", [-1, 1, 3, 5, 7, 9]),
+        ("e[t] % 3", [0, 2, 2, 1, 0, 0]),
+        ("3", [3] * 6),
+    ],
+)
+def test_positions_are_reckoned(entry: str, places: list[int]) -> None:
+    graph = tn.layer(f"y[v,c] = 0\ny[{entry},c] += x[t,c]", inputs="x e" if "e[" in entry else "x", v=5)
+    x, e = np.random.default_rng(0).standard_normal((6, 2)), np.array([3, 5, 2, 4, 0, 6])
+    expected = np.zeros((5, 2))
+    for row, place in zip(x, places, strict=True):
+        if 0 <= place < 5:
+            expected[place] += row
+    assert tn.layer(str(graph)) == graph
+    np.testing.assert_allclose(tn.compile(graph)({}, x, *([e] if "e[" in entry else [])), expected)
+
+
 def test_blocks_may_add() -> None:
     text = "def counted(e):\n    n[v] = 0\n    n[e[b]] += repeat[b](1)\n    v: 4\ny = counted(e)"
     found = tn.compile(tn.layer(text, inputs="e[b]"))({}, np.array([0, 3, 3]))
@@ -88,9 +108,10 @@ def test_blocks_may_add() -> None:
     ("text", "message"),
     [
         ("y[b,e[b,t],c] += x[b,t,c]", r"nothing starts it(?s:.*)as y\[b,v,c\] = 0"),
-        ("y[b,v] = 0\ny[b,e[b,v]] += x[b,v]", "'e' tells positions along 'v', which is the name of another"),
-        ("y[b,(v,u)] = 0\ny[b,e[b,t]] += x[b,t]", r"'e' tells positions along '\(v,u\)'"),
-        ("y[b,v] = 0\ny[b,0] += x[b]", "position 0 is no axis to add along"),
+        ("y[b,v] = 0\ny[b,e[b,v]] += x[b,v]", "positions are told along 'v', which is the name of another"),
+        ("y[b,(v,u)] = 0\ny[b,e[b,t]] += x[b,t]", r"positions are told along '\(v,u\)'"),
+        ("y[b,v] = 0\ny[b,-1] += x[b]", "what stands in brackets after 'y' is no axis, nor a position"),
+        ("y[b,v] = 0\ny[b,1:2] += x[b]", "what stands in brackets after 'y' is no axis, nor a position"),
         ("y[b] = 0\ny[b,c] += x[b,c]", r"'y' has 1 dimension\(s\), and is added to with 2"),
         ("y[b] = 0\nz[b] = y\ny[b] += x[b]", "'y' is used before it is defined"),
         ("y[b] = 0\ny[b] -= x[b]", "this line is not an equation"),

@@ -3,19 +3,20 @@
     y[b,v,c] = 0
     y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t]) * x[b,t,c] * w[b,t]
 
-A tensor in brackets tells positions; the line that starts names the axis, which is as long as its name says, as
-`v=16` or another tensor does. What is told outside of it goes nowhere, and what is told twice is added twice.
+A tensor in brackets tells positions, and so does `2*p + u` or `0`; the line that starts names the axis, which is as
+long as its name says, as `v=16` or another tensor does. What is told outside of it goes nowhere, and what is told
+twice is added twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, told_in
-from ..operations.structure import ONEHOT
+from ..operations.structure import INDEX, ONEHOT
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
     Call,
@@ -25,10 +26,12 @@ from .expression import (
     Ref,
     axes_of_index,
     fresh,
+    is_told,
     occurring,
     product_of,
     references,
     sum_of,
+    transform,
 )
 
 __all__ = ["Addition", "Written", "together"]
@@ -107,26 +110,38 @@ def _part(start: Equation, addition: Addition) -> Equation:
     factors = list[Expression]()
     present = {*occurring(addition.right), *axes_of_index(addition.left)}
     for entry, named in zip(addition.left, start.left, strict=True):
-        match entry, named:
-            case Ref(), str() if named not in present:
-                factors.append(Call(ONEHOT.name, (entry,), (named,), place=entry.place))
-                left.append(named)
-            case Ref(), _:
-                shown = named if isinstance(named, str) else f"({','.join(named)})"
-                raise EquationError(
-                    f"'{entry.name}' tells positions along '{shown}', which is the name of another axis here",
-                    entry.place,
-                    "give that axis a name of its own where the tensor is started",
-                )
-            case ((str() | tuple()), _):
-                left.append(entry)
-            case _:
-                raise EquationError(
-                    f"position {entry} is no axis to add along",
-                    addition.place,
-                    "name the axis, and add where(index(v) == 0, …, 0)",
-                )
+        if isinstance(entry, str | tuple):
+            left.append(entry)
+            continue
+        told = _positions(entry, present)
+        if told is None:
+            message = f"what stands in brackets after '{start.name}' is no axis, nor a position"
+            raise EquationError(
+                message, addition.place, "write an axis, t[b,i], 2*p + u or an integer from 0"
+            )
+        if not isinstance(named, str) or named in present:
+            shown = named if isinstance(named, str) else f"({','.join(named)})"
+            raise EquationError(
+                f"positions are told along '{shown}', which is the name of another axis here",
+                told.place or addition.place,
+                "give that axis a name of its own where the tensor is started",
+            )
+        factors.append(Call(ONEHOT.name, (told,), (named,), place=told.place))
+        left.append(named)
     return Equation(start.name, tuple(left), product_of([*factors, addition.right]), addition.place)
+
+
+def _positions(entry: Index, axes: Container[str]) -> Expression | None:
+    """What an entry of brackets tells as an expression, in which the name of an axis says where that is."""
+
+    def visit(part: Expression) -> Expression:
+        if isinstance(part, Ref) and not part.index and part.name in axes:
+            return Call(INDEX.name, (), (part.name,), place=part.place)
+        return part if isinstance(part, Ref) else transform(part, visit)
+
+    if isinstance(entry, int):
+        return Literal(entry) if entry >= 0 else None
+    return visit(entry) if is_told(entry) else None
 
 
 def _is_zero(expression: Expression) -> bool:
