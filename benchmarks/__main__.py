@@ -1,6 +1,14 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, calls, contractions, linear, models
+from . import attention, calls, contractions, linear, mixture, models
 from .report import run
 
-run(calls.SUITE, contractions.TCL, contractions.CONTRACTIONS, linear.SUITE, attention.SUITE, models.SUITE)
+run(
+    calls.SUITE,
+    contractions.TCL,
+    contractions.CONTRACTIONS,
+    linear.SUITE,
+    attention.SUITE,
+    mixture.SUITE,
+    models.SUITE,
+)
