@@ -40,6 +40,7 @@ from .perceiver import perceiver
 from .positions import fourier_features, rotary_embedding
 from .recurrent import gru, lstm, rnn
 from .resize import resize_positions
+from .sequences import linear_attention, matrix_product, state_space
 from .swin import PRESETS as SWINS
 from .swin import swin, window_attention
 from .tcl import tcl
@@ -71,6 +72,9 @@ __all__ = [
     "lstm",
     "rnn",
     "linear",
+    "linear_attention",
+    "matrix_product",
+    "state_space",
     "llama",
     "mixture_of_experts",
     "mode_dot",
@@ -112,7 +116,9 @@ _LAYERS = (
     gated_feed_forward,
     gru,
     linear,
+    linear_attention,
     lstm,
+    matrix_product,
     mixture_of_experts,
     mode_dot,
     multi_mode_dot,
@@ -122,6 +128,7 @@ _LAYERS = (
     rms_norm,
     rnn,
     rotary_embedding,
+    state_space,
     tcl,
     tensor_window_attention,
     trl,

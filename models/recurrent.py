@@ -38,7 +38,7 @@ GATES: dict[str, dict[str, str]] = {
         "h": "(1 - update) * new + update * h[b,{before},{o}]",
     },
 }
-"""The lines of each: what it defines, and of what. `x`, `h` and `b` with a letter are the products and the bias of a gate."""
+"""The lines of each: what it defines, and of what; `x`, `h` and `b` with a letter are the terms of a gate."""
 
 LETTERS = {"rnn": ("",), "lstm": tuple("ifgo"), "gru": tuple("rzn")}
 """What the gates are called, as in torch."""

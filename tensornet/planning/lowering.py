@@ -185,7 +185,8 @@ class _Lowering(Calling):
         changing = frozenset(
             leaf for leaf, name in names.items() if self.stored[name].variable in self.changing
         )
-        plan = planned(holding(call.graph, seen), changing)
+        both_ways = changing if call.along is None else frozenset[str]()  # small steps are autograd's own
+        plan = planned(holding(call.graph, seen), both_ways)
         tables, along = self._repeated(plan, call) if call.along is not None else ((), None)
         operands = tuple(self._given(name) for name in call.operands)
         dims = [self.graph.named[name] for name in call.results]
