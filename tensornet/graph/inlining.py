@@ -22,6 +22,7 @@ from ..language.expression import (
 )
 from ..sizes import evaluate, size_names, symbol
 from .apply import Apply, scoped
+from .recurrences import read_later
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -64,6 +65,8 @@ class _Inlining:
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
         """Puts what a graph computes at the end; `names` says what its tensors are called by now."""
+        for name in read_later(graph.body, names):
+            self._name(name, names, prefix)
         for item in graph.body:
             if isinstance(item, Equation):
                 self._name(item.name, names, prefix)
