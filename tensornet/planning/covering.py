@@ -423,9 +423,12 @@ class _Search:
 
     def stand_alone(self, found: _Found) -> bool:
         """Whether each operand tells the sizes of its axes: a kernel takes them one by one."""
-        operands = tuple(found.bound.values())
-        together = self.draft.scope(Contraction(operands))
-        return all(self.draft.stands_alone(each, together) for each in operands if not is_scalar(each))
+        operands = [each for each in found.bound.values() if not is_scalar(each)]
+        together = self.draft.scope(Contraction(tuple(operands)))
+        told = (evaluate(together[axis], self.values) for each in operands for axis in free_axes(each))
+        return all(isinstance(size, int) for size in told) and all(
+            self.draft.stands_alone(each, together) for each in operands
+        )
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
