@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .fitting.weights import fit
     from .graph.freezing import freeze
     from .graph.initialise import init
+    from .graph.picture import draw
     from .graph.substitution import substitute
+    from .planning.collected import FlopTable, flop_table
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
@@ -47,6 +49,7 @@ __all__ = [
     "DtypeError",
     "EquationError",
     "Executable",
+    "FlopTable",
     "Graph",
     "Plan",
     "ShapeError",
@@ -60,10 +63,12 @@ __all__ = [
     "allocate",
     "compile",
     "compress",
+    "draw",
     "einsum",
     "fit",
     "flop_count",
     "flop_formula",
+    "flop_table",
     "freeze",
     "gradient",
     "init",
@@ -108,8 +113,11 @@ _WHEN_USED = {
     "freeze": "graph.freezing",
     "gradient": "planning.gradients",
     "jvp": "planning.gradients",
+    "draw": "graph.picture",
     "init": "graph.initialise",
     "substitute": "graph.substitution",
+    "FlopTable": "planning.collected",
+    "flop_table": "planning.collected",
     "flop_count": "planning.planner",
     "flop_formula": "planning.planner",
     "plan": "emitting.program",

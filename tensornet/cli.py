@@ -153,6 +153,8 @@ def count(
 
     Example: tensornet count "y[b,o] = x[b,i] * U[r,i] * V[o,r]" --inputs x --size i=64,o=64
     """
+    import sympy
+
     import tensornet as tn
 
     from .planning.planner import NOMINAL
@@ -166,13 +168,23 @@ def count(
     else:
         graph = tn.models.create(name, **_settings(settings or []))
     rows = tn.parameter_table(graph, depth)
-    flops = tn.flop_formula(graph)
+    collected = tn.flop_table(graph)
+    flops = sympy.expand(collected.formula)
     document = {
         "name": name,
         "parameters": _plain(tn.parameter_count(graph)),
         "parameter_formula": str(tn.parameter_formula(graph)),
         "flops": _plain(evaluate(flops, graph.bound)),  # flop_count would plan once more
         "flop_formula": str(flops),
+        "flop_parts": [
+            {
+                "part": each.name,
+                "times": each.times,
+                "formula": str(each.formula),
+                "flops": _plain(each.flops),
+            }
+            for each in collected.parts
+        ],
         "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
         "open_sizes": list(graph.open_sizes),
         "assumed": dict.fromkeys(graph.open_sizes, NOMINAL),
@@ -259,13 +271,25 @@ def _print_count(document: dict[str, Any]) -> None:
     table.add_section()
     table.add_row("total", document["parameter_formula"], _grouped(document["parameters"]))
     console.print(table)
-    for label, key in (("parameters", "parameters"), ("FLOPs", "flops")):
-        formula = document["parameter_formula" if key == "parameters" else "flop_formula"]
-        console.print(f"{label}: {formula} = {_grouped(document[key])}")
+    console.print(f"parameters: {document['parameter_formula']} = {_grouped(document['parameters'])}")
+    if len(document["flop_parts"]) < 2:
+        console.print(f"FLOPs: {document['flop_formula']} = {_grouped(document['flops'])}")
+    else:
+        console.print(_of_flops(document))
     if document["sizes"]:
         console.print(f"at {_listed(document['sizes'])}")
     if document["assumed"]:
         console.print(f"the FLOPs are those of the order planned assuming {_listed(document['assumed'])}")
+
+
+def _of_flops(document: dict[str, Any]) -> Table:
+    """FLOPs by block."""
+    table = Table("block", "calls", "FLOPs of a call", "of all")
+    for each in document["flop_parts"]:
+        table.add_row(each["part"] or "itself", str(each["times"]), each["formula"], _grouped(each["flops"]))
+    table.add_section()
+    table.add_row("total", "", "", _grouped(document["flops"]))
+    return table
 
 
 def _listed(sizes: dict[str, int]) -> str:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     (
         *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
-        *("ranks", "factorizations", "amounts", "timing"),
+        *("ranks", "factorizations", "amounts", "timing", "notebook"),
     ),
     ("operations",),
     ("language",),

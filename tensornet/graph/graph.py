@@ -28,6 +28,8 @@ from ..language.expression import (
     axes_of_index,
     is_told,
 )
+from ..language.latex import aligned
+from ..notebook import folded
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
 from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names
@@ -372,14 +374,14 @@ class Graph:
                 known.update(leaf.name for leaf in item.leaves())
         return own if called_last(own, self.calls) == self.leaves else self.leaves
 
-    def _names_of_blocks(self) -> dict[Graph, str]:
+    def names_of_blocks(self) -> dict[Graph, str]:
         """What a text calls the blocks."""
         taken = set(self.named) | set(FUNCTIONS) | RESERVED
         return names_of_blocks(((call.graph, call.scope) for call in self.calls), taken)
 
     def lines(self) -> list[str]:
         """The equations and the calls, in order, as a text has them."""
-        names = self._names_of_blocks()
+        names = self.names_of_blocks()
         return [
             str(item) if isinstance(item, Equation) else item.shown(names[item.graph]) for item in self.body
         ]
@@ -390,7 +392,7 @@ class Graph:
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for block, name in self._names_of_blocks().items():
+        for block, name in self.names_of_blocks().items():
             takes = ", ".join(leaf.name for leaf in block.inputs)
             lines += [f"def {name}({takes}):", textwrap.indent(str(block), "    "), ""]
         lines += [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
@@ -399,6 +401,18 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {', '.join(self.outputs)}: {len(self.parameters)} parameters, {len(self.equations)} equations>"
+
+    def _repr_html_(self) -> str:
+        """The graph in a notebook: its lines, the leaves and the blocks folded."""
+        blocks = {f"def {name}(…):": str(block) for block, name in self.names_of_blocks().items()}
+        declared = [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
+        declared += map(str, self._declared())
+        lines = "\n".join(self.lines() + self._output_lines())
+        return folded(repr(self), {"sizes and leaves": "\n".join(declared), **blocks}, lines)
+
+    def _repr_latex_(self) -> str:
+        """The equations of the graph itself."""
+        return aligned(self.own)
 
     def to_json(self) -> str:
         """The graph as JSON: its lines in the equation language, and the values of constants and starts."""
@@ -421,7 +435,7 @@ class Graph:
             },
             "init": {leaf.name: leaf.start.plain() for leaf in declared if isinstance(leaf.start, Constant)},
         }
-        blocks = {name: block._document() for block, name in self._names_of_blocks().items()}
+        blocks = {name: block._document() for block, name in self.names_of_blocks().items()}
         return {**document, "blocks": blocks} if blocks else document
 
     @staticmethod

@@ -31,6 +31,7 @@ from ..language.encoding import (
 )
 from ..language.equation import Equation
 from ..language.expression import Ref, Size, axes_of_index
+from ..notebook import folded
 from ..operations.functions import Element
 from ..sizes import evaluate, product, put_in, size_names, symbol
 from .arrangement import Arrangement
@@ -415,6 +416,19 @@ class Plan:
         if self.certainty is not None:
             lines.append(f"     {'expected times:':<15} {self.certainty}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook: its steps, those of the functions that are called folded."""
+        calls = self._calls
+        parts = {
+            f"{name}, called {calls[block]}×": "\n".join(block._shown_steps(block.steps))
+            for block, name in self.functions.items()
+        }
+        if self.once:
+            parts["done once"] = "\n".join(self._shown_steps(self.once))
+        title, *rest = str(self).splitlines()
+        steps = list(self._shown_steps(self.steps))
+        return folded(title, {**parts, "costs, and all of it": "\n".join(rest)}, "\n".join(steps))
 
     @property
     def kept(self) -> tuple[tuple[str, int], ...]:

@@ -1,0 +1,38 @@
+"""Text as HTML, for notebooks: what is long is folded."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["folded", "table"]
+
+
+def folded(title: str, parts: Mapping[str, str], text: str) -> str:
+    """A title, parts that are folded, and a text that is not.
+
+    Example:
+        >>> print(folded("a graph", {"2 leaves": "x: input"}, "y = x"))
+        <div><b>a graph</b>
+        <details><summary><code>2 leaves</code></summary><pre>x: input</pre></details>
+        <pre>y = x</pre></div>
+    """
+    lines = [f"<div><b>{html.escape(title)}</b>"]
+    lines += [
+        f"<details><summary><code>{html.escape(name)}</code></summary><pre>{html.escape(part)}</pre></details>"
+        for name, part in parts.items()
+        if part
+    ]
+    return "\n".join([*lines, f"<pre>{html.escape(text)}</pre></div>"])
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; formulas between `$` are left to the notebook.
+
+    Example:
+        >>> table(["part"], [["a < b"]])
+        '<table><tr><th>part</th></tr><tr><td>a &lt; b</td></tr></table>'
+    """
+    lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
