@@ -22,6 +22,7 @@ from .choosing import largest
 from .groups import grouped_matmul, grouped_outer
 from .loops import along as repeated
 from .pieces import in_pieces as put_together
+from .pooling import pools
 from .recurrences import recurrence
 
 __all__ = ["ArrayBackend", "of", "templates"]
@@ -35,6 +36,8 @@ templates: Mapping[str, str] = {
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name})",
+    "max_pool": "max_pool({0}, {windows})",
+    "mean_pool": "mean_pool({0}, {windows})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "grouped_matmul": "grouped_matmul(xp, {0}, {1}, {2})",
     "grouped_outer": "grouped_outer(xp, {0}, {1}, {2}, {size})",
@@ -374,6 +377,7 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
 
     found = dict(locals())
     del found["array_api_compat"], found["as_arrays"], found["in_float32"], found["half"]
+    found |= pools(xp.maximum)
     return found | {"math": math, "grouped_matmul": grouped_matmul, "grouped_outer": grouped_outer}
 
 

@@ -28,6 +28,7 @@ from tensornet.protocol import Argument, backend_of
 
 from .choosing import largest
 from .pieces import in_pieces
+from .pooling import pools
 from .positions import rows_told
 from .recurrences import recurrence
 from .windows import Windows, margins
@@ -60,6 +61,8 @@ templates: Mapping[str, str] = {
     "vecdot": "jnp.sum({0} * {1}, axis=-1)",
     "broadcast": "jnp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name}, {past})",
+    "max_pool": "max_pool({0}, {windows})",
+    "mean_pool": "mean_pool({0}, {windows})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
     "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
     "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
@@ -396,6 +399,7 @@ class JaxBackend:
             "grouped_outer": _groups().grouped_outer,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
+            **pools(jax.numpy.maximum),
             "convolution": _convolution,
             "convolution_x": _convolution_x,
             "convolution_k": _convolution_k,

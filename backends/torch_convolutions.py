@@ -8,12 +8,17 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from .pooling import Pools, elements
 from .windows import Windows, margins, reach
 
-__all__ = ["convolution", "convolution_k", "convolution_x"]
+__all__ = ["convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"]
 
 _FORWARD = (functional.conv1d, functional.conv2d, functional.conv3d)
 _BACKWARD = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
+
+
+_LARGEST = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
+_MEAN = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 
 
 def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
@@ -61,3 +66,26 @@ def convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
     zeros, mask = [0] * len(windows), [False, True, False]
     backward = torch.ops.aten.convolution_backward
     return backward(y, x, like, None, by, zeros, apart, False, zeros, groups, mask)[1]
+
+
+def _reached(x: Any, windows: Pools) -> Any:
+    """What windows reach of a tensor; what is left behind them is too little for another."""
+    for axis, (by, apart, first, outer, inner) in enumerate(windows, 1):
+        span = reach(by, apart, outer, inner)
+        if first or x.shape[axis] - span >= by:
+            x = x.narrow(axis, first, span)
+    return x
+
+
+def max_pool(x: Any, windows: Pools) -> Any:
+    """The largest element of each window; the first dimension has none."""
+    by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
+    return _LARGEST[len(windows) - 1](_reached(x, windows), inner, by, 0, apart)
+
+
+def mean_pool(x: Any, windows: Pools) -> Any:
+    """The arithmetic mean of each window; the first dimension has none."""
+    by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
+    if any(each > 1 for each in apart):
+        return torch.stack(list(elements(x, windows))).mean(0)
+    return _MEAN[len(windows) - 1](_reached(x, windows), inner, by)

@@ -153,6 +153,45 @@ def test_sizes_are_formulas() -> None:
     assert [str(dim[0].size) for dim in graph.named["y"]] == ["b", "o", "floor(n/2 - u/2) + 1"]
 
 
+# ---------------------------------------------------------------------------- pools
+
+POOLS = [
+    ("max[u,v](x[b,c,2*p+u,2*q+v])", lambda x: torch.nn.functional.max_pool2d(x, 3, 2)),
+    ("mean[u,v](x[b,c,2*p+u,q+v])", lambda x: torch.nn.functional.avg_pool2d(x, 3, (2, 1))),
+    (
+        "max[u,v](x[b,c,p+2*u,3*q+v+1])",
+        lambda x: torch.nn.functional.max_pool2d(x[..., 1:], 3, (1, 3), 0, (2, 1)),
+    ),
+    (
+        "mean[u,v](x[b,c,p+2*u,3*q+v+1])",
+        lambda x: x[..., 1:].unfold(2, 5, 1)[..., ::2].unfold(3, 3, 3).mean((-1, -2)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), POOLS, ids=[text for text, _ in POOLS])
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_pools_are_those_of_pytorch(backend: str, text: str, expected: Any) -> None:
+    graph = tn.layer(f"y[b,c,p,q] = {text}", inputs="x", u=3, v=3)
+    x = np.random.default_rng(0).normal(size=(2, 3, 11, 12))
+    given = torch.tensor(x, requires_grad=True)
+    made = expected(given)
+    (made**2).sum().backward()
+    found = tn.compile(graph, backend=backend)({}, tn.to_backend({"x": x}, backend)["x"])
+    np.testing.assert_allclose(np.asarray(found), made.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert "pool" in tn.plan(graph, backend=backend, b=2, c=3, x2=11, x3=12).code
+    if backend == "numpy":
+        loss = tn.layer(f"y[b,c,p,q] = {text}\nl = y[b,c,p,q] * y[b,c,p,q]", inputs="x", u=3, v=3)
+        gradient = tn.compile(tn.gradient(loss, of="l", wrt="x"))({}, x)
+        np.testing.assert_allclose(gradient, given.grad.numpy(), atol=1e-10)
+
+
+def test_zeros_around_a_pool_count() -> None:
+    text = "z[b,h] = pad(x[b,h], h=(1,1))\ny[b,p] = max[u](z[b,p+u])"
+    found = tn.compile(tn.layer(text, inputs="x", u=2))({}, -np.ones((1, 3)))
+    np.testing.assert_array_equal(found, [[0, -1, -1, 0]])
+
+
 # ---------------------------------------------------------------------------- ready-made
 
 

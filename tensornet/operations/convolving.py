@@ -11,34 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from .record import Element, Function
+from .windows import DIMENSIONS, Axes, Window, as_they_lie, windows_of
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
-    from ..language.expression import Call, Expression, Ref
+    from ..language.expression import Call, Ref
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONVOLUTION", "DIMENSIONS", "ROWS"]
-
-DIMENSIONS = 3
-"""So many dimensions libraries have convolutions of."""
-
-Axes = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Window:
-    """One dimension: the axes `at` of the operand, `outer` of the result, `inner` of the kernel, and how they meet.
-
-    A kernel of one element along it has no axis there, and `inner` no name.
-    """
-
-    at: str
-    outer: str
-    inner: str
-    by: int
-    apart: int
-    first: int
+__all__ = ["CONVOLUTION", "ROWS"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +38,10 @@ class _Form:
     groups: Axes
     channels: Axes
     out: Axes
-    windows: tuple[_Window, ...]
+    windows: tuple[Window, ...]
 
     @staticmethod
-    def of(one: Axes, other: Axes, windows: tuple[_Window, ...], summed: Sequence[str]) -> _Form:
+    def of(one: Axes, other: Axes, windows: tuple[Window, ...], summed: Sequence[str]) -> _Form:
         """Told by which axes the two have."""
         moving = {axis for each in windows for axis in (each.at, each.outer, each.inner)}
         shared = [axis for axis in one if axis in other]
@@ -106,25 +87,6 @@ class _Form:
         return {"x": self.operand, "k": self.kernel}.get(self.made, self.result)
 
 
-def _windows(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[_Window, ...]:
-    """The dimensions that calls of ones say."""
-    found = []
-    for each in cast("Sequence[Call]", ones):
-        (outer, by), (inner, apart), first = asked.reached(each.arguments[0])
-        found.append(_Window(each.axes[0], outer, inner, by, apart, first))
-    return tuple(found)
-
-
-def _as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
-    """Calls of ones in the order in which the dimensions lie in memory."""
-
-    def place(each: Call) -> int:
-        ((outer, _), _, _), axes = asked.reached(each.arguments[0]), value.layout
-        return axes.index(outer if outer in axes else each.axes[0])
-
-    return tuple(sorted(ones, key=place))
-
-
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Both with a dimension for the batch, for groups with what is summed or made, and for each window."""
     scope = lowering.within(call, scope)
@@ -133,10 +95,10 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     if ones:
         value = lowering.lower(first, scope, None)
     else:
-        value, ones = lowering.in_windows(cast("Ref", first), scope)
+        value, ones = lowering.in_windows(cast("Ref", first), scope, bare=True)
     values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second, scope, None))]
-    ones = _as_they_lie(ones, values[0], lowering)
-    windows = _windows(ones, lowering)
+    ones = as_they_lie(ones, values[0], lowering)
+    windows = windows_of(ones, lowering)
     form = _Form.of(values[0].layout, values[1].layout, windows, call.axes)
     one, other = (lowering.grouped(each, groups) for each, groups in zip(values, form.given, strict=True))
     sizes = {axis: size for each in (one, other) for axis, size in each.sizes.items()}
@@ -164,7 +126,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of two tensors, how many groups, and for each dimension by, apart, first, and the size of what is made."""
     one, other, *ones = call.arguments
     refs = cast("tuple[Ref, Ref]", (one, other))
-    form = _Form.of(writer.layout(refs[0]), writer.layout(refs[1]), _windows(ones, writer), call.axes)
+    form = _Form.of(writer.layout(refs[0]), writer.layout(refs[1]), windows_of(ones, writer), call.axes)
     texts = [
         writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
         for ref, groups in zip(refs, form.given, strict=True)

@@ -12,6 +12,7 @@ from . import (
     grouping,
     kernels,
     pointwise,
+    pooling,
     reductions,
     scattering,
     steps,
@@ -32,6 +33,7 @@ _ROWS = (
     *kernels.ROWS,
     *scattering.ROWS,
     *convolving.ROWS,
+    *pooling.ROWS,
     *grouping.ROWS,
 )
 

@@ -159,6 +159,7 @@ class Function:
             operands. Nothing where there is none to be written. Of real numbers; where a function has a
             kink, what lies between its slopes there.
         sums_to_one: whether its value sums to 1 along its axes.
+        pools: the kernel that does it in windows.
         averages: whether it is the sum along its axes, divided by how many positions these have.
         at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
         selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
@@ -217,6 +218,7 @@ class Function:
     number: str = ""
     derivative: tuple[str, ...] = ()
     sums_to_one: bool = False
+    pools: str = ""
     averages: bool = False
     at: str = ""
     selects: str = ""

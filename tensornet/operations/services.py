@@ -67,8 +67,9 @@ class Lowering(Protocol):
     def within(self, call: Call, scope: Scope) -> Scope:
         """The scope inside of a call that runs over axes, these included."""
 
-    def in_windows(self, ref: Ref, scope: Scope) -> tuple[Value, tuple[Call, ...]]:
-        """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows."""
+    def in_windows(self, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+        """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows;
+        bare of zeros that were put around it, if asked for."""
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression tells, as a sum of two axes, or of one and none."""

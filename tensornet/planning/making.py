@@ -149,6 +149,8 @@ class Making(ABC):
         axes = axes_of_index(left)
         everything = dict.fromkeys([axis for each in operands for axis in each.layout] + list(axes))
         known = {axis: size for each in operands for axis, size in each.sizes.items()} | dict(sizes)
+        if isinstance(right, Call):  # some that no operand has by itself
+            everything |= dict.fromkeys(axis for axis in right.axes if axis in known)
         elements = self.count(known, axes)
         moved = self.itemsize * (elements + sum(self.count(each.sizes, each.layout) for each in operands))
         if arrangement is not None:

@@ -25,6 +25,7 @@ from ..graph.rewriting.draft import between_calls
 from ..graph.rewriting.grouping import group
 from ..graph.rewriting.joining import join
 from ..graph.rewriting.narrowing import gather_first, narrow
+from ..graph.rewriting.pooling import pool
 from ..graph.rewriting.pruning import prune
 from ..graph.rewriting.reflecting import reflect
 from ..graph.rewriting.selecting import select
@@ -377,7 +378,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     long = target.dtype != "float16"  # which holds no long sums
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost, sums=long)
     graph = convolve(simplify(group(graph, cost, target.spelled)), cost, target.spelled)
-    graph = select(graph, cost, target.spelled)
+    graph = select(pool(graph, cost, target.spelled), cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))
 

@@ -30,10 +30,14 @@ class _Padded:
 class Opening(Making):
     """Reads tensors in windows, for kernels that take these."""
 
-    def in_windows(self, ref: Ref, scope: Scope) -> tuple[Value, tuple[Call, ...]]:
+    def in_windows(self, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
         """A tensor that is read in windows, with an axis for each, and ones where windows are.
 
-        Zeros around it that nothing else reads are left out: positions before the first one have no one.
+        Args:
+            ref: the tensor, as it is read.
+            scope: the sizes of the axes.
+            bare: whether zeros around it that nothing else reads are left out; positions before the first one
+                have no one then.
         """
         index: list[Any] = []
         windows: dict[str, Expression] = {}
@@ -45,7 +49,7 @@ class Opening(Making):
             else:
                 index.append(entry)
         value = self.lower(replace(ref, index=tuple(index)), scope, None)
-        padded = self._padded(ref.name, value.ref)
+        padded = self._padded(ref.name, value.ref) if bare else None
         before: dict[str, int] = {}
         if padded is not None:
             names = dict(zip(padded.step.equation.left, value.ref.index, strict=True))

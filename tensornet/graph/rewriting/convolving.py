@@ -32,9 +32,10 @@ from ...language.expression import (
     rename,
 )
 from ...language.positions import Affine, affine, is_window
-from ...operations.convolving import CONVOLUTION, DIMENSIONS
+from ...operations.convolving import CONVOLUTION
 from ...operations.functions import FUNCTIONS
 from ...operations.structure import PAD
+from ...operations.windows import DIMENSIONS
 from ..graph import Graph
 from .draft import Change, Cost, Draft, improved, replaced
 

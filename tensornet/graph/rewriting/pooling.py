@@ -1,0 +1,51 @@
+"""Pools: what is reduced in windows, `max[u](x[b,2*p+u])`, with a kernel of the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from ...language.equation import Equation
+from ...language.expression import Call, Expression, Ref, axes_of_index, is_told
+from ...language.positions import affine, is_window
+from ...operations.functions import FUNCTIONS
+from ...operations.windows import DIMENSIONS
+from ..graph import Graph
+from .draft import Change, Cost, Draft, improved, replaced
+
+__all__ = ["pool"]
+
+
+def pool(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
+    """Reduces windows without laying them out, where that pays.
+
+    Args:
+        graph: the graph.
+        cost: what a part of it takes.
+        spelled: the kernels that there are.
+    """
+    return improved(graph, graph.own, lambda draft, reader: _pools(draft, reader, spelled), cost)
+
+
+def _pools(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+    for part in reader.parts:
+        match part:
+            case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in spelled:
+                if _is_pool(operand, axes) and draft.is_number(part):
+                    made: Expression = replace(part, function=FUNCTIONS[function].pools)
+                    yield Change((replace(reader, right=replaced(reader.right, part, made)),), (reader,))
+
+
+def _is_pool(operand: Ref, axes: tuple[str, ...]) -> bool:
+    """Whether a tensor is read in windows, of all of whose elements something is made."""
+    windows = [affine(entry) for entry in operand.index if is_told(entry) and is_window(entry)]
+    plain = [entry for entry in operand.index if isinstance(entry, str | tuple)]
+    named = [axis for window in windows if window is not None for axis in window.axes]
+    inner = [window.axes[1] for window in windows if window is not None and len(window.axes) == 2]
+    whole = len(plain) + len(windows) == len(operand.index) and len(named) == 2 * len(inner) == 2 * len(
+        windows
+    )
+    apart = len({*named, *axes_of_index(tuple(plain))}) == len(named) + sum(
+        len(axes_of_index((entry,))) for entry in plain
+    )
+    return whole and apart and 0 < len(inner) <= DIMENSIONS and sorted(inner) == sorted(axes)
