@@ -16,7 +16,7 @@ from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
-    from ..language.expression import Call, Ref
+    from ..language.expression import Call, Expression, Ref
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
@@ -45,9 +45,8 @@ def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summ
 def _lower_matmul(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
     scope = lowering.within(call, scope)
-    rows, matrices = call.arguments
-    assert hasattr(matrices, "index")
-    (entry,) = (each for each in matrices.index if hasattr(each, "name"))
+    rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
+    (entry,) = cast("list[Ref]", [each for each in matrices.index if hasattr(each, "name")])
     taken = {axis for each in (scope.sizes, scope.assumed, scope.inner) for axis in each}
     which = next(name for name in (f"v_{n}" for n in range(len(taken) + 1)) if name not in taken)
     plain = replace(matrices, index=tuple(which if each is entry else each for each in matrices.index))

@@ -1,0 +1,82 @@
+"""Positions of the largest, of the smallest, and of all in order: exact, and the first where several are equal."""
+
+from __future__ import annotations
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet.backends.array_api import of
+from tensornet.graph.elements import of_leaves, of_tensors
+from tensornet.operations.functions import Element
+from tensornet.protocol import load_backend
+
+BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
+    "array-api-strict": lambda: of(array_api_strict)
+}
+TEXT = "a[b] = argmax[i](x[b,i])\nz[b] = argmin[i](x[b,i])\no[b,i] = argsort[i](x[b,i])\nt[b,k] = top[i,k](x[b,i])"
+
+
+@pytest.mark.parametrize("kind", ["float32", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_equal_ones_the_first(backend: str, kind: str) -> None:
+    x = np.random.default_rng(0).integers(0, 2 if kind == "bool" else 4, (5, 40)).astype(kind)
+    library, graph = BACKENDS[backend](), tn.layer(TEXT, inputs="x", outputs="a z o t", k=7)
+    found = [library.numpy(each) for each in tn.compile(graph, backend=library)({}, library.asarray(x))]
+    wide = x.astype(int)
+    orders = [sorted(range(40), key=lambda i: (sign * row[i], i)) for sign in (1, -1) for row in wide]
+    rising, falling = np.array(orders[:5]), np.array(orders[5:])
+    for one, other in zip(found, (falling[:, 0], rising[:, 0], rising, falling[:, :7]), strict=True):
+        assert one.dtype.kind == "i"
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
+def test_integers_of_any_size_are_told_apart(backend: str) -> None:
+    """2⁵³ + 1 and 2⁵³ are one number in float64; the least integer has no negative."""
+    x = np.array([[2**53, 2**53 + 1, -(2**63), 2**53]])
+    library, graph = BACKENDS[backend](), tn.layer(TEXT, inputs="x", outputs="a z o t", k=4)
+    found = [library.numpy(each) for each in tn.compile(graph, backend=library)({}, library.asarray(x))]
+    for one, other in zip(found, ([1], [2], [[2, 0, 3, 1]], [[1, 0, 3, 2]]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_read_at_positions_is_no_position() -> None:
+    graph = tn.layer("p[b,k] = top[i,k](x[b,c] * W[i,c])\ny[b,k,c] = V[p[b,k],c] * u[c]", inputs="x", k=2)
+    assert set(of_leaves(graph).values()) == {Element.NUMBER}
+    assert of_tensors(graph)["p"] is Element.WHOLE
+
+
+def test_elements_in_order_get_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    graph = tn.layer("p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]] * w[i]", inputs="x w")
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 6, dtype=torch.float64, requires_grad=True), torch.randn(6, dtype=torch.float64)
+    (found,) = torch.autograd.grad(tn.compile(graph, backend="torch")({}, x, w).square().sum(), x)
+    (expected,) = torch.autograd.grad((x.sort().values * w).square().sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y[b,k] = top(x[b,i])", r"top needs the axis it runs over(?s:.*)write top\[j,k\]"),
+        ("y[b,k] = top[k](x[b,i])", r"top runs over one axis and makes another(?s:.*)write top\[j,k\]"),
+        ("y[b,k] = top[i,i](x[b,i])", "top runs over one axis and makes another"),
+        ("y[b,k] = top[j,k](x[b,i])", "axis 'j' does not occur inside top"),
+        ("y[b,i] = top[i,b](x[b,i])", r"axis 'b' occurs inside top already(?s:.*)top\[i,v\]"),
+        ("y[b] = top[i,k](x[b,i])", "axis 'k' is not on the left"),
+        ("y = argmax[b,i](x[b,i])", "argmax runs over one axis"),
+        ("y[b,i] = stack[i](x[b,i], 1)", r"axis 'i' occurs inside stack already(?s:.*)stack\[v\]"),
+    ],
+)
+def test_what_cannot_be_chosen(text: str, message: str) -> None:
+    with pytest.raises(tn.EquationError, match=message):
+        tn.layer(text, inputs="x")
+
+
+def test_of_nothing_none_is_the_largest() -> None:
+    graph = tn.layer("y[b] = argmax[i](x[b,i])", inputs="x")
+    with pytest.raises(tn.ShapeError, match="axis 'i' has no positions, and argmax takes one of them"):
+        tn.compile(graph)({}, np.zeros((2, 0)))
