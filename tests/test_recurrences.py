@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.graph.doubling import doubled
 from tensornet.graph.looping import looped
 from tensornet.planning.plans import CallStep
 from tensornet.protocol import load_backend
@@ -292,3 +293,58 @@ def test_the_derivative_of_running_products_is_right_with_zeros(zeros: int, back
     (made * torch.tensor(w)).sum().backward()
     assert given.grad is not None
     np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-12, atol=1e-13)
+
+
+# ---------------------------------------------------------------------------- without a loop, and with less memory
+
+LINEAR = {
+    "from zero": "h[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
+    "from a start": "h[b,-1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]",
+    "a sum": "h[b,-1,n] = s[b,n]\nh[b,t,n] = h[b,t-1,n] + u[b,t,n] * a[b,t,n]",
+    "from the end": "h[b,+1,n] = s[b,n]\nh[b,t,n] = u[b,t,n] - a[b,t,n] * h[b,t+1,n]",
+    "a product": "h[b,+1,n] = s[b,n]\nh[b,t,n] = a[b,t,n] * h[b,t+1,n]",
+    "in several lines": "k[b,t,n] = a[b,t,n] * h[b,t-1,n]\nh[b,t,n] = (k[b,t,n] + u[b,t,n]) * 0.5\ny[b,t] = h[b,t,n]*h[b,t,n]",
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_recurrences_need_no_loop(name: str) -> None:
+    text = LINEAR[name]
+    inputs = [
+        each
+        for each in ("a[b,t,n]", "u[b,t,n]", "s[b,n]")
+        if each[:2] in text.replace("s[b,n]\n", "s[b,n] s[")
+    ]
+    graph = tn.layer(text, inputs=inputs)
+    without = doubled(graph, lambda positions, others: True)
+    assert graph.recurrences
+    assert not without.recurrences
+    assert doubled(graph, lambda positions, others: False) is graph
+    rng, sizes = np.random.default_rng(0), {"b": 2, "t": 9, "n": 3}
+    arrays = {
+        leaf.name: rng.standard_normal([sizes[str(size)] for size in leaf.shape]) for leaf in graph.leaves
+    }
+    expected, found = (reference.run(each, arrays, sizes) for each in (graph, without))
+    output = graph.outputs[0]
+    np.testing.assert_allclose(found[output], expected[output], rtol=1e-12, atol=1e-13)
+
+
+def test_many_short_positions_are_doubled_and_few_long_ones_looped() -> None:
+    graph = tn.layer("h[b,t,n] = a[b,t,n] * h[b,t-1,n] + u[b,t,n]", inputs="a u")
+    for sizes, loops in (({"b": 1, "t": 4096, "n": 4}, 0), ({"b": 64, "t": 64, "n": 4096}, 1)):
+        plan = tn.plan(graph, compare=False, **sizes)
+        assert sum(isinstance(step, CallStep) for step in plan.steps) == loops
+
+
+def test_large_states_are_not_put_together() -> None:
+    graph = tn.models.linear_attention(64, 2)
+    small, large = (tn.plan(graph, b=4, t=t, compare=False).peak_memory for t in (256, 2048))
+    assert large < 12 * small
+    state = 4 * 2048 * 64 * 32 * 4
+    assert large < state
+    parameters, x = tn.init(graph), np.random.default_rng(0).standard_normal((1, 2048, 64)).astype(np.float32)
+    found = tn.compile(graph)(parameters, x)
+    loops = looped(graph, lambda sizes: True)
+    (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
+    assert call.results == ("o.along",)
+    np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)

@@ -13,9 +13,10 @@ before the loop. A step outside of a recurrence is a crop beside what it starts 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import EquationError
 from ..language.equation import Equation
@@ -40,11 +41,12 @@ from ..language.expression import (
 from ..operations.functions import CONVERSIONS, Element
 from ..operations.steps import PREVIOUS
 from ..operations.structure import CONCAT, PAD, REPEAT
+from ..sizes import evaluate
 from .apply import Along, Apply
 from .elements import of_expression
 from .graph import Graph, reads
 from .leaves import Leaf
-from .recurrences import Recurrence, is_step
+from .recurrences import Recurrence, in_order, is_step, reads_here
 from .rewriting.pruning import prune
 from .shape import Axis, Dim, Scope, dim_size
 from .writing import Written
@@ -173,14 +175,22 @@ def _moved(step: Call) -> Expression:
 # ---------------------------------------------------------------------------- loops
 
 
-@functools.lru_cache(maxsize=256)
-def looped(graph: Graph) -> Graph:
-    """The graph with a call along its axis in the place of each recurrence, and without steps otherwise."""
+Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
+"""Whether a tensor of some sizes had better not be there as a whole."""
+
+
+def looped(graph: Graph, large: Large = lambda sizes: False) -> Graph:
+    """The graph with a call along its axis in the place of each recurrence, and without steps otherwise.
+
+    Args:
+        graph: the graph.
+        large: tells states of which nothing but smaller tensors is made at once, position by position.
+    """
     if not any(map(is_step, (part for equation in graph.own for part in equation.parts))):
         return graph
     needed = graph.needed()
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
-    return _Looping(with_states(replace(graph, body=body))).changed()
+    return _Looping(with_states(replace(graph, body=body)), large).changed()
 
 
 @dataclass
@@ -213,14 +223,16 @@ class _Block:
 class _Looping(Written):
     """Writes the graph anew, each equation after those that it reads, a recurrence as one call."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, large: Large) -> None:
         super().__init__(graph)
-        self.groups = {name: each for each in graph.recurrences for name in each.names}
+        self.large = large
+        self.recurrences = tuple(map(self._with_readers, graph.recurrences))
+        self.groups = {name: each for each in self.recurrences for name in each.names}
         self.wholes: dict[str, tuple[str, int]] = {}  # of a result, what holds it, and where it has the axis
 
     def changed(self) -> Graph:
         """The graph."""
-        for item in self._in_order():
+        for item in in_order(self.graph.body, self.recurrences):
             if isinstance(item, Recurrence):
                 self._loop(item)
             elif isinstance(item, Equation):
@@ -237,27 +249,6 @@ class _Looping(Written):
             return replace(part, name=name, index=(part.index[at], *part.index[:at], *part.index[at + 1 :]))
         return _moved(part) if isinstance(part, Call) and is_step(part) else part
 
-    def _in_order(self) -> Iterator[Equation | Apply | Recurrence]:
-        """Equations, calls and recurrences, each after what it reads."""
-        units: dict[str, Any] = {}
-        for item in self.graph.body:
-            unit = self.groups.get(item.defines[0], item)
-            units.update(dict.fromkeys(item.defines, unit))
-        done: set[int] = set()
-        for root in units.values():
-            waiting = [root]
-            while waiting:
-                unit = waiting[-1]
-                missing = [units[name] for name in _read_by(unit) if name in units]
-                missing = [each for each in missing if each is not unit and id(each) not in done]
-                if id(unit) in done or not missing:
-                    waiting.pop()
-                    if id(unit) not in done:
-                        done.add(id(unit))
-                        yield unit
-                else:
-                    waiting.append(missing[0])
-
     @functools.cached_property
     def read(self) -> frozenset[str]:
         """What is read outside of the recurrence that makes it, or is a result."""
@@ -267,6 +258,53 @@ class _Looping(Written):
             inside = group.names if group is not None else frozenset[str]()
             found.update(name for name, _ in reads(item) if name not in inside)
         return frozenset(found)
+
+    # ---- what reads large states
+
+    def _with_readers(self, group: Recurrence) -> Recurrence:
+        """The recurrence with what makes smaller tensors of its large ones, where nothing else reads these."""
+        labels, taken = dict(group.labels), list[Equation]()
+        after = self._after(group)
+        for name in group.names:
+            readers = [item for item in after if name in {each for each, _ in reads(item)}]
+            sizes = [dim_size(dim) for dim in self.dims[name]]
+            if not readers or name in self.graph.outputs or not self.large(sizes):
+                continue
+            found = [self._label_in(group, item, name, after) for item in readers]
+            if all(found):
+                equations = [each for each in readers if isinstance(each, Equation)]
+                taken += [each for each in equations if each not in taken]
+                labels.update((each.name, str(label)) for each, label in zip(equations, found, strict=True))
+        return replace(group, equations=(*group.equations, *taken), labels=labels)
+
+    def _after(self, group: Recurrence) -> list[Equation | Apply]:
+        """What hangs on a recurrence, and is no part of it."""
+        names, found = set(group.names), list[Equation | Apply]()
+        for item in self.graph.body:
+            if not group.names.intersection(item.defines) and names.intersection(n for n, _ in reads(item)):
+                names.update(item.defines)
+                found.append(item)
+        return found
+
+    def _label_in(
+        self, group: Recurrence, item: Equation | Apply, name: str, after: Sequence[Equation | Apply]
+    ) -> str | None:
+        """What an equation calls the axis, if it makes something smaller of a tensor at each position."""
+        made = {each for other in after for each in other.defines}
+        if isinstance(item, Apply) or any(item.name in each.names for each in self.graph.recurrences):
+            return None
+        if any(ref.name in made for ref in item.references):
+            return None
+        at = group.dimension(name)
+        label = next(ref.index[at] for ref in item.references if ref.name == name)
+        whole, own = (
+            Counter(evaluate(dim_size(dim), self.bound) for dim in self.dims[each])
+            for each in (name, item.name)
+        )
+        fits = (
+            isinstance(label, str) and label in item.left and own.total() < whole.total() and not own - whole
+        )
+        return label if fits and reads_here(item, str(label), group) else None
 
     # ---- one recurrence
 
@@ -400,6 +438,8 @@ class _Looping(Written):
             part = Ref(name, ())
             block.wholes[name] = None
             return part
+        if self._grows(part, scope):
+            return transform(part, lambda each: self._given(each, equation, block))
         if not isinstance(part, Ref) or not self._is_cut(part, label):
             axes = free_axes(part)
             order = [axis for axis in axes_of_index(equation.left) if axis in axes and axis != label]
@@ -412,6 +452,14 @@ class _Looping(Written):
             return self._cut(part, part.index.index(label), block)
         block.wholes[part.name] = None
         return part
+
+    def _grows(self, part: Expression, scope: Scope) -> bool:
+        """Whether an expression is a large product of smaller factors, which is made position by position."""
+        if not isinstance(part, Contraction) or part.summed:
+            return False
+        axes = free_axes(part)
+        outer = all(len(free_axes(each)) < len(axes) for each in part.factors)
+        return outer and self.large([scope[axis] for axis in axes])
 
     def _sized(self, number: Expression, label: str, scope: Scope) -> Expression:
         """A number, in which the size of the axis is said as at large."""
@@ -430,9 +478,3 @@ class _Looping(Written):
         if (ref.name, at) not in block.cuts:
             block.cuts[ref.name, at] = self.fresh(f"{ref.name}.at")
         return replace(ref, name=block.cuts[ref.name, at], index=ref.index[:at] + ref.index[at + 1 :])
-
-
-def _read_by(unit: Equation | Apply | Recurrence) -> Iterator[str]:
-    """The tensors that a unit reads."""
-    for item in unit.equations if isinstance(unit, Recurrence) else (unit,):
-        yield from (name for name, _ in reads(item))

@@ -18,7 +18,18 @@ from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
 from ..operations.steps import STEPS
 
-__all__ = ["Recurrence", "circles", "early", "is_step", "late", "read_later", "recurrences", "steps_of"]
+__all__ = [
+    "Recurrence",
+    "circles",
+    "early",
+    "in_order",
+    "is_step",
+    "late",
+    "read_later",
+    "reads_here",
+    "recurrences",
+    "steps_of",
+]
 
 _STEP_OF = {name: step for step, name in STEPS.items()}
 
@@ -139,6 +150,42 @@ def circles(reads: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, ...]]:
                 lows[name] = min(lows[name], numbers[other])
 
 
+def in_order(body: Iterable[Any], groups: Iterable[Recurrence]) -> Iterator[Any]:
+    """Equations, calls and recurrences, each after what it reads.
+
+    Args:
+        body: equations and calls, in any order.
+        groups: the recurrences among the equations.
+    """
+    round_about = {name: each for each in groups for name in each.names}
+    units: dict[str, Any] = {}
+    for item in body:
+        units.update(dict.fromkeys(item.defines, round_about.get(item.defines[0], item)))
+    done: set[int] = set()
+    for root in units.values():
+        waiting = [root]
+        while waiting:
+            unit = waiting[-1]
+            missing = [units[name] for name in _read_by(unit) if name in units]
+            missing = [each for each in missing if each is not unit and id(each) not in done]
+            if id(unit) in done or not missing:
+                waiting.pop()
+                if id(unit) not in done:
+                    done.add(id(unit))
+                    yield unit
+            else:
+                waiting.append(missing[0])
+
+
+def _read_by(unit: Any) -> Iterator[str]:
+    """The tensors that an equation, a call or a recurrence reads."""
+    for item in unit.equations if isinstance(unit, Recurrence) else (unit,):
+        if isinstance(item, Equation):
+            yield from (ref.name for ref in item.references)
+        else:
+            yield from item.names().values()
+
+
 def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
     """The recurrences among some equations.
 
@@ -234,6 +281,15 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
             visit(each, bound)
 
     visit(equation.right, False)
+
+
+def reads_here(equation: Equation, axis: str, group: Recurrence) -> bool:
+    """Whether an equation reads what a recurrence makes at its own position along an axis alone."""
+    try:
+        _check(equation, axis, {name: group.dimension(name) for name in group.names})
+    except EquationError:
+        return False
+    return not any(ref.name in group.names for _, ref in steps_of(equation))
 
 
 def _elsewhere(ref: Ref, axis: str) -> EquationError:

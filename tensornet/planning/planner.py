@@ -6,13 +6,14 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import BackendError, ShapeError
 from ..graph.apply import Apply
 from ..graph.derivative import Directions, check_derivatives
+from ..graph.doubling import doubled
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula
 from ..graph.graph import Graph, of_graph
@@ -33,8 +34,8 @@ from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
 from ..graph.rewriting.totals import drop_totals
 from ..graph.shape import Dim, dim_size
-from ..operations.functions import Element
-from ..sizes import as_size, evaluate, symbol
+from ..operations.functions import FUNCTIONS, Element
+from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
 from .covering import cover
 from .device import DeviceProfile, default_profile
@@ -52,6 +53,9 @@ __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""
+
+PER_POSITION = 4
+"""What a position of a linear recurrence takes in a loop, as so many operations: a call, two of these, and a copy."""
 
 ROUNDS, TRIED = 64, 6
 """So many parts may be computed piece by piece, and of so many each is chosen, for `memory_limit`."""
@@ -87,7 +91,8 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
-    whole = looped(graph.flat if "complex" in dtype and around is None else with_functions(graph, around))
+    whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
+    whole = _looped(whole, values, target)
     laid = _laid_out(graph, whole, values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
@@ -342,7 +347,7 @@ def _function(
     block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str, inside: bool = True
 ) -> Plan:
     """The plan of a block, made once for all calls of it."""
-    values, whole = dict(at), looped(with_functions(block))
+    values, whole = dict(at), _looped(with_functions(block), dict(at), target)
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)
@@ -359,6 +364,23 @@ def _function(
         once=parts.once,
         tables=parts.tables,
     )
+
+
+def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
+    """The graph with its recurrences as calls along their axes, or without a circle where that is quicker."""
+    known = {**graph.bound, **values}
+
+    def pays(positions: Any, others: Sequence[Any]) -> bool:
+        count = float(evaluate(positions, known))
+        size = float(target.itemsize * product(evaluate(each, known) for each in others))
+        step = PER_POSITION * target.profile.pointwise(3 * size, size)
+        moved = 3 * size * count
+        return FUNCTIONS["recur"].seconds(target.profile, moved, size * count, True) < count * step
+
+    def large(sizes: Sequence[Any]) -> bool:
+        return product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
+
+    return looped(doubled(graph, pays), large)
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
