@@ -35,6 +35,7 @@ from ..operations.packing import pack, unpack
 from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names
 from .apply import Apply, called_last, names_of_blocks, told_apart
 from .elaboration import rebuild
+from .foreseeing import dims_of_recurrences
 from .inlining import inlined, spoken_sizes
 from .leaves import Constant, Leaf
 from .recurrences import Recurrence, early, late, read_later, recurrences
@@ -250,40 +251,17 @@ class Graph:
     def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:
         """The dimensions of the tensors, and the sizes of the axes in each equation, by what it defines."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
+        if self.recurrences:
+            known.update(dims_of_recurrences(self.leaves, self.body, self.recurrences, self.bound))
         scopes: dict[str, Scope] = {}
-        waiting, told = self.body, bool(self.recurrences)
-        while waiting:  # once, but for recurrences, whose sizes others of them may tell
-            rest = tuple(item for item in waiting if not self._size(item, known, scopes, told))
-            told, waiting = len(rest) < len(waiting), rest
-        for each in (each for group in self.recurrences for each in group.equations):
-            scopes[each.name] = scope_of(each.right, known, self.agree, self.bound)
+        for item in self.body:
+            if isinstance(item, Apply):
+                self._check_call(item, known)
+                known.update(item.returned(self.bound))
+            else:
+                scopes[item.name] = scope_of(item.right, known, self.agree, self.bound)
+                known.setdefault(item.name, result_dims(item, scopes[item.name]))
         return known, scopes
-
-    def _size(
-        self, item: Equation | Apply, known: dict[str, tuple[Dim, ...]], scopes: dict[str, Scope], told: bool
-    ) -> bool:
-        """Notes the dimensions of what an equation or a call makes, if what it reads is known; whether it is.
-
-        Args:
-            item: the equation or call.
-            known: the dimensions of tensors.
-            scopes: the sizes of the axes in each equation.
-            told: whether a tensor must tell the size of each axis of what goes round; else its name does.
-        """
-        round_about = {name for each in self.recurrences for name in each.names}
-        if round_about and any(
-            name not in known and name not in round_about for name, _ in _read_first(item)
-        ):
-            return False
-        if isinstance(item, Apply):
-            self._check_call(item, known)
-            known.update(item.returned(self.bound))
-            return True
-        scope = scopes[item.name] = scope_of(item.right, known, self.agree, self.bound)
-        if told and item.name in round_about and not scope.sizes.keys() >= {*axes_of_index(item.left)}:
-            return False
-        known[item.name] = result_dims(item, scope)
-        return True
 
     @property
     def named(self) -> Mapping[str, tuple[Dim, ...]]:

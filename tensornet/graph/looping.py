@@ -274,7 +274,9 @@ class _Looping(Written):
             if all(found):
                 equations = [each for each in readers if isinstance(each, Equation)]
                 taken += [each for each in equations if each not in taken]
-                labels.update((each.name, str(label)) for each, label in zip(equations, found, strict=True))
+                labels.update(
+                    (each.name, label) for each, label in zip(equations, found, strict=True) if label
+                )
         return replace(group, equations=(*group.equations, *taken), labels=labels)
 
     def _after(self, group: Recurrence) -> list[Equation | Apply]:

@@ -378,7 +378,9 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
         return FUNCTIONS["recur"].seconds(target.profile, moved, size * count, True) < count * step
 
     def large(sizes: Sequence[Any]) -> bool:
-        return product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
+        return bool(
+            product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
+        )
 
     return looped(doubled(graph, pays), large)
 
