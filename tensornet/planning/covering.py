@@ -106,7 +106,7 @@ def _covers(
         ways = (
             found
             for found in search.whole(pattern, head)
-            if meaning.holds(found.numbers) and search.stand_alone(found)
+            if meaning.holds(found.numbers) and search.is_sized(found)
         )
         found = min(ways, key=search.elements, default=None)
         if found is not None:
@@ -421,14 +421,13 @@ class _Search:
         )
         return any(element.is_exact for element in elements)
 
-    def stand_alone(self, found: _Found) -> bool:
-        """Whether each operand tells the sizes of its axes: a kernel takes them one by one."""
-        operands = [each for each in found.bound.values() if not is_scalar(each)]
-        together = self.draft.scope(Contraction(tuple(operands)))
-        told = (evaluate(together[axis], self.values) for each in operands for axis in free_axes(each))
-        return all(isinstance(size, int) for size in told) and all(
-            self.draft.stands_alone(each, together) for each in operands
-        )
+    def is_sized(self, found: _Found) -> bool:
+        """Whether sizes are known, and each operand tells those that its dimensions are taken apart into: a kernel
+        takes them one by one."""
+        operands = tuple(found.bound.values())
+        together = self.draft.scope(Contraction(operands))
+        sizes = (evaluate(together[axis], self.values) for each in operands for axis in free_axes(each))
+        return all(isinstance(size, int) for size in sizes) and all(map(self.draft.is_sized, operands))
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""

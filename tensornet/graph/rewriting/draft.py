@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from ...errors import ShapeError
 from ...language.equation import Equation
 from ...language.expression import Expression, flat, fresh, occurring, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
@@ -15,7 +16,7 @@ from ..apply import Apply
 from ..elements import of_expression, of_tensors
 from ..graph import Graph
 from ..leaves import Leaf
-from ..shape import Scope, result_dims, scope_inside
+from ..shape import Scope, result_dims, scope_inside, scope_of
 
 __all__ = ["Change", "Cost", "Draft", "between_calls", "improved", "replaced"]
 
@@ -84,6 +85,14 @@ class Draft:
     def scope(self, expression: Expression) -> Scope:
         """The sizes of the axes visible in an expression."""
         return scope_inside(expression, self.dims, self.graph.bound)
+
+    def is_sized(self, part: Expression) -> bool:
+        """Whether what dimensions are taken apart into in a part is as large as they are, if nothing else tells it."""
+        try:
+            scope_of(part, self.dims, self.graph.agree, self.graph.bound)
+        except ShapeError:
+            return False
+        return True
 
     def stands_alone(self, part: Expression, inside: Scope) -> bool:
         """Whether the axes of a part have the same sizes where nothing else tells them.
