@@ -100,13 +100,35 @@ XLNET = {
     "d_inner": 3072,
     "use_mems_eval": False,
 }
+BERT = {"vocab_size": 30_522, "num_hidden_layers": 4}
+GPT2 = {"vocab_size": 50_257, "n_layer": 4, "use_cache": False}
+LLAMA = {
+    "vocab_size": 32_000,
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "use_cache": False,
+}
 VIT, SWIN = ("ViTModel", "ViTConfig"), ("SwinModel", "SwinConfig")
 FOURIER = ("PerceiverForImageClassificationFourier", "PerceiverConfig")
 TOKENS = ("XLNetModel", "XLNetConfig")
+BERTS, GPT2S, LLAMAS = ((f"{family}Model", f"{family}Config") for family in ("Bert", "GPT2", "Llama"))
 
 
 TINY_SWIN = {"image_size": 16, "embed_dim": 4, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2}
 TINY_XLNET = {"vocab_size": 29, "d_model": 12, "n_layer": 2, "n_head": 3, "d_inner": 20}
+TINY_BERT = {"vocab_size": 29, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+TINY_BERT |= {"intermediate_size": 20}
+TINY_GPT2 = {"vocab_size": 29, "n_embd": 12, "n_layer": 2, "n_head": 3, "use_cache": False}
+TINY_LLAMA = {
+    **TINY_BERT,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "use_cache": False,
+}
 TINY_PERCEIVER = {
     **PERCEIVER,
     "num_latents": 7,
@@ -127,6 +149,9 @@ def _cases(scale: int) -> tuple[Case, ...]:
         _case(f"ViT-B/16, {4 * scale} images", image, *VIT, 4 * scale, 224, vit(768, 12)),
         _case(f"Swin-T, {4 * scale} images", image, *SWIN, 4 * scale, 224, {}),
         _case(f"XLNet, 6 layers, {4 * scale} texts of 128", text, *TOKENS, 4 * scale, 128, XLNET),
+        _case(f"BERT, 4 layers, {scale} text(s) of 128", text, *BERTS, scale, 128, BERT),
+        _case(f"GPT-2, 4 layers, {scale} text(s) of 128", text, *GPT2S, scale, 128, GPT2),
+        _case(f"Llama, 4 layers of 768, {scale} text(s) of 128", text, *LLAMAS, scale, 128, LLAMA),
         _case(f"Perceiver, 2 blocks of 3, {scale} image(s)", image, *FOURIER, scale, 224, PERCEIVER),
     )
 
@@ -140,6 +165,9 @@ SUITE = Suite(
             _case("ViT", image, *VIT, 2, 16, vit(12, 3, 2, 16, 4)),
             _case("Swin", image, *SWIN, 2, 16, TINY_SWIN),
             _case("XLNet", text, *TOKENS, 2, 7, TINY_XLNET),
+            _case("BERT", text, *BERTS, 2, 7, TINY_BERT),
+            _case("GPT-2", text, *GPT2S, 2, 7, TINY_GPT2),
+            _case("Llama", text, *LLAMAS, 2, 7, TINY_LLAMA),
             _case("Perceiver", image, *FOURIER, 1, 9, TINY_PERCEIVER),
         ),
         "large": _cases(16),

@@ -427,7 +427,7 @@ def inputs_of(config: str, fields: Any) -> list[torch.Tensor]:
 
 
 FAMILIES = ("ViTForImageClassification", "SwinModel", "PerceiverModel", "XLNetForSequenceClassification")
-FAMILIES += ("BertForSequenceClassification", "GPT2LMHeadModel", "LlamaForCausalLM")
+FAMILIES += ("GPT2LMHeadModel", "LlamaForCausalLM")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64])
