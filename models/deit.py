@@ -93,7 +93,7 @@ def deit(
         z = ln(z, scope="norm")
         if classes is None:
             return z
-        classify = projection("D", "K", start="zeros")
+        classify = projection("D", "K")
         y = classify(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="head")
         if head == "class":
             return y
