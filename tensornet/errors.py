@@ -123,12 +123,13 @@ def told_in(section: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of the known names that `name` is a slip away from, in a letter or in its case.
+    """The one of the known names that `name` is a slip away from: in a letter, in two that are swapped, in its case.
 
     Names of another length are another word: 'floor' is no slip of 'foo'.
     """
     alike = {each.lower(): each for each in known if abs(len(each) - len(name)) <= max(1, len(name) // 4)}
-    found = difflib.get_close_matches(name.lower(), alike, 1, cutoff=0.7)
+    swapped = [each for each in alike if len(each) > 2 and sorted(each) == sorted(name.lower())]
+    found = swapped or difflib.get_close_matches(name.lower(), alike, 1, cutoff=0.7)
     return alike[found[0]] if found else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from .errors import BackendError
+from .errors import BackendError, near
 
 __all__ = [
     "Argument",
@@ -156,7 +156,8 @@ def load_backend(name: str | Backend) -> Backend:
     if isinstance(name, Backend):
         return name
     if name not in _offered:
-        raise BackendError(f"there is no backend '{name}'", fix=f"choose one of {', '.join(_offered)}")
+        hint = near(name, _offered) if isinstance(name, str) else ""
+        raise BackendError(f"there is no backend '{name}'", fix=f"{hint}choose one of {', '.join(_offered)}")
     return _offered[name]()
 
 

@@ -554,7 +554,7 @@ def run(graph: tn.Graph, size: int) -> None:
         ),
         ("y[b] = x[b]\nW: parameter", {}, r"the parameter 'W' is never used(?s:.*)W\[\(\)\]: parameter"),
         ("y[b] = max(x[b], 0)", {}, r"max needs the axis(?s:.*)maximum\(a, b\), or max\[j\]\(a\)"),
-        ("y[b] = min(x[b])", {}, r"min needs the axis(?s:.*)fix: write min\[j\]\(…\)\Z"),
+        ("y[b] = min(x[b])", {}, r"min needs the axis(?s:.*)fix: write min\[j\]\(…\)\nsee: \S+#min\Z"),
         ("y[b] = foo(x[b])", {}, r"'foo' is not a function(?s:.*)fix: `tensornet functions` lists all"),
         ("y[b] = gleu(x[b])", {}, r"'gleu' is not a function(?s:.*)did you mean 'gelu'\?"),
         ("y[b] = Softmax[b](x[b])", {}, r"'Softmax' is not a function(?s:.*)did you mean 'softmax'\?"),

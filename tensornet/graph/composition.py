@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import EquationError, ShapeError
+from ..errors import EquationError, ShapeError, near
 from ..language.equation import Declaration
 from ..language.expression import (
     ELLIPSIS,
@@ -150,7 +150,8 @@ class _Trace:
             if name not in self.spoken:
                 raise ShapeError(
                     f"a size is given for '{name}', which no input and no layer of the model uses",
-                    fix=f"the sizes are {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
+                    fix=f"{near(name, self.spoken)}the sizes are"
+                    f" {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
                 )
 
     def leaf(self, leaf: Leaf) -> Tensor:

@@ -54,6 +54,9 @@ Parts = tuple[tuple[Leaf, ...], tuple[Equation | Apply, ...], tuple[str, ...], t
 Make = Callable[..., Any]
 """Makes a graph of its parts."""
 
+OPTIONS = ("inputs", "outputs", "constants", "init")
+"""What `tensornet.layer` takes besides sizes, one of which may be a slip of it."""
+
 
 @told_in("names")
 def elaborated(
@@ -531,7 +534,7 @@ class _Block:
     def _check_unused(self, leaves: list[Leaf]) -> None:
         for name in self.init:
             raise EquationError(
-                f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter")
+                f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter", name)
             )
         mentioned = self._mentioned()
         for name in self.given:
@@ -551,7 +554,7 @@ class _Block:
     def _axes_told(self, wrong: str) -> str:
         """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
         axes = sorted(name for name in self.axes & self._mentioned() if name != ELLIPSIS)
-        told = near(wrong, axes) + (
+        told = near(wrong, [*axes, *OPTIONS]) + (
             f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
         )
         for tensor, entry in self.known.items():
@@ -619,8 +622,9 @@ def _check_numbers(expression: Expression) -> Expression:
     return expression
 
 
-def _listed(leaves: list[Leaf], kind: str) -> str:
-    return f"the {kind}s are {', '.join(leaf.name for leaf in leaves if leaf.kind == kind) or 'none'}"
+def _listed(leaves: list[Leaf], kind: str, wrong: str) -> str:
+    names = [leaf.name for leaf in leaves if leaf.kind == kind]
+    return f"{near(wrong, names)}the {kind}s are {', '.join(names) or 'none'}"
 
 
 @told_in("starts")

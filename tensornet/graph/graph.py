@@ -101,7 +101,8 @@ class Graph:
         for name in self.outputs:
             if name not in known:
                 raise EquationError(
-                    f"the output '{name}' is not defined", fix=f"choose of {', '.join(sorted(known))}"
+                    f"the output '{name}' is not defined",
+                    fix=f"{near(name, known)}choose of {', '.join(sorted(known))}",
                 )
         if not self.outputs:
             raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")

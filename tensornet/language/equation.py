@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ..errors import EquationError, Place, told_in
+from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import INDEX
 from .expression import (
@@ -34,6 +34,7 @@ from .expression import (
     sum_of,
     transform,
 )
+from .hints import absent_axis
 
 __all__ = ["Calling", "Declaration", "Definition", "Equation", "Statement", "einstein", "locate", "resolve"]
 
@@ -152,8 +153,8 @@ def einstein(equation: Equation) -> Equation:
     known = free_axes(equation.right)
     for axis in kept:
         if axis not in free_axes(right):
-            near = [name for name in known if name not in kept] or list(known)
-            fix = f"the right side has {', '.join(near)}" if near else "the right side has no axes"
+            others = [name for name in known if name not in kept] or list(known)
+            fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
             fix += f"; what is the same at each position is repeat[{axis}](…)" if axis != ELLIPSIS else ""
             raise EquationError(
                 f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
@@ -263,11 +264,8 @@ def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationE
     """The error for an axis that is run over, and is in nothing that is said there."""
     inside = list(subexpressions(expression))[1:]
     bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
-    known = dict.fromkeys(axis for part in inside for axis in free_axes(part))
-    fix = f"its axes are {', '.join(known)}" if known else "it has no axes"
-    if bare:
-        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
-    return EquationError(f"axis '{axis}' does not occur inside {where}", expression.place, fix)
+    known = (axis for part in inside for axis in free_axes(part))
+    return absent_axis(axis, where, known, expression.place, bare)
 
 
 def _unsummed(axis: str, expression: Expression) -> EquationError:

@@ -49,6 +49,7 @@ from .expression import (
     sum_of,
     transform,
 )
+from .hints import absent_axis, meant
 from .recurring import Start, recurring
 from .shorthand import written_out
 from .starts import STARTS
@@ -344,7 +345,8 @@ class _Reader:
         kind, options = self.kind(annotation)
         if kind is None:
             if not isinstance(target, ast.Name):
-                fix = f"a tensor is declared as one of: {', '.join(_KINDS)}"
+                word = annotation.id if isinstance(annotation, ast.Name) else ""
+                fix = f"{near(word, _KINDS)}a tensor is declared as one of: {', '.join(_KINDS)}"
                 raise self.fail(annotation, "this declares no tensor", fix)
             return Declaration(self.axis(target), "size", size=self.size(annotation), place=place)
         name, entries = self.target(target)
@@ -458,7 +460,8 @@ class _Reader:
             case ast.Call():
                 return self.call(node)
         fix = "use + - * / // % **, comparisons, & | ~, and the functions of the language"
-        raise self.fail(node, "this is not part of the language", fix)
+        inside = (getattr(node, "op", node), node)
+        raise self.fail(node, "this is not part of the language", meant(*inside) or fix)
 
     def operations(self, node: ast.expr) -> Expression:
         """Operators one after another, from the left: a product of a thousand factors is no deep nest."""
@@ -502,7 +505,8 @@ class _Reader:
                 return Call(SIGNS["//"], (a, b), place=place)
             case ast.Mod():
                 return Call(SIGNS["%"], (a, b), place=place)
-        raise self.fail(node, "this operator is not part of the language", "use + - * / // % ** & | ~")
+        fix = meant(operator) or "use + - * / // % ** & | ~"
+        raise self.fail(node, "this operator is not part of the language", fix)
 
     @told_in("axes")
     def index(self, node: ast.expr) -> tuple[Index, ...]:
@@ -602,8 +606,12 @@ class _Reader:
             fix = "write what it computes: the planner puts it there"
             raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
         if name not in FUNCTIONS:
+            hint = near(name, [*FUNCTIONS, "sum"])
+            if not hint and axes is None and all(isinstance(each, ast.Name) for each in node.args):
+                shown = ",".join(each.id for each in node.args if isinstance(each, ast.Name))
+                hint = f"the axes of a tensor stand in brackets, {name}[{shown}]; " if shown else ""
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
-            raise self.fail(node.func, f"'{name}' is not a function", near(name, [*FUNCTIONS, "sum"]) + fix)
+            raise self.fail(node.func, f"'{name}' is not a function", hint + fix)
         if FUNCTIONS[name].of_axis_alone:
             return told_in(name)(self.of_axis)(node, name)
         own = "functions-of-your-own" if FUNCTIONS[name].implementations else name
@@ -621,7 +629,7 @@ class _Reader:
         inner = self.expression(node.args[0])
         for axis in axes:
             if axis not in free_axes(inner) and not _holds_bare_name(inner):
-                raise self.fail(node, f"axis '{axis}' does not occur in the sum", f"remove '{axis}'")
+                raise absent_axis(axis, "the sum", free_axes(inner), self.place(node))
         factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
         return contraction(factors, axes, self.place(node))
 
@@ -658,7 +666,7 @@ class _Reader:
         over = function.runs_over(axes or ())
         missing = [axis for axis in over if not any(axis in free_axes(a) for a in arguments)]
         if missing and not any(_holds_bare_name(argument) for argument in arguments):
-            raise self.fail(node, f"axis '{missing[0]}' does not occur inside {name}")
+            raise absent_axis(missing[0], name, _axes_of(arguments), self.place(node))
         return Call(name, arguments, axes or (), options, self.place(node))
 
     def option(
@@ -666,7 +674,7 @@ class _Reader:
     ) -> tuple[str, tuple[Expression, ...]]:
         known = [option for option, _ in function.options]
         if keyword.arg is None or (function.axes != "moved" and keyword.arg not in known):
-            fix = f"it takes {', '.join(known)}" if known else "it takes none"
+            fix = f"{near(keyword.arg or '', known)}it takes {', '.join(known)}" if known else "it takes none"
             raise self.fail(node, f"{function.name} has no keyword '{keyword.arg or '**'}'", fix)
         if keyword.arg in known:
             return keyword.arg, (self.expression(keyword.value),)
@@ -740,6 +748,10 @@ def _is_fraction(expression: Expression) -> bool:
 
 def _real(number: Literal) -> float:
     return number.value.real if isinstance(number.value, complex) else number.value
+
+
+def _axes_of(arguments: Iterable[Expression]) -> Iterable[str]:
+    return (axis for argument in arguments for axis in free_axes(argument))
 
 
 def _holds_bare_name(expression: Expression) -> bool:

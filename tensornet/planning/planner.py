@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import BackendError, ShapeError
+from ..errors import BackendError, ShapeError, near
 from ..graph.apply import Apply
 from ..graph.derivative import Directions, check_derivatives
 from ..graph.doubling import doubled
@@ -289,7 +289,7 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
             known = f"it is {graph.bound[name]}" if name in graph.bound else "there is no such axis"
             raise ShapeError(
                 f"a size is given for '{name}', which is not open: {known}",
-                fix=f"open sizes: {', '.join(graph.open_sizes) or 'none'}",
+                fix=f"{near(name, graph.open_sizes)}open sizes: {', '.join(graph.open_sizes) or 'none'}",
             )
         if not isinstance(value, int):
             raise ShapeError(f"the size of '{name}' is {value!r}", fix="give a positive integer")
