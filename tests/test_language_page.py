@@ -82,6 +82,7 @@ MISTAKES = [
     ("y[b,z] = x[b,i]", "sums"),
     ("y[b] = tanh(x[b,i])", "sums"),
     ("y[b] = sum[j](x[b,i])", "sums"),
+    ("h[b,-1] = 0\nh[b,-1] = 1\nh[b,t] = x[b,t] + h[b,t-1]", "recurrences"),
     ("x[b,i]: inputs\ny[b] = x[b,i]", "declarations"),
     ("W[i]: parameter(stdd=1)\ny[b] = x[b,i] * W[i]", "declarations"),
     ("i: 2 +* 3\ny[b] = x[b,i]", "lines"),

@@ -99,6 +99,16 @@ where two products could sum an axis.""",
         (Example.of("y[v] = 0\ny[t[n]] += x[n]", t=(2, 0, 2), x=(1.0, 2.0, 3.0), v=4),),
     ),
     Section(
+        "Recurrences",
+        """An equation may read the tensor that it defines, or one that a later line defines, one position before along
+an axis, `h[b,t-1,p]`, or after, `h[b,t+1,p]`. `h[b,-1,p] = …` is what it is before the first position, `h[b,1,p] = …`
+what it is after the last; without such a line that is 0.""",
+        (
+            Example.of("h[t] = x[t] + 0.5 * h[t-1]", x=(1.0, 1.0, 1.0)),
+            Example.of("h[-1] = 8\nh[t] = 0.5 * h[t-1] + x[t]", x=(0.0, 0.0, 1.0)),
+        ),
+    ),
+    Section(
         "Declarations",
         """`x[b,i]: input`, `W[o,i]: parameter`, `m[i,j]: constant` and `h: output` give a tensor its kind, its axes and
 their order; `n: k + 1` in brackets gives an axis its size. They stand beside `inputs=`, `outputs=` and

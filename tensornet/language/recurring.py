@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import EquationError, Place
+from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
 from .expression import Call, Expression, Index, Literal, Ref, free_axes, fresh, rename, transform
 
@@ -55,6 +55,7 @@ def step_of(entry: Any) -> tuple[str, int] | None:
     return None
 
 
+@told_in("recurrences")
 def recurring(lines: Sequence[Any]) -> list[Any]:
     """The lines of a block, with what recurs said by functions, and without the starts."""
     starts: dict[tuple[str, int], Start] = {}

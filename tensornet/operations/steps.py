@@ -6,7 +6,7 @@ An equation that reads itself, or a later one, through `previous` or `following`
 from __future__ import annotations
 
 from .moments import STANDARD, Known, Moments
-from .record import Function
+from .record import Example, Function
 
 __all__ = ["FOLLOWING", "PREVIOUS", "ROWS", "STEPS"]
 
@@ -22,6 +22,7 @@ PREVIOUS = Function(
     "kept",
     arity=(1, 2),
     written="previous[t](a, start), or a[t-1]",
+    example=Example.of("y[t] = previous[t](a[t], 0)", a=(1.0, 2.0, 3.0)),
     ordered=True,
     yields="same",
     takes="any",
@@ -36,6 +37,7 @@ FOLLOWING = Function(
     "kept",
     arity=(1, 2),
     written="following[t](a, start), or a[t+1]",
+    example=Example.of("y[t] = following[t](a[t], 0)", a=(1.0, 2.0, 3.0)),
     ordered=True,
     yields="same",
     takes="any",

@@ -104,7 +104,7 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
     """
     plan = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
     times = Counter({plan: 1})
-    for block in (plan, *reversed(plan.functions)):  # those that call stand before what they call
+    for block in (plan, *reversed(list(plan.functions))):  # those that call stand before what they call
         for step in (*block.once, *block.steps):
             if isinstance(step, CallStep):
                 times[step.plan] += times[block] * step.times

@@ -18,7 +18,7 @@ def result_of(example: Example) -> str:
     """The result of an example on NumPy, as Python prints it: nested lists of rounded numbers."""
     import numpy
 
-    sizes = {name: value for name, value in example.given if isinstance(value, int)}
+    sizes: dict[str, Any] = {name: value for name, value in example.given if isinstance(value, int)}
     arrays: dict[str, Any] = {name: numpy.array(value) for name, value in example.given if name not in sizes}
     graph = layer(example.equation, inputs=list(arrays), **sizes)
     found = numpy.asarray(compile(graph)({}, *arrays.values()))
