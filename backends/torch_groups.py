@@ -20,12 +20,28 @@ def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
         each = torch.einsum("nrc,vfc->nvrf", x, matrices)
         return each[torch.arange(count, device=x.device)[:, None], positions]
     order, lengths = _groups(positions, len(matrices))
-    pairs = zip(x.index_select(0, _whose(order, alone)).split(lengths[1:-1]), matrices.unbind(0), strict=True)
-    parts = [torch.matmul(rows, matrix.T) for rows, matrix in pairs if len(rows)]
-    shape = (count * alone, x.shape[1], matrices.shape[1])
-    made = torch.cat(parts) if parts else x.new_empty(shape)
-    found = torch.empty_like(made).index_copy_(0, order, made)
-    return found.reshape(count, alone, *shape[1:])
+    recorded = torch.is_grad_enabled() and (x.requires_grad or matrices.requires_grad)
+    made = (_joined if recorded else _written)(x, order, _whose(order, alone), lengths[1:-1], matrices)
+    return made.reshape(count, alone, x.shape[1], matrices.shape[1])
+
+
+def _joined(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
+    """The products of all groups, put where their rows are at last, which autograd goes through in one step."""
+    pairs = zip(x.index_select(0, rows).split(lengths), matrices.unbind(0), strict=True)
+    parts = [torch.matmul(each, matrix.T) for each, matrix in pairs if len(each)]
+    made = torch.cat(parts) if parts else x.new_empty((len(order), x.shape[1], matrices.shape[1]))
+    return torch.empty_like(made).index_copy_(0, order, made)
+
+
+def _written(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
+    """The product of each group, put where its rows are while it is at hand."""
+    shape, made = (len(order), x.shape[1], matrices.shape[1]), None
+    for at, whose, matrix in zip(order.split(lengths), rows.split(lengths), matrices, strict=True):
+        if len(at):
+            part = torch.matmul(x.index_select(0, whose), matrix.T)
+            made = part.new_empty(shape) if made is None else made
+            made.index_copy_(0, at, part)
+    return x.new_empty(shape) if made is None else made
 
 
 def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:

@@ -49,10 +49,12 @@ def plainly(x: Any, held: dict[str, Any], active: int, gated: bool) -> tuple[Any
 
 
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize(("tokens", "dim", "hidden"), [((2, 5), 6, 8), ((3, 80), 24, 48)])
-def test_it_is_that_of_plain_torch(gated: bool, tokens: tuple[int, ...], dim: int, hidden: int) -> None:
+@pytest.mark.parametrize(("tokens", "dim", "hidden", "experts"), [((2, 5), 6, 8, 4), ((2, 128), 64, 128, 16)])
+def test_it_is_that_of_plain_torch(
+    gated: bool, tokens: tuple[int, ...], dim: int, hidden: int, experts: int
+) -> None:
     """Small ones are planned with all experts, larger ones by groups; both ways, on torch and as an equation."""
-    graph = models.mixture_of_experts(dim, hidden, 6, 2, gated=gated, balance=True)
+    graph = models.mixture_of_experts(dim, hidden, experts, 2, gated=gated, balance=True)
     torch.manual_seed(0)
     x = torch.randn(*tokens, dim, dtype=torch.float64, requires_grad=True)
     held = {k: torch.tensor(v, requires_grad=True) for k, v in tn.init(graph, dtype="float64").items()}
@@ -77,9 +79,9 @@ def test_it_is_that_of_plain_torch(gated: bool, tokens: tuple[int, ...], dim: in
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend(backend: str) -> None:
-    library, graph = BACKENDS[backend](), models.mixture_of_experts(24, 48, 6, 2)
+    library, graph = BACKENDS[backend](), models.mixture_of_experts(64, 128, 16, 2)
     arrays = tn.init(graph, dtype="float64")
-    x = np.random.default_rng(0).standard_normal((3, 80, 24))
+    x = np.random.default_rng(0).standard_normal((2, 128, 64))
     expected, _ = plainly(torch.tensor(x), {k: torch.tensor(v) for k, v in arrays.items()}, 2, False)
     single = backend == "jax"  # which has no float64 here
     function = tn.compile(graph, backend=library)
@@ -99,11 +101,11 @@ def test_the_plan_chooses() -> None:
 
 
 def test_it_is_compiled_as_one() -> None:
-    graph = models.mixture_of_experts(24, 48, 6, 2)
-    assert "grouped_matmul" in tn.plan(graph, backend="torch", lead=240).code
+    graph = models.mixture_of_experts(64, 128, 16, 2)
+    assert "grouped_matmul" in tn.plan(graph, backend="torch", lead=256).code
     module = tn.module(graph)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    x = torch.randn(240, 24, requires_grad=True)
+    x = torch.randn(256, 64, requires_grad=True)
     results = [each(x) for each in (module, compiled)]
     torch.testing.assert_close(results[1], results[0])
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in results]
