@@ -296,6 +296,8 @@ def test_compilers_take_the_loop() -> None:
         ("h[b,t] = x[b,t] + h[b,t-1] + h[b,t+1]", "goes both ways"),
         ("h[b,t] = x[b,t] + h[b,s] * h[b,t-1]", "not there yet|used before"),
         ("h[b,-1] = s[b]\nh[b,-1] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "starts twice"),
+        ("h[b,-1] = s[b]\nh[b,t] = x[b,t] + h[b,t+1]", r"(?s)goes on from 'h' at -1.*starts at \+1"),
+        ("h[b,-2] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "goes on from 'h' at -2"),
         ("h[-1,t] = s[t]\nh[b,t] = x[b,t] + h[b,t-1]", "along another axis"),
         ("h[b,t] = x[b,t] + h[b,t-9]", "9 positions away"),
         ("h[b,t] = x[b,t] + h[b-1,t-1]", "two axes"),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EquationError
+from ..errors import EquationError, told_in
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
 from ..operations.steps import STEPS
@@ -186,6 +186,7 @@ def _read_by(unit: Any) -> Iterator[str]:
             yield from item.names().values()
 
 
+@told_in("recurrences")
 def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
     """The recurrences among some equations.
 

@@ -47,6 +47,7 @@ inside of brackets.
 block       := { equation | addition | declaration | definition | call }
 equation    := name[left] = expression
 addition    := name[left] += expression
+start       := name[axis, …, -1, …] = expression | name[axis, …, +1, …] = expression
 declaration := name[axes]: input | parameter | parameter(kind=number) | constant
              | name: output
              | axis: size
@@ -58,6 +59,7 @@ expression  := name | name[entry, …] | number | pi | inf | axis
              | expression (== != < <= > >=) expression | expression (& |) expression
              | function(expression, …, keyword=…) | function[axis, …](expression, …, keyword=…)
 entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
+             | t-1 | t+1, of what recurs
 ```""",
     ),
     Section(
@@ -100,13 +102,12 @@ where two products could sum an axis.""",
     ),
     Section(
         "Recurrences",
-        """An equation may read the tensor that it defines, or one that a later line defines, one position before along
-an axis, `h[b,t-1,p]`, or after, `h[b,t+1,p]`. `h[b,-1,p] = …` is what it is before the first position, `h[b,1,p] = …`
-what it is after the last; without such a line that is 0.""",
-        (
-            Example.of("h[t] = x[t] + 0.5 * h[t-1]", x=(1.0, 1.0, 1.0)),
-            Example.of("h[-1] = 8\nh[t] = 0.5 * h[t-1] + x[t]", x=(0.0, 0.0, 1.0)),
-        ),
+        """An equation may read itself, or one below it, one position before, `h[b,t-1,p]`, or after, `h[b,t+1,p]`: it
+is computed position by position, and what does not recur before that. `h[b,-1,o] = …` says where it starts, one step
+before the first position, and `h[b,+1,o] = …` one step after the last, of what is read at `t+1`; without that it
+starts at 0. Farther back is `t-2`, with a start at -2 as well. On the right `h[b,-1,o]` is the last position, the
+state to go on from. `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor.""",
+        (Example.of("h[b,-1] = s[b]\nh[b,t] = 0.5 * h[b,t-1] + x[b,t]", x=((1.0, 0.0, 0.0),), s=(8.0,)),),
     ),
     Section(
         "Declarations",

@@ -67,7 +67,28 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     names = {name for name, _ in starts} | set(_late(lines))
     if not names:
         return list(lines)
+    _check_starts(lines, starts)
     return [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
+
+
+def _check_starts(lines: Sequence[Any], starts: Mapping[tuple[str, int], Start]) -> None:
+    """Refuses a start that nothing goes on from."""
+    farthest: dict[tuple[str, int], int] = {}
+    for line in lines:
+        for ref in steps_in(line.right) if hasattr(line, "right") else ():
+            for _, by in filter(None, map(step_of, ref.index)):
+                key = ref.name, 1 if by > 0 else -1
+                farthest[key] = max(farthest.get(key, 0), abs(by))
+    for (name, step), start in starts.items():
+        sign = 1 if step > 0 else -1
+        if abs(step) > farthest.get((name, sign), 0):
+            other = farthest.get((name, -sign), 0)
+            fix = (
+                f"it is read at t{-sign:+d}, which starts at {-sign:+d}"
+                if other
+                else f"read it at t{step:+d}, or leave it out"
+            )
+            raise EquationError(f"nothing goes on from '{name}' at {step:+d}", start.place, fix)
 
 
 def _late(lines: Sequence[Any]) -> Iterator[str]:

@@ -29,6 +29,7 @@ PREVIOUS = Function(
     carries=True,
     moments=_of_operand,
     derivative=("following[j](g)", "sum[j](where(index(j) == 0, g, 0))"),
+    example=Example.of("y[t] = previous[t](a[t], 9)", a=(1.0, 2.0, 3.0)),
 )
 
 FOLLOWING = Function(
@@ -44,6 +45,7 @@ FOLLOWING = Function(
     carries=True,
     moments=_of_operand,
     derivative=("previous[j](g)", "sum[j](where(index(j) == n - 1, g, 0))"),
+    example=Example.of("y[t] = following[t](a[t])", a=(1.0, 2.0, 3.0)),
 )
 
 STEPS = {-1: PREVIOUS.name, 1: FOLLOWING.name}

@@ -450,7 +450,11 @@ class Plan:
     def _calls(self) -> Counter[Plan]:
         """How often each of the functions is called."""
         steps = (step for each in (self, *self.functions) for step in (*each.once, *each.steps))
-        return Counter(step.plan for step in steps if isinstance(step, CallStep))
+        found = Counter[Plan]()
+        for step in steps:
+            if isinstance(step, CallStep):
+                found[step.plan] += 1 if step.along is None else step.along.count
+        return found
 
     def _shown_body(self) -> Iterator[str]:
         """The steps, those of the functions that are called, what is done once, and the way back."""
