@@ -232,7 +232,8 @@ class _Block:
         call = Apply(block, line.operands, line.results, line.scope)
         for name in line.operands:
             if self.known.get(name, _Known("")).dims is None:
-                raise EquationError(f"'{name}' is not defined", line.place, "define it above, with its axes")
+                fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
+                raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
         for leaf in call.leaves():
             if leaf.name not in self.known:
                 self.told.add(leaf.name)

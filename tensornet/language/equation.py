@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, near, told_in
-from ..operations.functions import FUNCTIONS
+from ..operations.functions import FUNCTIONS, SIGNS
 from ..operations.structure import INDEX
 from .expression import (
     ELLIPSIS,
@@ -198,7 +198,16 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
             raise _unknown(axis, product, "the sum")
     inner = kept | summed
     parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
-    return contraction(tuple(parts), tuple(summed), product.place)
+    return contraction(tuple(_without_groups(parts)), tuple(summed), product.place)
+
+
+def _without_groups(factors: Iterable[Expression]) -> Iterator[Expression]:
+    """Factors, those of products in parentheses among them that sum nothing."""
+    for factor in factors:
+        if isinstance(factor, Contraction) and not factor.summed:
+            yield from factor.factors
+        else:
+            yield factor
 
 
 def _check_one_reading(axis: str, holding: list[Expression]) -> None:
@@ -326,7 +335,28 @@ def resolve(
 
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, False)
+    _check_compared(resolved, axes)
     return _refactor(resolved)
+
+
+def _check_compared(expression: Expression, axes: Collection[str]) -> None:
+    """Refuses `where(s <= t, …)`, which compares how long two axes are, and meant where they stand."""
+    for part in subexpressions(expression):
+        if isinstance(part, Call) and part.function in _COMPARISONS and all(map(is_scalar, part.arguments)):
+            found = [
+                next((each.axis for each in subexpressions(argument) if isinstance(each, Size)), None)
+                for argument in part.arguments
+            ]
+            first, second = found
+            if first in axes and second in axes:
+                raise EquationError(
+                    f"this compares the sizes of '{first}' and '{second}', which are the same everywhere",
+                    part.place,
+                    f"positions are index({first}) and index({second})",
+                )
+
+
+_COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
 
 
 def _written(

@@ -74,8 +74,10 @@ be read by an output: the last line is the output, or those that `outputs=` name
         "Axes",
         """In brackets stand, for each dimension: the name of an axis; `(h,d)`, a composite axis, row-major; an integer,
 from the end where negative; a tensor of positions, `E[t[b,n],c]`, which is a gather; a sum of axes in numbers,
-`x[b,2*p+u]`, a window; a slice; `...`, any leading axes, the same throughout the line. On the left stand axes and
-composites. Tensors in an expression align by the names of their axes, never by position; the sizes of
+`x[b,2*p+u]`, a window, whose `p` is as long as fits; a slice; `...`, any leading axes, the same throughout the line.
+Inside of such a sum an axis of the equation says where it is, any other name is a size: `P[t + s,c]` is a window where
+the equation has an axis `s`, and reads `s` positions on where it has none. On the left stand axes and composites.
+Tensors in an expression align by the names of their axes, never by position; the sizes of
 one axis agree wherever it is read in an equation.""",
         (
             Example.of("y[h,d] = x[(h,d)]", x=(1.0, 2.0, 3.0, 4.0), h=2),
@@ -88,7 +90,7 @@ one axis agree wherever it is read in an equation.""",
         """In a product, an axis that is not on the left is summed, in the innermost product that holds every occurrence
 of it. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes too. An axis that
 is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So it does
-where two products could sum an axis.""",
+where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.""",
         (
             Example.of("y[b] = x[b,i] * w[i]", x=((1.0, 2.0), (3.0, 4.0)), w=(10.0, 1.0)),
             Example.of("y[b] = exp(sum[i](x[b,i])) * 2", x=((0.0, 0.0), (1.0, -1.0))),
@@ -130,7 +132,8 @@ their order; `n: k + 1` in brackets gives an axis its size. They stand beside `i
         "Sizes",
         """Sizes follow from arrays and from what is given: `tensornet.layer(…, i=8)`, `i: 8` as a line, an integer, a
 sympy expression or a text such as `"4*D + 1"`, of `+ - * / // **`, `floor`, `ceiling`, `Max` and `Min`. A size
-that nobody gives is open, and formulas are in it. In an expression the name of an axis alone is its size.""",
+that nobody gives is open, and formulas are in it. Outside of brackets the name of an axis alone is its size; where
+it is along the axis says `index(d)`.""",
         (Example.of("y[b] = x[b,d] / sqrt(d)", x=((1.0, 1.0, 1.0, 1.0),)),),
     ),
     Section(
@@ -145,7 +148,15 @@ arrays that are given. Positions and counts are integers, computed with in 64 bi
         "Blocks",
         """`def name(x, …):`, with lines of its own indented below, defines a block; `y = name(x, scope='first')` calls
 it. The scope stands before the names of its parameters, so that each scope has its own and equal scopes share. A block
-may call blocks that are defined before it.""",
+may call blocks that are defined before it. What it is given has its axes before it is called, an input by
+`x[b,i]: input`; its last line is what it gives, or the tensors of `z: output` lines, in their order. Its axes are its
+own: sizes that a caller is given reach it through its operands, others stand in it as lines, `r: 4`.""",
+        (
+            Example.of(
+                "x[b,i]: input\ndef double(x):\n    y[b,i] = 2 * x[b,i]\nz = double(x, scope='one')",
+                x=((1.0, 2.0),),
+            ),
+        ),
     ),
     Section(
         "Functions",

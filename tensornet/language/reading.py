@@ -24,6 +24,7 @@ import functools
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -492,7 +493,7 @@ class _Reader:
             case ast.Sub():
                 return sum_of([a, _negative(b, place)], place)
             case ast.Mult():
-                return product_of([a, b], place)
+                return _grouped(a, b, place) or product_of([a, b], place)
             case ast.Div():
                 return product_of([a, Call("reciprocal", (b,), place=place)], place)
             case ast.Pow():
@@ -734,6 +735,19 @@ def _example(function: Function) -> str:
     """What the keyword of an axis may say: `1`, or `(1,1)`."""
     ones = ",".join("1" for _ in function.amounts)
     return ones if len(function.amounts) == 1 else f"({ones})"
+
+
+def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
+    """A product with one in parentheses that could sum an axis by itself, `(U[i]*x[i]) * (V[i]*x[i])`: kept apart,
+    until the rule of sums has seen whether it does."""
+    if not isinstance(b, Contraction) or b.summed:
+        return None
+    counts = Counter(axis for factor in b.factors for axis in free_axes(factor))
+    outside = free_axes(a)
+    if not any(count > 1 and axis in outside for axis, count in counts.items()):
+        return None
+    before = a.factors if isinstance(a, Contraction) and not a.summed else (a,)
+    return Contraction((*before, b), (), place)
 
 
 def _negative(expression: Expression, place: Place) -> Expression:
