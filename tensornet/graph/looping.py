@@ -306,7 +306,7 @@ class _Looping(Written):
         fits = (
             isinstance(label, str) and label in item.left and own.total() < whole.total() and not own - whole
         )
-        return label if fits and reads_here(item, str(label), group) else None
+        return str(label) if fits and reads_here(item, str(label), group) else None
 
     # ---- one recurrence
 
