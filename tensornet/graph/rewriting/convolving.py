@@ -211,7 +211,7 @@ class _Chain:
             plain, found = self._plain()
             axes = {entry: axis for axis, entry in found.items()}
             options = tuple((axes[entry], amounts) for entry, amounts in around.items())
-            name = self._put("pad", plain.index, Call(PAD.name, (plain,), (), options))
+            name = self._put("padded", plain.index, Call(PAD.name, (plain,), (), options))
             self._goes_on(name, self.operand.ref.index)
             rest = {entry: each for entry, each in self.operand.around.items() if entry not in around}
             self.operand = replace(self.operand, around=rest)
