@@ -100,6 +100,14 @@ def test_the_plan_chooses() -> None:
     assert "grouped_matmul" not in few.code
 
 
+def test_what_is_put_in_order_counts_as_memory() -> None:
+    """Rows by matrix, their products, and these where the rows are; beside x, W and p."""
+    written = tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p", c=64, f=128)
+    plan = tn.plan(holding(written, {"p": Element.WHOLE}), backend="torch", n=4096, W0=16)
+    assert "grouped_matmul" in plan.code
+    assert plan.peak_memory == 4 * (2 * 4096 * 64 + 2 * 4096 * 128 + 16 * 64 * 128) + 8 * 4096
+
+
 def test_it_is_compiled_as_one() -> None:
     graph = models.mixture_of_experts(64, 128, 16, 2)
     assert "grouped_matmul" in tn.plan(graph, backend="torch", lead=256).code

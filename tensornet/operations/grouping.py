@@ -8,7 +8,7 @@ Of E matrices and N rows both take N·f·c multiplications, where each row with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -92,6 +92,13 @@ def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     return writer.reshaped(writer.op(call.function, rows, positions, matrices), left)
 
 
+def _in_matmul(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Rows in the order of their matrices, and what becomes of them in that order."""
+    x, told, _ = call.arguments
+    yield _axes_of(told, x)
+    yield left
+
+
 # ---------------------------------------------------------------------------- of the rows of each group
 
 
@@ -150,6 +157,18 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
     return writer.reshaped(text, left)
 
 
+def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Both operands in the order of the positions."""
+    told, _, a, b = call.arguments
+    yield _axes_of(told, a)
+    yield _axes_of(told, b)
+
+
+def _axes_of(*operands: Expression) -> tuple[str, ...]:
+    """The axes of some tensors, each once."""
+    return tuple(dict.fromkeys(axis for each in operands for axis in _flat(cast("Ref", each).index)))  # type: ignore[arg-type]
+
+
 def _view(writer: Writer, ref: Ref, groups: Groups) -> str:
     return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
 
@@ -165,6 +184,7 @@ GROUPED_MATMUL = Function(
     arity=(2, 3),
     yields="real",
     placed=True,
+    works_in=_in_matmul,
     lowered=_lower_matmul,
     spelled=_spell_matmul,
 )
@@ -176,6 +196,7 @@ GROUPED_OUTER = Function(
     arity=(4, 4),
     yields="number",
     placed=True,
+    works_in=_in_outer,
     lowered=_lower_outer,
     spelled=_spell_outer,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -177,6 +177,8 @@ class Function:
             innermost in memory, and where others are.
         workspace: how many times the bytes of its result it works in, in either case; of what moves elements, along
             one axis and for each more.
+        works_in: the axes of each tensor that a step of it makes besides its result, of the call and of the axes of
+            that.
         tile: in so many numbers it works at most, where it goes through what it makes piece by piece.
         looks: whether a call of it is no more than another look at its operand, nothing moved.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
@@ -232,6 +234,9 @@ class Function:
 
     passes: tuple[float, float] = (1.0, 1.0)
     workspace: tuple[float, float] = (0.0, 0.0)
+    works_in: Callable[[Call, Sequence[str]], Iterable[Sequence[str]]] | None = field(
+        default=None, compare=False
+    )
     tile: int = 0
     looks: Callable[[Call], bool] | None = field(default=None, compare=False)
     means: tuple[Meaning, ...] = ()

@@ -83,6 +83,8 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
             beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
             return sum(copied) + beside
+        case Call(function) as call if (works_in := FUNCTIONS[function].works_in) is not None:
+            return sum(map(held, works_in(call, axes_of_index(step.equation.left))))
         case Call(function) if FUNCTIONS[function].tile:
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":
