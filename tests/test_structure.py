@@ -226,7 +226,7 @@ def test_imports_by_name_are_seen(tmp_path: Path) -> None:
     ]
     assert found == ["importlib", "tensornet.running.eager"]
     users = {str(path.relative_to(ROOT)) for path in FILES if "import_module(" in path.read_text("utf-8")}
-    own = {"tensornet/__init__.py", "backends/__init__.py", "backends/torch.py"}
+    own = {"tensornet/__init__.py", "backends/__init__.py", "backends/jax.py", "backends/torch.py"}
     foreign = {"backends/array_api.py", "tensornet/study/libraries.py"}
     assert users == own | foreign
 
