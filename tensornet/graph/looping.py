@@ -303,10 +303,10 @@ class _Looping(Written):
             Counter(evaluate(dim_size(dim), self.bound) for dim in self.dims[each])
             for each in (name, item.name)
         )
-        fits = (
-            isinstance(label, str) and label in item.left and own.total() < whole.total() and not own - whole
-        )
-        return str(label) if fits and reads_here(item, str(label), group) else None
+        if not isinstance(label, str) or label not in item.left:
+            return None
+        fits = own.total() < whole.total() and not own - whole
+        return label if fits and reads_here(item, label, group) else None
 
     # ---- one recurrence
 
