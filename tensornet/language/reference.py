@@ -95,7 +95,7 @@ def told(row: Function) -> dict[str, str]:
     """What there is to say of a function, by heading."""
     found = {"form": f"`{row.form}`", "is": row.formula, "axes": AXES[row.axes]}
     if (row.infix and row.arity[1] <= 2) or row.name == "add":
-        found["sign"] = f"`{row.infix}`"
+        found["written with"] = f"`{row.infix}`"
     if row.options:
         found["options"] = ", ".join(f"`{name}={value:g}`" for name, value in row.options)
     if row.amounts:
@@ -130,7 +130,7 @@ def document(row: Function) -> dict[str, Any]:
         "arity": [row.arity[0], row.arity[1] if row.arity[1] < 1000 else None],
         "options": dict(row.options),
         "amounts": list(row.amounts),
-        "sign": row.infix,
+        "infix": row.infix,
         "yields": row.yields,
         "complex": row.complex,
         "derivative": list(row.derivative),
