@@ -401,7 +401,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
 
     long = target.dtype != "float16"  # which holds no long sums
     graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost, sums=long)
-    graph = convolve(simplify(group(graph, cost, target.spelled)), cost, target.spelled)
+    graph = convolve(group(graph, cost, target.spelled), cost, target.spelled)
     graph = select(pool(graph, cost, target.spelled), cost, target.spelled)
     graph = settled(cover(graph, priced, target.kernels, values))
     return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))

@@ -38,6 +38,7 @@ from ...operations.structure import PAD
 from ...operations.windows import DIMENSIONS
 from ..graph import Graph
 from .draft import Change, Cost, Draft, improved, replaced
+from .simplifying import simplify
 
 __all__ = ["convolve"]
 
@@ -52,7 +53,9 @@ def convolve(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
     """
     if CONVOLUTION.name not in spelled:
         return graph
-    return improved(graph, graph.own, _convolutions, cost)
+    whole = simplify(graph)
+    found = improved(whole, whole.own, _convolutions, cost)
+    return graph if found == whole else found
 
 
 @dataclass(frozen=True)
