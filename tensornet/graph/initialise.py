@@ -349,7 +349,8 @@ class _Deriver:
         if term.summed and not rest:
             gains, rest = [], weights
         if not rest:
-            missing = target / self.reached(term, dict.fromkeys(gains, 1.0), scope) if gains else 1.0
+            reached = self.reached(term, dict.fromkeys(gains, 1.0), scope) if gains else target
+            missing = target / reached if reached else 1.0  # what is 0, as a norm of one element, stays 0
             for gain in gains:
                 self.gain(gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
             return
