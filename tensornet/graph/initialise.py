@@ -349,8 +349,7 @@ class _Deriver:
         if term.summed and not rest:
             gains, rest = [], weights
         if not rest:
-            reached = self.reached(term, dict.fromkeys(gains, 1.0), scope) if gains else target
-            missing = target / reached if reached else 1.0  # what is 0, as a norm of one element, stays 0
+            missing = self.missing(term, gains, target, scope)
             for gain in gains:
                 self.gain(gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
             return
@@ -368,11 +367,16 @@ class _Deriver:
         for weight, share in self.shares(term, waiting, gains, target, scope).items():
             self.aim(weight, share, scope)
         for gain in gains:
-            missing = target / self.reached(term, dict.fromkeys(gains, 1.0), scope)
+            missing = self.missing(term, gains, target, scope)
             self.gain(gain, 1.0 if waiting or 1 / FAR <= missing <= FAR else missing, scope)
         self.rescale(new, term, target, scope)
         if self.is_outermost(term):
             self.check(term, target, scope)
+
+    def missing(self, term: Contraction, gains: Iterable[Expression], target: float, scope: Scope) -> float:
+        """By how much a product falls short with gains of 1; what is 0, as a norm of one element is, stays 0."""
+        reached = self.reached(term, dict.fromkeys(gains, 1.0), scope)
+        return target / reached if reached else 1.0
 
     def is_long(self, term: Contraction, scope: Scope) -> bool:
         """Whether nobody can foretell the scale of a product of random weights."""
