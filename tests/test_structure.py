@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import json
 import os
@@ -80,12 +81,18 @@ def part_of(module: str) -> str | None:
     return names[1] if len(names) > 1 else ENTRANCE
 
 
-def imports(path: Path) -> Iterator[Import]:
+@functools.cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Every import statement in a file, those inside functions included."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     module = module_of(path)
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    yield from _imports(tree, path, package, at_top=True, for_types=False)
+    return tuple(_imports(tree, path, package, at_top=True, for_types=False))
+
+
+def _last_name(function: ast.expr) -> str:
+    """What a function is called, without what it belongs to."""
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _imports(
@@ -104,7 +111,7 @@ def _imports(
             for each in _targets(module, names):
                 yield Import(path, child.lineno, each, names, at_top, for_types)
         else:
-            if isinstance(child, ast.Call) and ast.unparse(child.func).endswith("import_module"):
+            if isinstance(child, ast.Call) and _last_name(child.func).endswith("import_module"):
                 yield from _by_name(child, path, package, at_top)
             yield from _imports(child, path, package, inner_top, inner_types)
 
