@@ -273,7 +273,7 @@ def test_a_size_of_a_block_is_not_that_of_the_same_name_outside() -> None:
         ("dense(x, scope='a')", "dense(x + 1)", "called on tensors, by their names"),
         ("dense(x, scope='a')", "dense(x, scale='a')", "takes tensors and a scope"),
         ("dense(x, scope='a')", "tower(x, scope='a')", "'tower' is not a function"),
-        ("dense(x, scope='a')", "dense(z, scope='a')", "'z' is not defined"),
+        ("dense(x, scope='a')", "dense(z, scope='a')", "the axes of 'z' are not known"),
         ("first = ", "x = ", "'x' is defined twice"),
         ("def dense(x)", "def dense(x, *y)", "a block takes names of tensors"),
         ("def dense(x)", "def exp(x)", "'exp' belongs to the language"),

@@ -180,7 +180,7 @@ WRONG_COUNTS = [
     (["tcl", "--set", "sizes"], "error: 'sizes' is not NAME=VALUE\nfix: write NAME=VALUE\n"),
     (["tcl", "--set", "sizes=4", "--set", "sizes=5"], "error: 'sizes' is given twice: 4 and 5\nfix: give it once\n"),
     (["tcl"], "error: 'tcl' needs sizes, ranks\nfix: its settings: sizes, ranks, bias\n"),
-    (["tlc"], "error: there is no layer or model 'tlc'\nfix: there are attention, "),
+    (["tlc"], "error: there is no layer or model 'tlc'\nfix: did you mean 'tcl'? there are attention, "),
     (["swin_tt"], "error: there is no layer or model 'swin_tt'\nfix: did you mean 'swin_t'? there are attention, "),
     (["tcl", "--depth", "-1"], "Usage: "),
     (["tcl", "--depth", "0"], "Usage: "),
