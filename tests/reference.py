@@ -36,7 +36,7 @@ UNARY = {
     "erf": scipy.special.erf, "sigmoid": scipy.special.expit, "logical_not": np.logical_not,
     "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
     "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
-    "gelu_tanh": lambda a: a / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
+    "gelu_tanh": lambda a: a * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)),
     "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), 
     "ceil": np.ceil, "round": np.round, "log_sigmoid": lambda a: -np.logaddexp(0, -a),
     "leaky_relu": lambda a, slope=0.01: np.where(a > 0, a, slope * a),
