@@ -17,13 +17,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::tensornet.TensornetWarning")  #
 
 SMALL: dict[str, dict[str, Any]] = {
     "attention": {"dim": 4},
+    "bert": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "length": 3},
+    "clip_text": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "out": 2, "length": 3},
+    "clip_vision": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "out": 2},
     "convolution": {"channels": 2, "out": 3},
     "convolutional_stem": {"height": 8, "width": 8, "channels": 2, "out": 3},
     "cross_entropy": {},
+    "deit": {"image": 4, "patch": 2, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "classes": 2},
     "dot_product_attention": {},
     "fourier_features": {"shape": (3, 2), "channels": 2, "bands": 2},
-    "mixture_of_experts": {"dim": 4, "hidden": 3},
+    "gated_feed_forward": {"dim": 4, "hidden": 3},
+    "gpt2": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3, "length": 3},
+    "gru": {"in_size": 3, "hidden_size": 2},
     "linear": {"in_sizes": (4, 4), "out_sizes": (2, 3)},
+    "linear_attention": {"dim": 4, "heads": 2},
+    "llama": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
+    "lstm": {"in_size": 3, "hidden_size": 2},
+    "matrix_product": {"length": 3, "classes": 2, "bond": 2},
+    "mixture_of_experts": {"dim": 4, "hidden": 3},
     "mode_dot": {"order": 3, "mode": 1},
     "multi_mode_dot": {"order": 3},
     "perceiver": {"shape": (3, 2), "latents": 3, "dim": 4, "depth": 1, "heads": 2, "classes": 2, "repeats": 1}
@@ -31,6 +42,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "permutation_loss": {},
     "residual_block": {"channels": 2, "out": 3},
     "resize_positions": {"old": 2, "new": 3},
+    "rms_norm": {"dim": 4},
+    "rnn": {"in_size": 3, "hidden_size": 2},
+    "rotary_embedding": {"width": 4},
+    "state_space": {"dim": 4, "states": 2},
     "swin": {"image": 8, "patch": 2, "dim": 4, "depths": (1,), "heads": (2,), "classes": 2, "window": 2},
     "tcl": {"sizes": (4, 4), "ranks": 2},
     "tensor_swin": {"image": 8, "patch": 2, "modes": ((2, 2, 1),), "depths": (1,), "heads": ((2, 1, 1),)}
@@ -45,7 +60,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "xlnet": {"vocabulary": 7, "dim": 4, "depth": 1, "heads": 2, "hidden": 3},
 }
 PRESETS = [name for name in models.names() if name not in SMALL]
-BASES = ("tensor_swin", "perceiver", "transformer", "swin", "vit", "xlnet")
+BASES = (
+    *("tensor_swin", "perceiver", "transformer", "swin", "vit", "xlnet"),
+    *("bert", "clip_text", "clip_vision", "deit", "gpt2", "llama"),
+)
 
 WRONG: list[Any] = [
     *(0, -1, -2.0, math.nan, math.inf, 1j, "", "D/", "a b", b"x", object, {}, {1, 2}),
