@@ -121,15 +121,6 @@ def compiled(graph: tn.Graph, backend: Any, arrays: dict[str, np.ndarray]) -> li
     return [chosen.numpy(each) for each in (found if isinstance(found, tuple) else (found,))]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def wide() -> Any:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_is_computed(name: str) -> None:
     graph, arrays = case(name)

@@ -18,15 +18,6 @@ from . import reference
 KINDS = [torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def wide() -> Any:
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", False)
-
-
 def layer(kind: Any, **settings: Any) -> Any:
     torch.manual_seed(0)
     return kind(5, 7, num_layers=2, bidirectional=True, batch_first=True, **settings).double()
