@@ -38,7 +38,9 @@ def _cuts_off(call: Call) -> bool:
 
 
 def _is_cut(amount: Expression) -> bool:
-    """Whether an amount is at most 0, whatever open sizes are: a number, or one below 0 times sizes."""
+    """Whether an amount is at most 0, whatever open sizes are: a number, one below 0 times sizes, or their sum."""
+    if getattr(amount, "function", None) == "add":
+        return all(map(_is_cut, cast("Call", amount).arguments))
     first = getattr(amount, "factors", (amount,))[0]
     return getattr(first, "value", 1) <= 0
 
@@ -67,12 +69,18 @@ def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
     if not amounts:
         return ":"
     before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
-    start = (
-        "" if before == "0" else before.removeprefix("(").removesuffix(")" if before[0] == "(" else "")[1:]
-    )
+    start = "" if before == "0" else _without_sign(writer, amounts[0])
     if after == "0" or after[1:].isdigit():
         return f"{start}:{'' if after == '0' else after}"
     return f"{start}:{f'{start} + ' if start else ''}{writer.extent((axis,))}"
+
+
+def _without_sign(writer: Writer, amount: Expression) -> str:
+    """How many positions an amount below 0 cuts off."""
+    if getattr(amount, "function", None) == "add" and writer.value(amount) is None:
+        return " + ".join(_without_sign(writer, each) for each in cast("Call", amount).arguments)
+    text = writer.scalar(amount)
+    return (text[1:-1] if text[0] == "(" else text)[1:]
 
 
 def _lower_repeat(lowering: Lowering, call: Call, scope: Scope) -> Value:
