@@ -83,6 +83,7 @@ templates: Mapping[str, str] = {
     "dtype": "torch.{0}",
     "scalar": "number({0}, {dtype}, {like})",
     "reciprocal": "1 / {0}",
+    "floor_divide": 'torch.div({0}, {1}, rounding_mode="floor")',
     **{name: f"torch.{name}({{0}})" for name in _SAME},
     "erf": "torch.special.erf({0})",
     "sigmoid": "torch.sigmoid({0})",
