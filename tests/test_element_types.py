@@ -236,6 +236,11 @@ TEXTS = {
     "x[b,i] - 2 * x[b,i]": lambda a: -a,
     "x[b,i] / 2": lambda a: a / 2,
     "x[b,i] / (1 + x[b,i] * x[b,i])": lambda a: a / (1 + a * a),
+    "x[b,i] // 2": lambda a: np.floor_divide(a, 2),
+    "x[b,i] % 2": lambda a: np.mod(a, 2),
+    "clip(x[b,i], 0, 2)": lambda a: np.clip(a, 0, 2),
+    "stack[i](x[b,4], x[b,3], x[b,2], x[b,1], x[b,0])": lambda a: a[:, ::-1],
+    "argsort[i](x[b,i])": lambda a: np.argsort(a, 1, kind="stable"),
     "x[b,i] ** 2": lambda a: a**2,
     "2 ** x[b,i]": lambda a: 2.0**a,
     "maximum(x[b,i], 0.5)": lambda a: np.maximum(a, 0.5),
@@ -281,6 +286,9 @@ CASES = [
         for name, judge in ALONG.items()
     ],
     *[(text, "b,i", judge) for text, judge in TEXTS.items()],
+    ("argmax[i](x[b,i])", "b", lambda a: a.argmax(1)),
+    ("argmin[i](x[b,i])", "b", lambda a: a.argmin(1)),
+    ("top[i,k](x[b,i])", "b,k", lambda a: np.argsort(-a, 1, kind="stable")[:, :2]),
 ]
 """What is computed of x, or of p, which is positive; the axes of the result; what it should be."""
 
@@ -292,7 +300,8 @@ def test_every_function_of_every_type(dtype: str, backend: str) -> None:
     if not has(backend, dtype):
         pytest.skip(f"{backend} has no {dtype}")
     lines = [f"y{n}[{left}] = {text}" for n, (text, left, _) in enumerate(CASES)]
-    graph = tn.layer("\n".join(lines), inputs="x p", outputs=" ".join(f"y{n}" for n in range(len(CASES))))
+    outputs = " ".join(f"y{n}" for n in range(len(CASES)))
+    graph = tn.layer("\n".join(lines), inputs="x p", outputs=outputs, k=2)
     x, p = numbers_of(dtype), numbers_of(dtype, positive=True)
     for found, (text, _, judge) in zip(run(graph, backend, x, p, dtypes=dtype), CASES, strict=True):
         assert dtype not in REALS or BACKENDS[backend].dtype(found) in (dtype, "int64"), text
@@ -313,7 +322,7 @@ def agree(found: Any, expected: Any, dtype: str, text: str) -> None:
 def test_every_function_of_the_language_is_tried() -> None:
     from tensornet.operations.functions import FUNCTIONS
 
-    texts = " ".join(TEXTS)
+    texts = " ".join(text for text, _, _ in CASES)
     elsewhere = {"concat", "onehot", "repeat", "int64", "reciprocal", "power"}  # below, and as signs
     signs = {row.name for row in FUNCTIONS.values() if row.infix and (row.infix in texts or row.infix == "~")}
     own = {row.name for row in FUNCTIONS.values() if row.implementations or row.is_kernel}
