@@ -115,7 +115,7 @@ def lstm(
         >>> tn.parameter_count(lstm(128, 256))
         394240
         >>> tn.parameter_count(lstm((8, 16), (16, 16), factorization="blocktt", rank=4))
-        11264
+        15360
     """
     return _stacked("lstm", in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank)
 
