@@ -25,9 +25,10 @@ from ..language.expression import (
     rename,
     sum_of,
 )
+from ..operations.axes import RECUR
 from ..operations.functions import CONVERSIONS, Element
 from ..operations.pointwise import EQUAL, WHERE
-from ..operations.steps import PREVIOUS
+from ..operations.steps import CUMSUM, PREVIOUS
 from ..operations.structure import INDEX
 from .graph import Graph
 from .looping import with_states
@@ -153,7 +154,7 @@ class _Doubling(Written):
         factor = self._named(linear.factor or ZERO, state, scope)
         rest = self._named(linear.rest or ZERO, state, scope)
         if factor == ONE and rest != ZERO:
-            running = Call("cumsum", (rest,), (axis,), (("back", (Literal(int(back)),)),))
+            running = Call(CUMSUM.name, (rest,), (axis,), (("back", (Literal(int(back)),)),))
             self.put(name := self.numbered(state.name), state.left, running, scope)
             moved = Call(state.right.function, (Ref(name, state.left),), (axis,))
             self.put(state.name, state.left, sum_of([moved, *starts]), scope)
@@ -161,7 +162,7 @@ class _Doubling(Written):
         if starts:
             added = Call(WHERE.name, (first, product_of([factor, starts[0]]), ZERO))
             rest = self._named(sum_of([*([] if rest == ZERO else [rest]), added]), state, scope)
-        found: Expression = Call("recur", (factor, rest), (axis,), (("back", (Literal(int(back)),)),))
+        found: Expression = Call(RECUR.name, (factor, rest), (axis,), (("back", (Literal(int(back)),)),))
         if starts:
             self.put(name := self.numbered(state.name), state.left, found, scope)
             found = sum_of([Ref(name, state.left), Call(WHERE.name, (first, starts[0], ZERO))])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["ROWS"]
+__all__ = ["RECUR", "ROWS"]
 
 
 def _of_one_chosen(known: Known) -> Moments:
@@ -57,6 +57,22 @@ def _spell_recur(writer: Writer, call: Call, left: Left) -> str:
     ]
     return writer.op(call.function, *operands, **writer.options(call))
 
+
+RECUR = Function(
+    "recur",
+    "yⱼ = aⱼ₋₁·yⱼ₋₁ + bⱼ₋₁ from y₀ = start; from the end with back=1",
+    "kept",
+    arity=(2, 2),
+    options=(("start", 0), ("back", 0)),
+    ordered=True,
+    yields="real",
+    moments=lambda known: STANDARD,
+    passes=(12.0, 14.0),
+    workspace=(3.0, 4.0),
+    derivative=("y * recur[j](a, g, back=1 - back)", "recur[j](a, g, back=1 - back)"),
+    lowered=_lower_recur,
+    spelled=_spell_recur,
+)
 
 ROWS = (
     Function(
@@ -104,19 +120,5 @@ ROWS = (
         affine=True,
         derivative=("rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))",),
     ),
-    Function(
-        "recur",
-        "yⱼ = aⱼ₋₁·yⱼ₋₁ + bⱼ₋₁ from y₀ = start; from the end with back=1",
-        "kept",
-        arity=(2, 2),
-        options=(("start", 0), ("back", 0)),
-        ordered=True,
-        yields="real",
-        moments=lambda known: STANDARD,
-        passes=(12.0, 14.0),
-        workspace=(3.0, 4.0),
-        derivative=("y * recur[j](a, g, back=1 - back)", "recur[j](a, g, back=1 - back)"),
-        lowered=_lower_recur,
-        spelled=_spell_recur,
-    ),
+    RECUR,
 )

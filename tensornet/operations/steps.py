@@ -8,7 +8,7 @@ from __future__ import annotations
 from .moments import STANDARD, Known, Moments
 from .record import Example, Function
 
-__all__ = ["FOLLOWING", "PREVIOUS", "ROWS", "STEPS"]
+__all__ = ["CUMSUM", "FOLLOWING", "PREVIOUS", "ROWS", "STEPS"]
 
 
 def _of_operand(known: Known) -> Moments:
@@ -49,20 +49,22 @@ FOLLOWING = Function(
 STEPS = {-1: PREVIOUS.name, 1: FOLLOWING.name}
 """The functions of a recurrence, by the step that they take."""
 
+CUMSUM = Function(
+    "cumsum",
+    "Σ of the elements up to each position; from the end with back=1",
+    "kept",
+    options=(("back", 0),),
+    ordered=True,
+    yields="same",
+    moments=lambda known: Moments(known.operands[0].mean, known.count * known.operands[0].square),
+    passes=(1.5, 2.0),
+    derivative=("cumsum[j](g, back=1 - back)",),
+)
+
 ROWS = (
     PREVIOUS,
     FOLLOWING,
-    Function(
-        "cumsum",
-        "Σ of the elements up to each position; from the end with back=1",
-        "kept",
-        options=(("back", 0),),
-        ordered=True,
-        yields="same",
-        moments=lambda known: Moments(known.operands[0].mean, known.count * known.operands[0].square),
-        passes=(1.5, 2.0),
-        derivative=("cumsum[j](g, back=1 - back)",),
-    ),
+    CUMSUM,
     Function(
         "cumprod",
         "Π of the elements up to each position; from the end with back=1",

@@ -34,7 +34,8 @@ from ..graph.rewriting.sharing import share
 from ..graph.rewriting.simplifying import simplify
 from ..graph.rewriting.totals import drop_totals
 from ..graph.shape import Dim, dim_size
-from ..operations.functions import FUNCTIONS, Element
+from ..operations.axes import RECUR
+from ..operations.functions import Element
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
 from .covering import cover
@@ -375,7 +376,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
         size = float(target.itemsize * product(evaluate(each, known) for each in others))
         step = PER_POSITION * target.profile.pointwise(3 * size, size)
         moved = 3 * size * count
-        return FUNCTIONS["recur"].seconds(target.profile, moved, size * count, True) < count * step
+        return RECUR.seconds(target.profile, moved, size * count, True) < count * step
 
     def large(sizes: Sequence[Any]) -> bool:
         return bool(
