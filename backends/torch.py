@@ -68,7 +68,7 @@ templates: Mapping[str, str] = {
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
-    "roll": "torch.roll({0}, {shift}, {axes})",
+    "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
     "arange_alone": "torch.arange({0})",
@@ -289,6 +289,19 @@ def _running(function: Any, x: Any, axis: int, back: float) -> Any:
     return function(x.flip(axis), axis).flip(axis) if back else function(x, axis)
 
 
+def _roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    """Elements moved around the ends; to a compiler as parts put together, for of `torch.roll` it does not know how
+    the gradient lies."""
+    torch = _library()
+    if not torch.compiler.is_compiling():
+        return torch.roll(x, shifts, axes)
+    for shift, axis in zip(shifts, axes, strict=True):
+        size = x.shape[axis]
+        at = -shift % size
+        x = torch.cat([x.narrow(axis, at, size - at), x.narrow(axis, 0, at)], axis)
+    return x
+
+
 def _again(function: Any, *given: Any, **options: Any) -> Any:
     """A call of which nothing is kept but what it is given: the way back calls again."""
     return _library().utils.checkpoint.checkpoint(function, *given, use_reentrant=False, **options)
@@ -349,6 +362,7 @@ class TorchBackend:
             "along": _along,
             "running": _running,
             "again": _again,
+            "roll": _roll,
             "large_matmul": _beside("large").large_matmul,
             "large_linear": _beside("large").large_linear,
             "both_ways": _beside("products").both_ways,
