@@ -6,6 +6,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,11 +105,15 @@ class Contestant:
         with torch.no_grad():
             return self.function(*self.inputs)
 
-    def backward(self) -> tuple[torch.Tensor, ...]:
-        """Forward, then the derivatives by the inputs that ask for one and by the parameters."""
+    def backward(self, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Forward, then the derivatives by the inputs that ask for one and by the parameters.
+
+        Args:
+            gradient: that of the result, which comes from the layers behind.
+        """
         y = self.function(*self.inputs)
         by = [each for each in (*self.inputs, *self.parameters) if each.requires_grad]
-        return torch.autograd.grad(y, by, torch.ones_like(y), allow_unused=True)
+        return torch.autograd.grad(y, by, gradient, allow_unused=True)
 
     def kept(self) -> int:
         """Bytes that are kept from forward to backward, the parameters not counted."""
@@ -284,20 +289,26 @@ def _row(
     work: bool,
 ) -> Row:
     kept = {}
+    given: tuple[torch.Tensor, ...] = ()
     if measure == "backward":
         running = {name: each for name, each in running.items() if not each.foreign}
-        _check_derivatives(running, place)
+        given = (torch.ones_like(next(iter(running.values())).forward()),)
+        _check_derivatives(running, given[0], place)
         kept = {name: each.kept() for name, each in running.items()}
-    runs = {name: getattr(each, measure) for name, each in running.items()}
+    runs = {name: partial(getattr(each, measure), *given) for name, each in running.items()}
     found = timings(runs, rounds, clock=place.clock)
     counting = plain if work and mode != "compile" else {}
-    done = {name: counted(getattr(each, measure)) for name, each in counting.items() if not each.foreign}
+    done = {
+        name: counted(partial(getattr(each, measure), *given))
+        for name, each in counting.items()
+        if not each.foreign
+    }
     return Row(case, measure, mode, found, kept, done)
 
 
-def _check_derivatives(contestants: Mapping[str, Contestant], place: Place) -> None:
+def _check_derivatives(contestants: Mapping[str, Contestant], gradient: torch.Tensor, place: Place) -> None:
     """Compares the derivatives by the inputs, which all contestants have alike."""
-    found = {name: each.backward() for name, each in contestants.items()}
+    found = {name: each.backward(gradient) for name, each in contestants.items()}
     asked = next(iter(contestants.values())).inputs
     for number in range(sum(each.requires_grad for each in asked)):
         _check_values({name: each[number] for name, each in found.items()}, place)
