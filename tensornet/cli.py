@@ -665,13 +665,14 @@ def calibrate(
     console.print(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
     if not profile.is_steady:
         part = f"{100 * profile.unrest:.0f} %"
-        console.print(f"the device had other work: rounds differ by {part}; measure again when it is idle")
+        console.print(f"the device had other work ({part}): measure again when it is idle")
     console.print(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
 
 
 _UNITS = {
     "flops": "FLOP/s",
     "bandwidth": "bytes/s",
+    "held_bandwidth": "bytes/s",
     "launch": "s",
     "view": "s",
     "batch": "s",

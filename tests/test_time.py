@@ -64,7 +64,8 @@ def test_constants_are_those_of_a_device_that_keeps_to_them(
             moved, work, held = math.prod(batch) * (m * k + k * n + m * n), math.prod((*batch, m, k, n)), 1
         else:
             moved, work, held = 2 * math.prod(map(max, zip(*shapes, strict=True))), 0, busy
-        probe.rounds[source, shapes] = [launch + 4 * moved * held / bandwidth + 2 * work / flops]
+        through = math.hypot(4 * moved * held / bandwidth, 2 * work / flops)
+        probe.rounds[source, shapes] = [launch + through]
         return float(probe.rounds[source, shapes][0])
 
     monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)

@@ -20,8 +20,8 @@ from typing import Any
 from ..dtypes import itemsize
 from ..errors import BackendError
 from ..protocol import Backend, is_offered
-from ..threads import apart
-from .device import MAPPED, DeviceProfile, default_profile
+from ..threads import apart, others_at_work
+from .device import HELD, MAPPED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
 
@@ -80,7 +80,7 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
     """
     backend.check_device(device)
     key = _key(backend, device, dtype)  # before anything is timed: is it here?
-    probe = _Probe(backend, device, dtype)
+    probe, others = _Probe(backend, device, dtype), others_at_work()
     usual = default_profile(device, dtype)
     found = usual
     for _ in range(rounds):
@@ -88,7 +88,8 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
         ratios = [measured / expected for measured, expected in _others(probe, found)]
     away = sorted(abs(math.log(ratio)) for ratio in ratios)
     spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
-    return replace(found, key=key, spread=round(spread, 2), unrest=round(probe.unrest(), 2))
+    unrest = max(probe.unrest(), others() if device.startswith("cpu") else 0.0)
+    return replace(found, key=key, spread=round(spread, 2), unrest=round(unrest, 2))
 
 
 def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
@@ -112,12 +113,13 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     found = replace(
         found, bandwidth=2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
     )
+    held = HELD // (4 * size)
+    near = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,))
+    found = replace(found, held_bandwidth=max(found.bandwidth, near) if on_cpu else found.bandwidth)
     large = 768 if on_cpu else 4096
-    seconds = probe.matmul((large, large), (large, large))
-    left = seconds - found.launch - found.stream(3.0 * size * large**2)
-    found = replace(
-        found, flops=2.0 * large**3 / max(left, seconds / 2.0)
-    )  # mostly arithmetic, it is so large
+    seconds = probe.matmul((large, large), (large, large)) - found.launch
+    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
+    found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))

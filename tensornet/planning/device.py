@@ -1,13 +1,15 @@
 """How long work takes on a device: a few measured constants, and formulas in seconds.
 
-The model: what a step takes adds up. A product pays for its arithmetic, for every byte of its matrices
-once, and for each matrix where there are many; a step that goes through memory element by element pays
-for the bytes, for each innermost loop, and for what it reads out of order; every operation pays for being
-called. Constants belong to one element type: a profile is measured for each.
+The model: what a step takes adds up. A product pays for its arithmetic, of whole vectors, and for every byte
+of its matrices once, most of which goes on while it computes; and for each matrix where there are many. A step
+that goes through memory element by element pays for the bytes, for each innermost loop, and for what it reads
+out of order; every operation pays for being called. Bytes come at one rate from the caches, at another from
+memory. Constants belong to one element type: a profile is measured for each.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .walk import Walk
@@ -16,6 +18,12 @@ __all__ = ["CONSTANTS", "MAPPED", "Certainty", "DeviceProfile", "default_profile
 
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
+
+HELD = 2**20
+"""Bytes that a step may move for them to be thought to lie in the caches."""
+
+LANES = 16
+"""Elements that are computed together: a row of a product's result takes the time of whole vectors of them."""
 
 RESULT = 6.0
 """In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
@@ -36,7 +44,8 @@ STEPS = 9
 """Rows to be added up at told positions take so many small operations besides: to look at these, to make room."""
 
 UNREST = 0.25
-"""Where measuring again gives times that differ by more than this part, the device had other work."""
+"""Where measuring again gives times that differ by more than this part, or others had more than this part of the
+processors, the device had other work."""
 
 SPREAD = 1.7
 """What is assumed of the built-in constants: that measured and expected time differ by no more than this."""
@@ -77,6 +86,7 @@ class DeviceProfile:
         key: tells device, library, version and element type.
         flops: FLOP/s of a large matrix product.
         bandwidth: bytes/s, read plus written, in order.
+        held_bandwidth: the same of what the caches hold.
         launch: seconds that an operation costs whatever its size.
         view: seconds to look at a tensor in another way, nothing moved.
         batch: seconds that each matrix of a batched product costs.
@@ -93,12 +103,14 @@ class DeviceProfile:
             the cache.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
-        unrest: the part by which measuring again gave other times; 0 of the built-in constants.
+        unrest: the part by which measuring again gave other times, or that others had of the processors,
+            whichever is more; 0 of the built-in constants.
     """
 
     key: str
     flops: float
     bandwidth: float
+    held_bandwidth: float
     launch: float
     view: float
     batch: float
@@ -138,12 +150,12 @@ class DeviceProfile:
         fixed += written / self.fresh_product if written > self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
             return fixed + self.plain * batch * m * n * (k + RESULT)
-        arithmetic = 2.0 * batch * m * n * k / self.flops
+        arithmetic = 2.0 * batch * m * k * LANES * math.ceil(n / LANES) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
         if turned and 1 < m < NARROW:
             each += self.run * batch * n * k
-        return fixed + arithmetic + self.stream(moved) + each
+        return fixed + math.hypot(arithmetic, self.stream(moved)) + each
 
     def convolution(
         self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
@@ -170,7 +182,7 @@ class DeviceProfile:
 
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order."""
-        return moved / self.bandwidth
+        return moved / (self.held_bandwidth if moved <= HELD else self.bandwidth)
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""
@@ -194,7 +206,8 @@ class DeviceProfile:
 _CPU = DeviceProfile(
     key=f"{BUILT_IN}cpu",
     flops=1.7e11,
-    bandwidth=3.0e10,
+    bandwidth=2.6e10,
+    held_bandwidth=5.5e10,
     launch=1.4e-6,
     view=1.2e-6,
     batch=6e-8,
@@ -211,6 +224,7 @@ _GPU = DeviceProfile(
     key=f"{BUILT_IN}gpu",
     flops=5.0e13,
     bandwidth=1.5e12,
+    held_bandwidth=1.5e12,
     launch=6e-6,
     view=1e-6,
     batch=1e-9,

@@ -13,6 +13,7 @@ __all__ = ["load_profile", "save_profile"]
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
     "bandwidth": (1e6, 1e15),
+    "held_bandwidth": (1e6, 1e15),
     "launch": (1e-9, 1.0),
     "view": (1e-9, 1.0),
     "batch": (1e-12, 1.0),
