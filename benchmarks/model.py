@@ -185,7 +185,11 @@ def steps(name: str, profile: DeviceProfile, clock: Clock, rounds: int = 5) -> I
     marks: list[tuple[tuple[str, ...], float]] = []
     names = {**NAMES, "mark": lambda *line: marks.append((line, clock.now()))}
     exec("\n".join(_marked(plan.code)), names)
-    given = [torch.randn([int(size) for size in _shape(leaf, graph)]) for leaf in _leaves(graph)]
+    drawn = dict(tn.module(graph, seed=0).named_parameters())  # other weights let numbers run out of range
+    given = [
+        drawn[leaf.name].detach() if leaf.name in drawn else torch.randn([*map(int, _shape(leaf, graph))])
+        for leaf in _leaves(graph)
+    ]
     if TABLES_NAME in names:  # of no constants, and of one example a batch
         made = names[TABLES_NAME]
         given += made(torch.empty(0), *[1] * (made.__code__.co_argcount - 1))

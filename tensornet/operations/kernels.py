@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["ROWS"]
+__all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -169,13 +169,15 @@ def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
     Args:
         numbers: how many of the operands, the first, are numbers; the others are truth values.
     """
-    values = [lowering.lower(each, scope, None) for each in call.arguments]
+    three = [lowering.lower(each, scope, None) for each in call.arguments[:3]]
+    axes = _Axes.of(*(each.layout for each in three))
+    of_scores = (*axes.shared, *axes.queries, *axes.keys)
+    values = [*three, *(lowering.lower(each, scope, of_scores) for each in call.arguments[3:])]
     element = max(Element.WIDE, *(each.element for each in values[:numbers]))
     values = [
         lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
     ]
     three, mask = values[:3], values[3:]
-    axes = _Axes.of(*(each.layout for each in three))
 
     def copies(heads: int) -> tuple[int, int]:
         pairs = zip(three, axes.operands(heads), strict=True)
@@ -217,8 +219,13 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
     seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
+    tiles = shared * -(-queries // TILE) * -(-seen // profile.tile)
+    seconds += tiles * profile.pointwise(0.0, 0.0)
     return laid.emitted(lowering, seconds)
 
+
+TILE = 32
+"""Queries that are computed together; each tile of the scores takes the time of a call."""
 
 SCORES = 2**17
 """So many scores are weighed at a time by signed attention."""

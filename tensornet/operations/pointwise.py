@@ -317,6 +317,7 @@ WHERE = _same(
     conditions=1,
     carries=True,
     moments=_of_choices,
+    passes=(6.0, 6.0),
     spelled=_spell_where,
 )
 

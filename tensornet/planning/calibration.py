@@ -21,7 +21,7 @@ from ..dtypes import itemsize
 from ..errors import BackendError
 from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
-from .device import HELD, MAPPED, DeviceProfile, default_profile
+from .device import IN_CACHE, MAPPED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
 
@@ -113,7 +113,7 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     found = replace(
         found, bandwidth=2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
     )
-    held = HELD // (4 * size)
+    held = IN_CACHE // (4 * size)
     near = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,))
     found = replace(found, held_bandwidth=max(found.bandwidth, near) if on_cpu else found.bandwidth)
     large = 768 if on_cpu else 4096

@@ -11,6 +11,7 @@ from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     axes_of_index,
     is_scalar,
@@ -19,6 +20,7 @@ from ..language.expression import (
 )
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element, Function
+from ..operations.kernels import HIDDEN, HIDDEN_IN_HALF
 from .arrangement import Layout, flatten, view_order
 from .contracting import Contracting
 from .values import Entry, Operand, Value
@@ -80,6 +82,9 @@ class Calling(Contracting):
         normed = self._normed(call, scope)
         if normed is not None:
             return normed
+        hidden = self._hidden(call, scope, wanted)
+        if hidden is not None:
+            return hidden
         function = FUNCTIONS[call.function]
         split = function.conditions
         conditions = [
@@ -97,7 +102,36 @@ class Calling(Contracting):
             if biased is not None:
                 return biased
         call = replace(call, options=self.numbers(call, scope))
-        return self.combine(_rule(call), lambda *each: replace(call, arguments=each), operands, conditions)
+        return self.combine(
+            _rule(call), lambda *each: replace(call, arguments=each), operands, conditions, wanted
+        )
+
+    def _hidden(self, call: Call, scope: Scope, wanted: Layout | None) -> Value | None:
+        """`where(see, P, -1e30)` as a sum with 0 and -1e30, which takes a tenth of choosing and is the same.
+
+        Where `see` is the same at every call, so that the numbers are made once, and P a parameter: of other
+        tensors nobody knows that they are finite.
+        """
+        match call:
+            case Call("where", (see, Ref() as hides, Literal() as number)) if hides.name in self.parameters:
+                value = scalar_value(number)
+            case _:
+                return None
+        if not isinstance(value, int | float) or value > (HIDDEN if self.itemsize > 2 else HIDDEN_IN_HALF):
+            return None
+        seen = self.convert(self.lower(see, scope, wanted), Element.TRUTH)
+        if seen.ref.name not in self.still:
+            return None
+        choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
+        table = self.combine(
+            FUNCTIONS["where"], lambda *each: Call("where", each), choices, [Operand(seen)], wanted
+        )
+        bias = self.lower(hides, scope, wanted)
+        axes = {*table.layout, *bias.layout}
+        order = tuple(axis for axis in wanted or self._order(axes, [table, bias]) if axis in axes)
+        near = self.reorder(bias, tuple(axis for axis in order if axis in bias.layout))
+        operands = [Operand(near), Operand(table)]
+        return self.combine(FUNCTIONS["add"], lambda *each: Call("add", each), operands, (), order)
 
     def numbers(self, call: Call, scope: Scope) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
         """The options of a call, with the sizes that they speak of put in."""

@@ -19,7 +19,7 @@ __all__ = ["CONSTANTS", "MAPPED", "Certainty", "DeviceProfile", "default_profile
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
-HELD = 2**20
+IN_CACHE = 2**20
 """Bytes that a step may move for them to be thought to lie in the caches."""
 
 LANES = 16
@@ -182,7 +182,7 @@ class DeviceProfile:
 
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order."""
-        return moved / (self.held_bandwidth if moved <= HELD else self.bandwidth)
+        return moved / (self.held_bandwidth if moved <= IN_CACHE else self.bandwidth)
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""

@@ -51,6 +51,7 @@ class Making(ABC):
         self.opened, self.known = dict[Any, Any](), dict[Any, int]()
         self.steps: list[Step | CallStep] = []
         self.taken = set(graph.named)
+        self.parameters = {leaf.name for leaf in graph.parameters}
         self.changing = set(target.changing)  # the tensors that get gradients
         self.written: Layout = ()  # the order in which the equation at hand writes its axes
         self.numbered = (f"t{number}" for number in itertools.count(1))
@@ -156,7 +157,7 @@ class Making(ABC):
         if arrangement is not None:
             seconds, flops = arrangement.seconds, 2 * self.positions(known, tuple(everything))
         elif seconds is None:
-            seconds = self._seconds(right, operands, moved, self.itemsize * elements)
+            seconds = self._seconds(right, operands, axes, moved, self.itemsize * elements)
         self.steps.append(
             Step(
                 Equation(name, left, right),
@@ -189,8 +190,11 @@ class Making(ABC):
         if is_still(self.steps[-1], self.still, self.told):
             self.still.update(self.steps[-1].defines)
 
-    def _seconds(self, right: Expression, operands: Sequence[Value], moved: int, written: int) -> float:
-        """The time of a step that is no product: what its function takes along such axes."""
+    def _seconds(
+        self, right: Expression, operands: Sequence[Value], order: Layout, moved: int, written: int
+    ) -> float:
+        """The time of a step that is no product: what its function takes along such axes, and to read operands
+        that lie otherwise than the result."""
         if not isinstance(right, Call):
             return self.profile.pointwise(moved, written)
         over = FUNCTIONS[right.function].runs_over(right.axes)
@@ -198,7 +202,13 @@ class Making(ABC):
         inner = set(over) == set(last)
         if FUNCTIONS[right.function].is_look(right):
             return self.profile.view
-        return FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
+        seconds = FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
+        layouts = tuple(each.layout for each in operands)
+        if FUNCTIONS[right.function].axes != "none" or all(each == order for each in layouts):
+            return seconds
+        return (
+            seconds + self.pricing(operands).walked(order, layouts) - self.profile.pointwise(moved, written)
+        )
 
     def convert(self, value: Value, element: Element) -> Value:
         """The value with elements of another kind: numbers become truth values where they are not 0."""
@@ -218,8 +228,12 @@ class Making(ABC):
 
     def copied(self, value: Value, order: Layout) -> float:
         """Seconds to bring a value into another order."""
-        sizes = {axis: self.count(value.sizes, (axis,)) for axis in order}
-        return Pricing(sizes, self.profile, self.itemsize).copied(value.layout, order)
+        return self.pricing([value]).copied(value.layout, order)
+
+    def pricing(self, values: Sequence[Value]) -> Pricing:
+        """What it takes to go through some values."""
+        sizes = {axis: self.count(each.sizes, (axis,)) for each in values for axis in each.layout}
+        return Pricing(sizes, self.profile, self.itemsize)
 
     def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
         """Whether a value has a dimension for each group, the last innermost, without a copy."""

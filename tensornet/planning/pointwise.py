@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..graph.shape import Scope
-from ..language.expression import Call, Contraction, Expression, is_scalar
+from ..language.expression import Call, Contraction, Expression, axes_of_index, is_scalar
 from ..operations.functions import FUNCTIONS, Element, Function
 from .arrangement import Layout, ordered
 from .values import Entry, Operand, Value
@@ -45,14 +45,26 @@ class Pointwise(Opening):
         written: Callable[..., Expression],
         operands: Sequence[Operand],
         first: Sequence[Operand] = (),
+        wanted: Layout | None = None,
     ) -> Value:
         """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
         tensors = [each.value.element for each in operands if each.value is not None]
         element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
         brought = [*first, *(self._brought(each, element) for each in operands)]
         values = [each.value for each in brought if each.value is not None]
-        left = self._common_order(values) if values else ()
+        left = self._common_order(values, wanted) if values else ()
+        if not all(each.ref.name in self.still for each in values):
+            brought = [self._lying(each, axes_of_index(left)) for each in brought]
+            values = [each.value for each in brought if each.value is not None]
         return self.emit(left, written(*(each.expression for each in brought)), values, {}, result)
+
+    def _lying(self, operand: Operand, order: Layout) -> Operand:
+        """The operand, lying as the result does where it is still, so that it is brought there once."""
+        value = operand.value
+        if value is None or value.ref.name not in self.still:
+            return operand
+        asked = tuple(axis for axis in order if axis in value.layout)
+        return operand if asked == value.layout else replace(operand, value=self.reorder(value, asked))
 
     def _brought(self, operand: Operand, element: Element) -> Operand:
         value = operand.value
@@ -68,11 +80,21 @@ class Pointwise(Opening):
 
     # ---- the order of the result
 
-    def _common_order(self, values: Sequence[Value]) -> tuple[Entry, ...]:
-        """The order of a result made of some operands; theirs, grouped as they are, if they lie alike."""
+    def _common_order(self, values: Sequence[Value], wanted: Layout | None) -> tuple[Entry, ...]:
+        """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
+
+        But where another is wanted and going through the operands in that takes less than copying the result.
+        """
         if len({each.ref.index for each in values}) == 1:
             return values[0].left
-        return self._order({axis for each in values for axis in each.layout}, values)
+        axes = {axis for each in values for axis in each.layout}
+        order = self._order(axes, values)
+        asked = tuple(axis for axis in wanted or () if axis in axes)
+        if asked == order or len(asked) < len(axes):
+            return order
+        pricing, layouts = self.pricing(values), tuple(each.layout for each in values)
+        at_once = pricing.walked(asked, layouts)
+        return asked if at_once < pricing.walked(order, layouts) + pricing.copied(order, asked) else order
 
     def _order(self, axes: set[str], values: Sequence[Value]) -> Layout:
         """The order of a result of these axes: that of an operand that has all of them, the written one if
