@@ -14,11 +14,6 @@ from .errors import (
     TensornetError,
     TensornetWarning,
 )
-from .graph.composition import Tensor, model
-from .graph.formula import parameter_count, parameter_formula, parameter_table
-from .graph.graph import Graph
-from .graph.layers import layer
-from .language.registering import register
 
 if TYPE_CHECKING:
     from . import models
@@ -27,10 +22,15 @@ if TYPE_CHECKING:
     from .compression.compressing import allocate, compress
     from .emitting.program import plan
     from .fitting.weights import fit
+    from .graph.composition import Tensor, model
+    from .graph.formula import parameter_count, parameter_formula, parameter_table
     from .graph.freezing import freeze
+    from .graph.graph import Graph
     from .graph.initialise import init
+    from .graph.layers import layer
     from .graph.picture import draw
     from .graph.substitution import substitute
+    from .language.registering import register
     from .planning.collected import FlopTable, flop_table
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
@@ -92,47 +92,48 @@ __all__ = [
     "value_and_grad",
 ]
 
+_ROOMS = ("language", "models")
 _WHEN_USED = {
-    "adapt": "compression.adapting",
-    "load_peft": "compression.adapting",
-    "merge": "compression.adapting",
-    "save_peft": "compression.adapting",
-    "allocate": "compression.compressing",
-    "compress": "compression.compressing",
-    "Compressed": "compression.compressed",
-    "load_compressed": "compression.compressed",
-    "models": "models",
-    "ValueAndGrad": "running.differentiated",
-    "einsum": "running.eager",
-    "value_and_grad": "running.differentiated",
-    "Executable": "running.executable",
-    "compile": "running.executable",
-    "module": "running.executable",
-    "to_backend": "running.executable",
-    "fit": "fitting.weights",
-    "freeze": "graph.freezing",
-    "gradient": "planning.gradients",
-    "jvp": "planning.gradients",
-    "draw": "graph.picture",
-    "init": "graph.initialise",
-    "substitute": "graph.substitution",
-    "FlopTable": "planning.collected",
-    "flop_table": "planning.collected",
-    "flop_count": "planning.planner",
-    "flop_formula": "planning.planner",
-    "plan": "emitting.program",
-    "Plan": "planning.plans",
-    "Step": "planning.plans",
-    "sweep": "sweeping.making",
-    "Sweep": "sweeping.sweeps",
+    "compression.adapting": ("adapt", "load_peft", "merge", "save_peft"),
+    "compression.compressed": ("Compressed", "load_compressed"),
+    "compression.compressing": ("allocate", "compress"),
+    "emitting.program": ("plan",),
+    "fitting.weights": ("fit",),
+    "graph.composition": ("Tensor", "model"),
+    "graph.formula": ("parameter_count", "parameter_formula", "parameter_table"),
+    "graph.freezing": ("freeze",),
+    "graph.graph": ("Graph",),
+    "graph.initialise": ("init",),
+    "graph.layers": ("layer",),
+    "graph.picture": ("draw",),
+    "graph.substitution": ("substitute",),
+    "language.registering": ("register",),
+    "planning.collected": ("FlopTable", "flop_table"),
+    "planning.gradients": ("gradient", "jvp"),
+    "planning.planner": ("flop_count", "flop_formula"),
+    "planning.plans": ("Plan", "Step"),
+    "running.differentiated": ("ValueAndGrad", "value_and_grad"),
+    "running.eager": ("einsum",),
+    "running.executable": ("Executable", "compile", "module", "to_backend"),
+    "sweeping.making": ("sweep",),
+    "sweeping.sweeps": ("Sweep",),
 }
+"""Where the names stand that are loaded when they are first used: all but what is needed to say so."""
+
+_FILE_OF = {name: file for file, names in _WHEN_USED.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the planner, and what runs on arrays, when first used."""
-    if name not in _WHEN_USED:
+    """Loads what is first used, and no more."""
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _FILE_OF:
         raise AttributeError(f"module 'tensornet' has no attribute '{name}'")
-    found = importlib.import_module(f".{_WHEN_USED[name]}", __name__)
-    value = found if name == "models" else getattr(found, name)
+    value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """What is there, loaded or not."""
+    return sorted({*globals(), *__all__, *_ROOMS})

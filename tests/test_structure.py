@@ -296,10 +296,9 @@ def test_every_file_opens_by_saying_what_it_is_for(path: Path) -> None:
 
 
 def loaded_by(code: str) -> set[str]:
-    """The top-level modules that a fresh process holds after running `code`."""
-    script = (
-        f"{code}\nimport json, sys\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
-    )
+    """The modules that a fresh process holds after running `code`: ours, and the top-level ones of others."""
+    own = "name if name.startswith('tensornet.') else name.split('.')[0]"
+    script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{{own} for name in sys.modules}})))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
@@ -308,7 +307,21 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:
-    assert not loaded_by("import tensornet") & {*LAZY, "numpy", "rich", "typer"}
+    loaded = loaded_by("import tensornet")
+    assert not loaded & {*LAZY, "numpy", "rich", "typer"}
+    own = {each for each in loaded if each.startswith("tensornet.")}
+    assert own == {"tensornet.errors", "tensornet.protocol", "tensornet.backends"}
+
+
+def test_what_is_not_loaded_is_listed_all_the_same() -> None:
+    code = "import tensornet as tn\nassert {*tn.__all__, 'language'} <= {*dir(tn)}"
+    assert "tensornet.graph" not in loaded_by(code)
+
+
+def test_the_reference_is_made_when_help_asks_for_it() -> None:
+    layer = "import tensornet as tn\ntn.layer('y[b] = x[b,i]', inputs='x')"
+    assert "tensornet.language.reference" not in loaded_by(layer)
+    assert "tensornet.language.reference" in loaded_by("import tensornet as tn\ntn.language.__doc__")
 
 
 def test_reading_a_layer_loads_no_array_library() -> None:
