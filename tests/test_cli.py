@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -202,15 +203,21 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
     assert main("functions", "--json") == "0"
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) == {*(name for name, row in FUNCTIONS.items() if not row.is_kernel), "sum"}
-    normalize = {
+    assert rows["normalize"] == {
         "name": "normalize",
         "kind": "axis",
         "form": "normalize[j](a, eps=1e-05)",
         "formula": "(a − mean) / √(variance + eps)",
+        "axes": "kept",
+        "arity": [1, 1],
         "options": {"eps": 1e-5},
+        "amounts": [],
+        "infix": "",
+        "yields": "real",
         "complex": "refused",
+        "derivative": ["rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))"],
+        "example": "y[j] = normalize[j](a[j])",
     }
-    assert {key: rows["normalize"][key] for key in normalize} == normalize
     assert main("functions") == "0"
     shown = capsys.readouterr().out
     for row in rows.values():
@@ -218,19 +225,47 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
     assert "softmax[j](a)" in shown
 
 
+SYMBOLS = {
+    ", …": "",
+    "(before, after)": "(1, 1)",
+    "rate": "0.5",
+    "i=s": "i=1",
+    "low, high": "0, 1",
+    ", start)": ", 0)",
+    ", or a[t-1]": "",
+    ", or a[t+1]": "",
+    "[t]": "[j]",
+}
+"""What stands in the forms for something else, and one such thing."""
+AXES = {
+    "top": ("i,k", "i,j"),
+    "index": ("i", ""),
+    "repeat": ("i,j", "i"),
+    "stack": ("i,j", "i"),
+    "onehot": ("i,j", "i"),
+}
+"""What is on the left, and what operands have, where that is not the same."""
+
+
 @pytest.mark.parametrize(
     "row", [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM], ids=lambda row: row.name
 )
 def test_every_function_reads_as_it_is_listed(row: Any) -> None:
-    """The form in the list, or the example that stands for it, calls the function of that name."""
-    text, names = row.shown.equation, [name for name, _ in row.shown.given]
-    if row.example is None:
-        axes = "i" if row.kind == "reduction" else "i,j"
-        text = f"y[{axes}] = {row.form.replace(', …', '')}"
-        names = [f"{name}[i,j]" for name in names]
-    equation = tn.layer(text, inputs=[name for name in names if name not in "ijk"]).equations[-1]
-    called = [getattr(part, "function", "sum") for part in subexpressions(equation.right)]
-    assert row.name in called
+    """The form in the list, put into an equation, calls the function of that name; so does its example."""
+    form = row.form
+    for symbol, example in SYMBOLS.items():
+        form = form.replace(symbol, example)
+    left, axes = AXES.get(row.name, ("i" if row.kind == "reduction" else "i,j", "i,j"))
+    operands = [
+        f"{name}[{axes}]" for name in ("a", "b", "condition", "kept") if re.search(rf"\b{name}\b", form)
+    ]
+    sizes = {axis: 3 for axis in "ijk" if axis in left and axis not in " ".join(operands)}
+    shown = [name for name, _ in row.shown.given if name not in "ijk"]
+    for equation in (
+        tn.layer(f"y[{left}] = {form}", inputs=operands, **sizes).equations[-1],
+        tn.layer(row.shown.equation, inputs=shown).equations[-1],
+    ):
+        assert row.name in [getattr(part, "function", "sum") for part in subexpressions(equation.right)]
 
 
 def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,11 @@ def dense_of(network: nn.Module, small: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [(name, method) for name in MADE for method in FORMS if (name, method) not in SLOW],
+    [
+        pytest.param(name, method, marks=pytest.mark.slow if (name, method) in SLOW else ())
+        for name in MADE
+        for method in FORMS
+    ],
 )
 def test_layers_compute_what_their_weights_say(name: str, method: str) -> None:
     network, x = MADE[name]()
