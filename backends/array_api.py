@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet.errors import no_positions, outside
 from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
-from tensornet.protocol import Argument, kind_of
 
 from .choosing import largest
 from .groups import grouped_matmul, grouped_outer
@@ -24,10 +23,12 @@ from .loops import along as repeated
 from .pieces import in_pieces as put_together
 from .pooling import pools
 from .recurrences import recurrence
+from .shared import OWN, Plain, functions
 
 __all__ = ["ArrayBackend", "of", "templates"]
 
 templates: Mapping[str, str] = {
+    **OWN,
     "reshape": "xp.reshape({0}, {shape})",
     "permute": "xp.permute_dims({0}, {axes})",
     "contiguous": "{0}",
@@ -36,45 +37,22 @@ templates: Mapping[str, str] = {
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name})",
-    "max_pool": "max_pool({0}, {windows})",
-    "mean_pool": "mean_pool({0}, {windows})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "grouped_matmul": "grouped_matmul(xp, {0}, {1}, {2})",
     "grouped_outer": "grouped_outer(xp, {0}, {1}, {2}, {size})",
     "concat": "xp.concat([{0}], axis={axis})",
     "stack": "xp.concat([{0}], axis={axis})",
-    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
-    "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "xp.roll({0}, {shift}, axis={axes})",
     "pad": "pad({0}, {pairs}, {value})",
     "arange": "xp.arange({0}, device=device({like}))",
     "arange_alone": "xp.arange({0})",
-    "index": "{positions}",
     "onehot": "xp.astype({0}[..., None] == {positions}, {dtype}, copy=False)",
     "int64": "xp.astype({0}, xp.int64)",
     "cast": "xp.astype({0}, {dtype}, copy=False)",
-    "widen": "widen({0}, {dtype})",
-    "finite": "finite({0}, {1})",
-    "floating": "floating({0}, {1})",
-    "wide": "wide({dtype})",
     "dtype": "xp.{0}",
     "scalar": "xp.asarray({0}, dtype={dtype})",
-    "reciprocal": "1 / {0}",
-    "exp": "xp.exp({0})",
-    "expm1": "xp.expm1({0})",
-    "log": "xp.log({0})",
-    "log1p": "xp.log1p({0})",
-    "sqrt": "xp.sqrt({0})",
+    **functions("xp"),
     "rsqrt": "1 / xp.sqrt({0})",
-    "square": "xp.square({0})",
-    "abs": "xp.abs({0})",
-    "sign": "xp.sign({0})",
-    "floor": "xp.floor({0})",
-    "ceil": "xp.ceil({0})",
-    "round": "xp.round({0})",
-    "sin": "xp.sin({0})",
-    "cos": "xp.cos({0})",
-    "tanh": "xp.tanh({0})",
     "erf": "erf({0})",
     "sigmoid": "sigmoid({0})",
     "relu": "relu({0})",
@@ -95,15 +73,11 @@ templates: Mapping[str, str] = {
     "minimum": "binary(xp.minimum, {0}, {1})",
     "where": "where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
-    "dropped": "dropped({0}, {1}, {2}, training)",
     "hardmax": "xp.astype(xp.argmax({0}, axis={axis}, keepdims=True) == {positions}, {dtype}, copy=False)",
     "softmax": "softmax({0}, {axis})",
     "log_softmax": "log_softmax({0}, {axis})",
-    "normalize": "normalize({0}, {axis}, {eps})",
-    "recur": "recur({0}, {1}, {start}, {back})",
     "cumsum": "cumsum({0}, {axis}, {back})",
     "cumprod": "cumprod({0}, {axis}, {back})",
-    "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "sum": "xp.sum({0}, axis={axes})",
     "mean": "xp.mean({0}, axis={axes})",
     "var": "var({0}, {axes})",
@@ -112,7 +86,6 @@ templates: Mapping[str, str] = {
     "argmax": "xp.argmax({0}, axis={axis})",
     "argmin": "xp.argmin({0}, axis={axis})",
     "argsort": "xp.argsort({0}, axis={axis}, stable=True)",
-    "top": "top({0}, {axis}, {size})",
     "max": "xp.max({0}, axis={axes})",
     "min": "xp.min({0}, axis={axes})",
     "prod": "xp.prod({0}, axis={axis})",
@@ -382,13 +355,12 @@ def helpers(xp: Any, erf: Any, expit: Any = None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayBackend:
+class ArrayBackend(Plain):
     """A backend of a library that follows the standard."""
 
     name: str
     xp: Any
     templates: Mapping[str, str] = field(default_factory=lambda: templates)
-    kind = staticmethod(kind_of)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _named, (self.xp.__name__,)
@@ -426,18 +398,6 @@ class ArrayBackend:
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).split(".")[-1]
-
-    def autocasts(self, array: Any) -> bool:
-        return False
-
-    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        return ()
-
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
-        return None
-
-    def synchronize(self, device: str, *made: Any) -> None:
-        return None
 
 
 def _named(library: str) -> ArrayBackend:

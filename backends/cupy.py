@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.protocol import Argument
 
 from .array_api import helpers
 from .array_api import templates as generic
 from .positions import rows_told
+from .shared import KERNELS, Plain
 from .torch import as_numpy
 from .unfolding import Unfolding
 
@@ -20,11 +19,8 @@ __all__ = ["CupyBackend", "backend"]
 
 templates: Mapping[str, str] = {
     **generic,
-    "scatter_add": "scatter_add({0}, {1}, {size})",
+    **KERNELS,
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-    "convolution": "convolution({0}, {1}, {groups}, {windows})",
-    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
-    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
 }
 
 
@@ -64,28 +60,28 @@ def scatter_count(positions: Any, size: int) -> Any:
     return cupy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
 
 
-class CupyBackend:
+class CupyBackend(Plain):
     """Arrays of CuPy; the generated code is the generic one that every array library runs."""
 
     name = "cupy"
     templates = templates
-    kind = operator.attrgetter("__class__", "shape", "dtype", "device.id")  # a device has no hash
 
     def namespace(self) -> Mapping[str, Any]:
         xp = _library()
         import cupy
         from cupyx.scipy import special
 
-        unfolding = Unfolding(xp, cupy.lib.stride_tricks.as_strided)
         own = {
             "xp": xp,
             "scatter_add": scatter_add,
             "scatter_count": scatter_count,
-            "convolution": unfolding.result,
-            "convolution_x": unfolding.operand,
-            "convolution_k": unfolding.kernel,
+            **Unfolding(xp, cupy.lib.stride_tricks.as_strided).functions(),
         }
         return {**helpers(xp, special.erf, special.expit), **own}
+
+    @staticmethod
+    def kind(array: Any) -> tuple[Any, ...]:
+        return type(array), array.shape, array.dtype, array.device.id  # a device has no hash
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"
@@ -114,18 +110,6 @@ class CupyBackend:
         import cupy
 
         return cupy.asnumpy(array)
-
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype)
-
-    def autocasts(self, array: Any) -> bool:
-        return False
-
-    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        return ()
-
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
-        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         import cupy

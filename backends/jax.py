@@ -20,39 +20,25 @@ import functools
 import importlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
-from tensornet.protocol import Argument, backend_of
+from tensornet.protocol import backend_of
 
 from .choosing import largest
 from .pieces import in_pieces
 from .pooling import pools
 from .positions import rows_told
 from .recurrences import recurrence
+from .shared import KERNELS, OWN, Plain, functions
 from .windows import Windows, margins
 
 __all__ = ["JaxBackend", "backend"]
 
-_SAME = (
-    "exp",
-    "expm1",
-    "log",
-    "log1p",
-    "sqrt",
-    "square",
-    "abs",
-    "sign",
-    "floor",
-    "ceil",
-    "round",
-    "sin",
-    "cos",
-    "tanh",
-)
-
 templates: Mapping[str, str] = {
+    **OWN,
+    **KERNELS,
     "reshape": "jnp.reshape({0}, {shape})",
     "permute": "jnp.transpose({0}, {axes})",
     "contiguous": "{0}",
@@ -61,37 +47,23 @@ templates: Mapping[str, str] = {
     "vecdot": "jnp.sum({0} * {1}, axis=-1)",
     "broadcast": "jnp.broadcast_to({0}, {shape})",
     "within": "within({0}, {size}, {name}, {past})",
-    "max_pool": "max_pool({0}, {windows})",
-    "mean_pool": "mean_pool({0}, {windows})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
     "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
     "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
-    "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-    "convolution": "convolution({0}, {1}, {groups}, {windows})",
-    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
-    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "jnp.concatenate([{0}], axis={axis})",
     "stack": "jnp.concatenate([{0}], axis={axis})",
     "piece": "piece({0}, at, {length}, {axis})",
-    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
-    "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "roll": "jnp.roll({0}, {shift}, axis={axes})",
     "pad": "jnp.pad({0}, {pairs}, constant_values={value})",
     "arange": "jnp.arange({0})",
     "arange_alone": "jnp.arange({0})",
-    "index": "{positions}",
     "onehot": "({0}[..., None] == {positions}).astype({dtype})",
     "int64": "{0}.astype(int)",
     "cast": "{0}.astype({dtype})",
-    "widen": "widen({0}, {dtype})",
-    "finite": "finite({0}, {1})",
-    "floating": "floating({0}, {1})",
-    "wide": "wide({dtype})",
     "dtype": 'element("{0}")',
     "scalar": "jnp.asarray({0}, dtype={dtype})",
-    "reciprocal": "1 / {0}",
-    **{name: f"jnp.{name}({{0}})" for name in _SAME},
+    **functions("jnp"),
     "rsqrt": "jax.lax.rsqrt({0})",
     "erf": "jax.lax.erf({0})",
     "sigmoid": "jax.nn.sigmoid({0})",
@@ -113,21 +85,16 @@ templates: Mapping[str, str] = {
     "minimum": "jnp.minimum({0}, {1})",
     "where": "jnp.where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
-    "dropped": "dropped({0}, {1}, {2}, training)",
     "hardmax": "(jnp.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype})",
     "softmax": "jax.nn.softmax({0}, axis={axis})",
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
-    "normalize": "normalize({0}, {axis}, {eps})",
-    "recur": "recur({0}, {1}, {start}, {back})",
     "cumsum": "running(jnp.cumsum, {0}, {axis}, {back})",
     "cumprod": "running(jnp.cumprod, {0}, {axis}, {back})",
-    "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "var", "std", "max", "min")},
     "norm": "jnp.linalg.vector_norm({0}, axis={axes})",
     "argmax": "jnp.argmax({0}, axis={axis})",
     "argmin": "jnp.argmin({0}, axis={axis})",
     "argsort": "jnp.argsort({0}, axis={axis}, stable=True)",
-    "top": "top({0}, {axis}, {size})",
     "prod": "jnp.prod({0}, axis={axis})",
     "logsumexp": "jax.nn.logsumexp({0}, axis={axes})",
 }
@@ -372,7 +339,7 @@ def _merged(pieces: Any, axis: int) -> Any:
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
 
 
-class JaxBackend:
+class JaxBackend(Plain):
     """Arrays of JAX; the generated code is pure, so every transform of JAX works on it."""
 
     name = "jax"
@@ -452,18 +419,6 @@ class JaxBackend:
 
         found = numpy.array(array)
         return found if found.dtype.kind in "biufc" else found.astype(numpy.float32)
-
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype)
-
-    def autocasts(self, array: Any) -> bool:
-        return False
-
-    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        return ()
-
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
-        return None
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

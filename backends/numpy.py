@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.protocol import Argument, backend_of, kind_of
+from tensornet.protocol import backend_of
 
 from .array_api import helpers
 from .array_api import templates as generic
 from .positions import rows_told
+from .shared import KERNELS, Plain, functions
 from .torch import as_numpy
 from .unfolding import Unfolding
 
@@ -19,6 +20,7 @@ __all__ = ["NumpyBackend", "backend"]
 
 templates: Mapping[str, str] = {
     **generic,
+    **KERNELS,
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.transpose({axes})",
     "contiguous": "np.ascontiguousarray({0})",
@@ -28,11 +30,7 @@ templates: Mapping[str, str] = {
     "broadcast": "np.broadcast_to({0}, {shape})",
     "grouped_matmul": "grouped_matmul(np, {0}, {1}, {2})",
     "grouped_outer": "grouped_outer(np, {0}, {1}, {2}, {size})",
-    "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-    "convolution": "convolution({0}, {1}, {groups}, {windows})",
-    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
-    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "concat": "np.concatenate([{0}], axis={axis})",
     "stack": "np.concatenate([{0}], axis={axis})",
     "argsort": 'np.argsort({0}, axis={axis}, kind="stable")',
@@ -52,25 +50,7 @@ templates: Mapping[str, str] = {
     "maximum": "np.maximum({0}, {1})",
     "minimum": "np.minimum({0}, {1})",
     "where": "np.where({0}, {1}, {2})",
-    **{
-        name: f"np.{name}({{0}})"
-        for name in (
-            "exp",
-            "expm1",
-            "log",
-            "log1p",
-            "sqrt",
-            "square",
-            "abs",
-            "sign",
-            "floor",
-            "ceil",
-            "round",
-            "sin",
-            "cos",
-            "tanh",
-        )
-    },
+    **functions("np"),
     "rsqrt": "1 / np.sqrt({0})",
     **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
     **{name: f"np.{name}({{0}}, axis={{axis}})" for name in ("argmax", "argmin")},
@@ -115,24 +95,20 @@ def scatter_count(positions: Any, size: int) -> Any:
     return numpy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
 
 
-class NumpyBackend:
+class NumpyBackend(Plain):
     """Arrays of NumPy, on the processor."""
 
     name = "numpy"
     templates = templates
-    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         import numpy
 
-        unfolding = Unfolding(numpy, numpy.lib.stride_tricks.as_strided)
         own = {
             "np": numpy,
             "scatter_add": scatter_add,
             "scatter_count": scatter_count,
-            "convolution": unfolding.result,
-            "convolution_x": unfolding.operand,
-            "convolution_k": unfolding.kernel,
+            **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),
         }
         return {**helpers(numpy, special("erf"), special("expit")), **own}
 
@@ -168,21 +144,6 @@ class NumpyBackend:
         import numpy
 
         return numpy.array(array)
-
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype)
-
-    def autocasts(self, array: Any) -> bool:
-        return False
-
-    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        return ()
-
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
-        return None
-
-    def synchronize(self, device: str, *made: Any) -> None:
-        return None
 
 
 backend = NumpyBackend()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,14 @@ class Unfolding:
 
     xp: Any
     strided: Any
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """What the backend brings, by the name it is called."""
+        return {
+            "convolution": self.result,
+            "convolution_x": self.operand,
+            "convolution_k": self.kernel,
+        }
 
     def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
         """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
