@@ -51,11 +51,21 @@ def convolve(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
         cost: what a part of it takes.
         spelled: the kernels that there are.
     """
-    if CONVOLUTION.name not in spelled:
+    if CONVOLUTION.name not in spelled or not any(map(_has_windows, graph.own)):
         return graph
     whole = simplify(graph)
     found = improved(whole, whole.own, _convolutions, cost)
     return graph if found == whole else found
+
+
+def _has_windows(equation: Equation) -> bool:
+    """Whether something is read at sums of axes, or ones are made that may stand there."""
+    return any(
+        any(is_told(entry) and is_window(entry) for entry in part.index)
+        if isinstance(part, Ref)
+        else isinstance(part, Call) and bool(FUNCTIONS[part.function].selects)
+        for part in equation.parts
+    )
 
 
 @dataclass(frozen=True)
