@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from ...errors import ShapeError
 from ...language.equation import Equation
@@ -18,7 +18,7 @@ from ..graph import Graph
 from ..leaves import Leaf
 from ..shape import Scope, result_dims, scope_inside, scope_of
 
-__all__ = ["Change", "Cost", "Draft", "between_calls", "improved", "replaced"]
+__all__ = ["Change", "Cost", "Draft", "between_calls", "by_kernels", "improved", "replaced"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
 """The expected seconds of a graph."""
@@ -192,6 +192,22 @@ def improved(
         while name in draft and draft.takes_best(changes(draft, draft[name]), cost):
             pass
     return draft.finished()
+
+
+class Rewrite(Protocol):
+    """A rewrite of a graph to what takes less time, by a cost and the kernels that there are."""
+
+    def __call__(self, graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph: ...
+
+
+def by_kernels(changes: Callable[[Draft, Equation, Container[str]], Iterable[Change]]) -> Rewrite:
+    """The rewrite that makes, of the changes to each equation that some kernels allow, those that save time."""
+
+    def rewrite(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
+        return improved(graph, graph.own, lambda draft, reader: changes(draft, reader, spelled), cost)
+
+    rewrite.__doc__ = changes.__doc__
+    return rewrite
 
 
 def _before_readers(equations: Mapping[str, Equation]) -> Iterable[Equation]:

@@ -24,24 +24,14 @@ from ...language.expression import (
     occurring,
 )
 from ...operations.grouping import GROUPED_MATMUL
-from ..graph import Graph
-from .draft import Change, Cost, Draft, improved, replaced
+from .draft import Change, Draft, by_kernels, replaced
 
 __all__ = ["group"]
 
 
-def group(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
-    """Multiplies rows with the matrices that positions tell in the way that takes least time.
-
-    Args:
-        graph: the graph.
-        cost: what a part of it takes.
-        spelled: the kernels that there are.
-    """
-    return improved(graph, graph.own, lambda draft, reader: _groupings(draft, reader, spelled), cost)
-
-
-def _groupings(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+@by_kernels
+def group(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+    """Multiplies rows with the matrices that positions tell in the way that takes least time."""
     for product in reader.parts:
         if not isinstance(product, Contraction):
             continue

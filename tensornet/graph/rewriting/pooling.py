@@ -10,24 +10,14 @@ from ...language.expression import Call, Expression, Ref, axes_of_index, is_told
 from ...language.positions import affine, is_window
 from ...operations.functions import FUNCTIONS
 from ...operations.windows import DIMENSIONS
-from ..graph import Graph
-from .draft import Change, Cost, Draft, improved, replaced
+from .draft import Change, Draft, by_kernels, replaced
 
 __all__ = ["pool"]
 
 
-def pool(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
-    """Reduces windows without laying them out, where that pays.
-
-    Args:
-        graph: the graph.
-        cost: what a part of it takes.
-        spelled: the kernels that there are.
-    """
-    return improved(graph, graph.own, lambda draft, reader: _pools(draft, reader, spelled), cost)
-
-
-def _pools(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+@by_kernels
+def pool(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+    """Reduces windows without laying them out, where that pays."""
     for part in reader.parts:
         match part:
             case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in spelled:

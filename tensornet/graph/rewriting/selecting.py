@@ -31,9 +31,8 @@ from ...operations.grouping import GROUPED_OUTER
 from ...operations.structure import INDEX
 from ...sizes import evaluate, size_names
 from ..elements import of_expression
-from ..graph import Graph
 from ..shape import size_expression
-from .draft import Change, Cost, Draft, improved, replaced
+from .draft import Change, Draft, by_kernels, replaced
 
 __all__ = ["select"]
 
@@ -41,18 +40,9 @@ MOST = 4
 """Of so many factors all ways to part them in two are looked at."""
 
 
-def select(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
-    """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays.
-
-    Args:
-        graph: the graph.
-        cost: what a part of it takes.
-        spelled: the kernels that there are.
-    """
-    return improved(graph, graph.own, lambda draft, reader: _selections(draft, reader, spelled), cost)
-
-
-def _selections(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+@by_kernels
+def select(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+    """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays."""
     for product in reader.parts:
         if not isinstance(product, Contraction):
             continue
