@@ -9,8 +9,8 @@ from typing import Any
 from tensornet.errors import BackendError
 from tensornet.protocol import backend_of
 
-from .array_api import helpers
 from .array_api import templates as generic
+from .functions import helpers
 from .positions import rows_told
 from .shared import KERNELS, Plain, functions
 from .torch import as_numpy
