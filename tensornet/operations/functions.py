@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from . import (
     axes,
+    cells,
     choosing,
     convolving,
     grouping,
@@ -35,6 +36,7 @@ _ROWS = (
     *convolving.ROWS,
     *pooling.ROWS,
     *grouping.ROWS,
+    *cells.ROWS,
 )
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["AND", "EQUAL", "REFLEXIVE", "ROWS", "SELU_ALPHA", "SELU_SCALE", "WHERE"]
+__all__ = [
+    "AND",
+    "EQUAL",
+    "REFLEXIVE",
+    "RELU",
+    "ROWS",
+    "SELU_ALPHA",
+    "SELU_SCALE",
+    "SIGMOID",
+    "TANH",
+    "WHERE",
+]
 
 MANY = (2, 10**6)
 
@@ -170,6 +181,10 @@ _ARITHMETIC = (
     ),
 )
 
+TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})")
+SIGMOID = _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)")
+RELU = _same("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)", complex="refused")
+
 _CURVES = (
     _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})"),
     _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})"),
@@ -224,7 +239,7 @@ _CURVES = (
     ),
     _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})"),
     _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})"),
-    _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})"),
+    TANH,
     _real(
         "erf",
         "error function",
@@ -233,8 +248,8 @@ _CURVES = (
         number="math.erf({0})",
         complex="refused",
     ),
-    _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)"),
-    _same("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)", complex="refused"),
+    SIGMOID,
+    RELU,
     _real(
         "gelu",
         "a·Φ(a), exact",

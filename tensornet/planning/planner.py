@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import BackendError, ShapeError, near
 from ..graph.apply import Apply
+from ..graph.cells import as_cells
 from ..graph.derivative import Directions, check_derivatives
 from ..graph.doubling import doubled
 from ..graph.elements import check_complex, of_leaves
@@ -94,7 +95,7 @@ def schedule(
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
     whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
     whole = _looped(whole, values, target)
-    laid = _laid_out(graph, whole, values, target, around is not None)
+    laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
         check_complex((step.equation for step in laid.steps if isinstance(step, Step)), numbers)
@@ -349,6 +350,7 @@ def _function(
 ) -> Plan:
     """The plan of a block, made once for all calls of it."""
     values, whole = dict(at), _looped(with_functions(block), dict(at), target)
+    whole = _with_cells(whole, values, target) if way == "fastest" else whole
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = divided(whole, steps, results, values, target)
@@ -384,6 +386,19 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
         )
 
     return looped(doubled(graph, pays), large)
+
+
+def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
+    """The graph with kernels in the place of loops, where it is planned for a library that has quicker ones."""
+
+    def seconds(part: Graph) -> float:
+        steps, _ = _lowered(part, values, target, "fastest")
+        return seconds_at_a_call(part, steps, values, target)
+
+    alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
+    return as_cells(
+        graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.spelled if alike else ()
+    )
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:

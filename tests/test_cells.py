@@ -1,0 +1,262 @@
+"""Recurrences that are LSTMs, GRUs and plain layers, however written, are computed by the library that has these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensornet as tn
+from tensornet.sizes import evaluate
+
+from . import reference
+
+LSTM = """
+e[b,t,o] = sigmoid(x[b,t,i] * We[o,i] + h[b,t-1,p] * Ue[o,p] + be[o])
+f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
+g[b,t,o] = tanh(x[b,t,i] * Wg[o,i] + h[b,t-1,p] * Ug[o,p] + bg[o])
+r[b,t,o] = sigmoid(x[b,t,i] * Wr[o,i] + h[b,t-1,p] * Ur[o,p] + br[o])
+c[b,t,o] = f * c[b,t-1,o] + e * g
+h[b,t,o] = r * tanh(c)
+"""
+
+STACKED = """
+z[b,t,g,o] = x[b,t,i] * W[g,o,i] + v[g,o] + h[b,t-1,p] * U[p,g,o]
+c[b,t,o] = tanh(z[b,t,3,o]) * sigmoid(z[b,t,0,o]) + c[b,t-1,o] * sigmoid(z[b,t,1,o])
+h[b,t,o] = tanh(c) * sigmoid(z[b,t,2,o])
+"""
+
+GRU = """
+r[b,t,o] = sigmoid(x[b,t,i] * Wr[o,i] + h[b,t-1,p] * Ur[o,p] + br[o])
+z[b,t,o] = sigmoid(x[b,t,i] * Wz[o,i] + h[b,t-1,p] * Uz[o,p] + bz[o])
+n[b,t,o] = tanh(x[b,t,i] * Wn[o,i] + bn[o] + r * (h[b,t-1,p] * Un[o,p] + un[o]))
+h[b,t,o] = (1 - z) * n + z * h[b,t-1,o]
+"""
+
+PLAIN = "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p] + v[o])"
+
+OPEN = {"a": 2, "b": 3, "t": 5}
+SIZES = {"i": 3, "o": 4}
+
+CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
+    "an LSTM": ("lstm_along", LSTM, "x", SIZES),
+    "from given states": (
+        "lstm_along",
+        f"{LSTM}h[b,-1,o] = h0[b,o]\nc[b,-1,o] = c0[b,o]",
+        "x h0[b,o] c0[b,o]",
+        SIZES,
+    ),
+    "from the end": (
+        "lstm_along",
+        f"{LSTM}c[b,+1,o] = c0[o]".replace("t-1", "t+1"),
+        "x",
+        SIZES,
+    ),
+    "in one line": (
+        "lstm_along",
+        "c[b,t,o] = sigmoid(h[b,t-1,p]*Uf[o,p] + x[b,t,i]*Wf[o,i]) * c[b,t-1,o]"
+        " + tanh(x[b,t,j]*Wg[o,j] + h[b,t-1,q]*Ug[o,q]) * sigmoid(h[b,t-1,p]*Ui[o,p] + x[b,t,i]*Wi[o,i] + 1)\n"
+        "h[b,t,o] = tanh(c) * sigmoid(x[b,t,i]*Wo[o,i] + h[b,t-1,p]*Uo[o,p])",
+        "x",
+        SIZES,
+    ),
+    "gates of one tensor": ("lstm_along", STACKED, "x", {"g": 4, **SIZES}),
+    "gates of a composite": (
+        "lstm_along",
+        "z[b,t,(g,o)] = x[b,t,i] * W[(g,o),i] + v[(g,o)] + h[b,t-1,p] * U[(g,o),p]\n"
+        "c[b,t,o] = tanh(z[b,t,(3,o)]) * sigmoid(z[b,t,(0,o)]) + c[b,t-1,o] * sigmoid(z[b,t,(1,o)])\n"
+        "h[b,t,o] = tanh(c) * sigmoid(z[b,t,(2,o)])",
+        "x",
+        {"g": 4, **SIZES},
+    ),
+    "products before": (
+        "lstm_along",
+        "a[b,t,g,o] = x[b,t,i] * A[g,r,i] * B[g,o,r]\n" + STACKED.replace("x[b,t,i] * W[g,o,i]", "a[b,t,g,o]"),
+        "x",
+        {"g": 4, "r": 2, **SIZES},
+    ),
+    "channels of two axes, two batches": (
+        "lstm_along",
+        LSTM.replace("b,t", "a,b,t").replace("o]", "(o,m)]").replace("[o,", "[(o,m),").replace("p]", "(p,q)]"),
+        "x[a,b,t,i]",
+        {"m": 2, **SIZES},
+    ),
+    "a GRU": ("gru_along", GRU, "x", SIZES),
+    "a GRU whose gate takes": (
+        "gru_along",
+        GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "z * n + h[b,t-1,o] * (1 - z)"),
+        "x",
+        SIZES,
+    ),
+    "a GRU without biases": (
+        "gru_along",
+        GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", "").replace(" + un[o]", ""),
+        "x",
+        SIZES,
+    ),
+    "a GRU of inner biases": (
+        "gru_along",
+        GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", ""),
+        "x",
+        SIZES,
+    ),
+    "a plain layer": ("tanh_along", PLAIN, "x", SIZES),
+    "a plain layer of relu": ("relu_along", PLAIN.replace("tanh", "relu"), "x", SIZES),
+    "a plain layer of what is looked up": (
+        "tanh_along",
+        "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"),
+        "x",
+        {"u": 5, **SIZES},
+    ),
+}  # fmt: skip
+
+OTHERS = {
+    "one gate for two": LSTM.replace("+ e * g", "+ (1 - f) * g + 0 * e"),
+    "a cell that is read": LSTM + "y[b,t,o] = c * h",
+    "a gate that is read": LSTM + "y[b,t,o] = f * h",
+    "another curve": LSTM.replace("r * tanh(c)", "r * silu(c)"),
+    "a reset before the product": GRU.replace("r * (h[b,t-1,p]", "(r[b,t,p] * h[b,t-1,p]"),
+    "a reset before the product alone": GRU.replace(
+        "r * (h[b,t-1,p] * Un[o,p] + un[o])", "r[b,t,p] * h[b,t-1,p] * Un[o,p]"
+    ),
+    "a gate of its own input": LSTM.replace("x[b,t,i] * Wf", "s[b,t,i] * Wf"),
+    "an update of something else": GRU.replace("(1 - z)", "(1 - r)"),
+    "an update of twice as much": GRU.replace("(1 - z)", "(2 - z)"),
+    "each channel by itself": PLAIN.replace("h[b,t-1,p] * U[o,p]", "h[b,t-1,o] * U[o]"),
+    "weights of their own at each position": PLAIN.replace("U[o,p]", "U[t,o,p]"),
+    "no input": PLAIN.replace("x[b,t,i] * W[o,i]", "x[b,t,o]"),
+}
+
+
+def case(name: str, dtype: Any = np.float64) -> tuple[str, tn.Graph, dict[str, np.ndarray]]:
+    """The kernel that is expected, the graph, and numbers for its leaves."""
+    kernel, text, inputs, sizes = CELLS[name]
+    graph = tn.layer(text, inputs=inputs, outputs="h", **sizes)
+    rng, known = np.random.default_rng(0), {**graph.bound, **OPEN}
+    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
+    arrays = {each: (rng.standard_normal(shape) * 0.7).astype(dtype) for each, shape in shapes.items()}
+    if "E[x" in text:
+        arrays["x"] = rng.integers(0, 5, shapes["x"])
+    return kernel, graph, arrays
+
+
+def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torch.Tensor]:
+    made = {name: torch.tensor(array) for name, array in arrays.items()}
+    return {name: each.requires_grad_(grad and each.is_floating_point()) for name, each in made.items()}
+
+
+def called(graph: tn.Graph, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+    function = tn.compile(graph, backend="torch", **options)
+    found: torch.Tensor = function(
+        {leaf.name: given[leaf.name] for leaf in graph.parameters},
+        *(given[leaf.name] for leaf in graph.inputs),
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_are_recognised_and_right(name: str) -> None:
+    kernel, graph, arrays = case(name)
+    sizes = {axis: size for axis, size in OPEN.items() if axis in graph.open_sizes}
+    code = tn.plan(graph, backend="torch", compare=False, **sizes).code
+    assert f" {kernel}(" in code
+    expected = reference.run(graph, arrays, OPEN)["h"]
+    given = tensors(arrays)
+    np.testing.assert_allclose(called(graph, given).numpy(), expected, rtol=1e-12, atol=1e-13)
+    single = tensors(
+        {each: a.astype(np.float32) if a.dtype == np.float64 else a for each, a in arrays.items()}
+    )
+    np.testing.assert_allclose(called(graph, single).numpy(), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_cell_is_a_loop(name: str) -> None:
+    text = OTHERS[name]
+    inputs = [each for each in ("x", "s") if f"{each}[b" in text]
+    graph = tn.layer(text, inputs=inputs, outputs=["h", "y"] if "y[" in text else "h", o=3, t=4)
+    code = tn.plan(graph, backend="torch", compare=False).code
+    assert not any(f"{kernel}_along(" in code for kernel in ("lstm", "gru", "tanh", "relu"))
+    rng = np.random.default_rng(0)
+    arrays = {
+        leaf.name: rng.standard_normal(
+            [int(evaluate(s, {**graph.bound, "b": 2, "i": 3})) for s in leaf.shape]
+        )
+        for leaf in graph.leaves
+    }
+    found = called(graph, tensors(arrays))
+    expected = reference.run(graph, arrays, {"b": 2, "i": 3})
+    for one, output in zip(found if isinstance(found, tuple) else (found,), graph.outputs, strict=True):
+        np.testing.assert_allclose(one.numpy(), expected[output], rtol=1e-12, atol=1e-13)
+
+
+def test_other_libraries_and_devices_take_the_loop() -> None:
+    _, graph, _ = case("an LSTM")
+    for options in ({"backend": "numpy"}, {"backend": "torch", "dtype": "bfloat16"}):
+        plan = tn.plan(graph, b=3, t=5, compare=False, **options)
+        assert "step(" in str(plan)
+        assert "lstm_along" not in str(plan)
+
+
+@pytest.mark.parametrize(
+    "name", ["an LSTM", "from the end", "a GRU whose gate takes", "a plain layer of relu"]
+)
+def test_gradients_are_those_of_the_equations(name: str) -> None:
+    """Of the way back that the equations themselves have, in NumPy."""
+    _, graph, arrays = case(name)
+    loss = tn.layer("l = sum[b,t,o](sin(h[b,t,o]))", inputs="h[b,t,o]")
+    step = tn.value_and_grad(graph, loss=loss, wrt=list(arrays))
+    _, expected = step(
+        {leaf.name: arrays[leaf.name] for leaf in graph.parameters},
+        *(arrays[leaf.name] for leaf in graph.inputs),
+    )
+    given = tensors(arrays, grad=True)
+    total = torch.sin(called(graph, given)).sum()
+    total.backward(retain_graph=True)
+    total.backward()
+    for each, tensor in given.items():
+        assert tensor.grad is not None
+        np.testing.assert_allclose(tensor.grad.numpy() / 2, expected[each], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["an LSTM", "a GRU", "a plain layer"])
+def test_derivatives_of_gradients(name: str) -> None:
+    _, graph, arrays = case(name)
+    given = tensors(arrays, grad=True)
+    assert torch.autograd.gradgradcheck(
+        lambda x: torch.sin(called(graph, {**given, "x": x})).sum(), given["x"], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["an LSTM", "a GRU", "a plain layer", "a plain layer of relu"])
+def test_compilers_and_transforms_see_a_loop(name: str) -> None:
+    _, graph, arrays = case(name)
+    function = tn.compile(graph, backend="torch")
+    given = tensors(arrays)
+    parameters, x = {leaf.name: given[leaf.name] for leaf in graph.parameters}, given["x"]
+    expected = function(parameters, x)
+    compiled = torch.compile(lambda x: function(parameters, x), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), expected, rtol=1e-12, atol=1e-13)
+    both = torch.func.vmap(lambda x: function(parameters, x))(torch.stack([x, 2 * x]))
+    torch.testing.assert_close(both[1], function(parameters, 2 * x), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["an LSTM", "a GRU", "a plain layer"])
+def test_no_positions_and_no_batch(name: str) -> None:
+    _, graph, arrays = case(name)
+    for shape in ((3, 0, 3), (0, 5, 3)):
+        given = tensors({**arrays, "x": np.zeros(shape)})
+        assert called(graph, given).shape == (*shape[:2], 4)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_layer_of_torch_is_itself_again(kind: Any) -> None:
+    """With its own weights, taken apart and put together, it computes the same to the bit."""
+    module = kind(5, 7, batch_first=True)
+    graph, parameters = tn.models.from_torch(module)
+    x = torch.randn(3, 6, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            tn.compile(graph, backend="torch")(parameters, x), module(x)[0], rtol=2e-6, atol=1e-6
+        )
