@@ -1,6 +1,6 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, calls, contractions, linear, mixture, models
+from . import attention, calls, contractions, linear, mixture, models, recurrent
 from .report import run
 
 run(
@@ -10,5 +10,6 @@ run(
     linear.SUITE,
     attention.SUITE,
     mixture.SUITE,
+    recurrent.SUITE,
     models.SUITE,
 )

@@ -172,7 +172,7 @@ def _stacked(
         message = f"in_size {ins} has {len(ins)} mode(s), and hidden_size {outs} has {len(outs)}"
         raise ShapeError(message, fix="give as many of each")
     count(layers, "layers", 1)
-    ways = ("forward", "backward") if bidirectional else ("forward",)
+    ways = ("onward", "backward") if bidirectional else ("onward",)  # torch modules have a forward
     memory = ("h", "c") if kind == "lstm" else ("h",)
     wide = (len(ways) * outs[0], *outs[1:])
 

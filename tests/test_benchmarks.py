@@ -17,7 +17,7 @@ import tensornet as tn
 pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
-from benchmarks import attention, calls, contractions, linear, mixture, models, report
+from benchmarks import attention, calls, contractions, linear, mixture, models, recurrent, report
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.work import ceilings, counted
 from tensornet.timing import Clock, timings
@@ -29,6 +29,7 @@ SUITES = [
     linear.SUITE,
     attention.SUITE,
     mixture.SUITE,
+    recurrent.SUITE,
     models.SUITE,
 ]
 TINY = [

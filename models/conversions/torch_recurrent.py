@@ -33,7 +33,7 @@ def _recurrent(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 def _names(module: Any, kind: str) -> Iterator[tuple[str, Made]]:
     """Our weights, gate by gate, in the stacks of theirs; their two biases are added to one, where both are."""
     letters = LETTERS[kind.lower()]
-    ways = {"forward": "", "backward": "_reverse"}
+    ways = {"onward": "", "backward": "_reverse"}
     for way, suffix in list(ways.items())[: 1 + module.bidirectional]:
         ours, theirs = f"layers.#.{way}", f"l#{suffix}"
         for gate, letter in enumerate(letters):
