@@ -51,8 +51,8 @@ def recurrent(
     return {
         OURS: ours(graph, parameters, (x,), place),
         **on_cupy(graph, parameters, (x,), place),
-        f"torch.nn.{kind}": Contestant(lambda x: layer(x)[0], (x,), tuple(layer.parameters())),
-        f"a loop of {kind}Cell": Contestant(loop, (x,), tuple(cell.parameters())),
+        "torch": Contestant(lambda x: layer(x)[0], (x,), tuple(layer.parameters())),
+        "a loop of cells": Contestant(loop, (x,), tuple(cell.parameters())),
     }
 
 
@@ -75,8 +75,8 @@ def tensorized(batch: int, steps: int, place: Place) -> dict[str, Contestant]:
     cell, loop = _cells(layer)
     return {
         OURS: mine,
-        "torch.nn.LSTM, dense": Contestant(lambda x: layer(x)[0], (x,), tuple(layer.parameters())),
-        "a loop of LSTMCell, dense": Contestant(loop, (x,), tuple(cell.parameters())),
+        "torch": Contestant(lambda x: layer(x)[0], (x,), tuple(layer.parameters())),
+        "a loop of cells": Contestant(loop, (x,), tuple(cell.parameters())),
     }
 
 

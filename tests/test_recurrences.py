@@ -141,6 +141,25 @@ def test_a_text_reads_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
+def test_steps_are_printed_as_they_are_written(name: str) -> None:
+    graph, _ = case(name)
+    steps = ("previous", "following")
+    assert any(step in str(graph) for step in steps) == (name == "shifts of what does not recur")
+    back = tn.gradient(graph.select(graph.outputs[0]), wrt=[leaf.name for leaf in graph.leaves])
+    assert tn.layer(str(back)).body == back.body
+
+
+def test_starts_are_printed_where_all_readers_tell_the_same() -> None:
+    graph, _ = case("two positions away")
+    assert graph.lines()[:2] == ["h[b,-1] = s[b]", "h[b,-2] = 0.5"]
+    assert graph.lines()[2] == "h[b,t] = x[b,t] + 0.5 * h[b,t-1] - w * h[b,t-2]"
+    text = "h[b,t] = x[b,t] + previous[t](h[b,t], s[b]) * previous[t](h[b,t])"
+    graph = tn.layer(text, inputs="x s")
+    assert graph.lines() == [text]
+    assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     graph, arrays = case(name)
     output = graph.outputs[0]

@@ -115,7 +115,7 @@ def test_a_tensorized_lstm_trains() -> None:
     whole = tn.model(lambda x: head(graph(x, scope="lstm"), scope="head"), inputs="x[b,t,i]", i=4)
     loss = tn.layer("l = mean[b](softplus(-s[b] * y[b]))", inputs="y[b] s[b]")
     step = tn.value_and_grad(whole, loss=loss)
-    rng, parameters = np.random.default_rng(0), tn.init(whole, seed=1)
+    rng, parameters = np.random.default_rng(0), tn.init(whole, seed=3)
     losses = []
     momentum = {name: np.zeros_like(each) for name, each in parameters.items()}
     for _ in range(150):
@@ -190,3 +190,10 @@ def test_recurrent_layers_start_alive(maker: Any) -> None:
     found = tn.compile(graph)(tn.init(graph), x)
     assert 0.1 < found[:, 0].std() < 1
     assert 0.1 < found[:, -1].std() < 1
+
+
+def test_recurrent_layers_are_modules() -> None:
+    module = tn.module(tn.models.lstm(3, 4, bidirectional=True))
+    assert "layers.0.onward.Wi" in module.state_dict()
+    module(torch.randn(2, 5, 3)).sum().backward()
+    assert all(each.grad is not None for each in module.parameters())

@@ -29,6 +29,7 @@ from ..language.expression import (
     is_told,
 )
 from ..language.latex import aligned
+from ..language.recurring import as_printed
 from ..notebook import folded
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
@@ -362,7 +363,8 @@ class Graph:
         """The equations and the calls, in order, as a text has them."""
         names = self.names_of_blocks()
         return [
-            str(item) if isinstance(item, Equation) else item.shown(names[item.graph]) for item in self.body
+            item.shown(names[item.graph]) if isinstance(item, Apply) else str(item)
+            for item in as_printed(self.body)
         ]
 
     def _output_lines(self) -> list[str]:

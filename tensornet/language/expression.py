@@ -54,6 +54,7 @@ __all__ = [
     "scalar_value",
     "sized_by_name",
     "show",
+    "show_entry",
     "show_index",
     "subexpressions",
     "sum_of",
@@ -529,10 +530,11 @@ _ATOM = 9
 
 def show_index(index: tuple[Index, ...]) -> str:
     """`b, (h, d), 0`: what stands in brackets."""
-    return ",".join(_show_entry(entry) for entry in index)
+    return ",".join(show_entry(entry) for entry in index)
 
 
-def _show_entry(entry: Index) -> str:
+def show_entry(entry: Index) -> str:
+    """`(h, d)`: one entry of what stands in brackets."""
     match entry:
         case tuple():
             return "(" + ",".join(entry) + ("," if len(entry) < 2 else "") + ")"

@@ -16,9 +16,23 @@ from typing import Any
 
 from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
-from .expression import Call, Expression, Index, Literal, Ref, free_axes, fresh, rename, transform
+from ..operations.structure import INDEX
+from .expression import (
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    free_axes,
+    fresh,
+    is_told,
+    rename,
+    show,
+    show_entry,
+    transform,
+)
 
-__all__ = ["Start", "recurring", "step_of", "steps_in"]
+__all__ = ["Start", "as_printed", "recurring", "step_of", "steps_in"]
 
 FARTHEST = 8
 """So many positions back at most."""
@@ -45,6 +59,11 @@ class Start:
     def at(self) -> int:
         """The dimension that the position is in."""
         return next(n for n, entry in enumerate(self.index) if isinstance(entry, int))
+
+    def __str__(self) -> str:
+        before, after = self.index[: self.at], self.index[self.at + 1 :]
+        entries = (*map(show_entry, before), f"{self.step:+d}", *map(show_entry, after))
+        return f"{self.name}[{','.join(entries)}] = {show(self.right)}"
 
 
 def step_of(entry: Any) -> tuple[str, int] | None:
@@ -181,3 +200,149 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
 def _without(index: Iterable[Any], at: int) -> tuple[Any, ...]:
     """What stands in brackets, without one entry."""
     return tuple(entry for n, entry in enumerate(index) if n != at)
+
+
+# ---------------------------------------------------------------------------- as papers print it
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A tensor read some steps away, by functions: `previous[t](previous[t](h[b,t], s[b]), r[b])`.
+
+    Attributes:
+        ref, axis, sign: what is read, along which axis, and to which side.
+        starts: what each step starts from, if it is told.
+    """
+
+    ref: Ref
+    axis: str
+    sign: int
+    starts: tuple[Expression | None, ...]
+
+    @property
+    def at(self) -> int:
+        """The dimension that the steps are along."""
+        return self.ref.index.index(self.axis)
+
+    def told(self, position: Expression) -> Ref:
+        """The tensor with the steps in brackets, where the axis is told as an expression."""
+        entry = Call("add", (position, Literal(self.sign * len(self.starts))))
+        return replace(self.ref, index=(*self.ref.index[: self.at], entry, *self.ref.index[self.at + 1 :]))
+
+
+def as_printed(lines: Sequence[Any]) -> list[Any]:
+    """The lines of a graph with steps in brackets, and starts, where `recurring` reads the same from these."""
+    starts = dict[str, dict[tuple[str, int], Start]]()
+    for name in _round_about(lines):
+        found = _starts_of(name, lines)
+        if found is not None:
+            starts[name] = found
+    if not starts:
+        return list(lines)
+    printed, waiting = list[Any](), dict(starts)
+    for line in lines:
+        for name in [each for each in waiting if each in _mentioned(line)]:
+            printed.extend(waiting.pop(name).values())
+        printed.append(
+            replace(line, right=_in_brackets(line.right, starts)) if hasattr(line, "right") else line
+        )
+    return printed
+
+
+def _round_about(lines: Sequence[Any]) -> dict[str, None]:
+    """The tensors that an equation reads some steps away and that are not above it."""
+    waiting = {line.name for line in lines if hasattr(line, "right")}
+    found, sides = dict[str, None](), set(STEPS.values())
+    for line in lines:
+        if hasattr(line, "right"):
+            if any(isinstance(part, Call) and part.function in sides for part in line.parts):
+                found.update(
+                    (each.ref.name, None) for each in _stepped(line.right) if each.ref.name in waiting
+                )
+            waiting.discard(line.name)
+    return found
+
+
+def _mentioned(line: Any) -> set[str]:
+    """The tensor that a line defines, and those that it reads."""
+    return {line.name, *(ref.name for ref in line.references)} if hasattr(line, "right") else set()
+
+
+def _starts_of(name: str, lines: Sequence[Any]) -> dict[tuple[str, int], Start] | None:
+    """The starts of a tensor, if all that read it tell the same ones; nothing if it cannot be printed so."""
+    left = next(line.left for line in lines if hasattr(line, "right") and line.name == name)
+    read = [
+        each
+        for line in lines
+        if hasattr(line, "right")
+        for each in _stepped(line.right)
+        if each.ref.name == name
+    ]
+    found = dict[tuple[str, int], Start]()
+    for each in read:
+        for far, right in enumerate(each.starts, 1):
+            if right is not None:
+                start = _start(each, left, each.sign * far, right)
+                if found.setdefault((name, start.step), start) != start:
+                    return None
+    alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
+    told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
+    return found if alike and not any(is_told(entry) for ref in told for entry in ref.index) else None
+
+
+def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
+    """A start under the axes that a tensor is defined with."""
+    names = dict[str, str]()
+    for mine, theirs in zip(steps.ref.index, left, strict=True):
+        match mine, theirs:
+            case str(), str():
+                names[mine] = theirs
+            case tuple(), tuple():
+                names.update(zip(mine, theirs, strict=False))
+    at = steps.at
+    return Start(steps.ref.name, (*left[:at], step, *left[at + 1 :]), step, rename(right, names))
+
+
+def _stepped(part: Expression) -> Iterator[_Steps]:
+    """The tensors in an expression that are read some steps away, by functions."""
+    found = _steps(part)
+    if found is not None:
+        yield found
+        inside = [each for each in found.starts if each is not None]
+    else:
+        inside = list[Expression]()
+        transform(part, lambda each: inside.append(each) or each)  # type: ignore[func-returns-value]
+    for each in inside:
+        yield from _stepped(each)
+
+
+def _steps(part: Expression) -> _Steps | None:
+    """An expression as a tensor that is read some steps away, if it is one."""
+    sides = {name: step for step, name in STEPS.items()}
+    if not isinstance(part, Call) or part.function not in sides:
+        return None
+    starts: list[Expression | None] = []
+    operand: Expression = part
+    while isinstance(operand, Call) and operand.function == part.function and operand.axes == part.axes:
+        operand, *start = operand.arguments
+        starts.insert(0, start[0] if start else None)
+    (axis,) = part.axes
+    if not isinstance(operand, Ref) or operand.index.count(axis) != 1 or len(starts) > FARTHEST:
+        return None
+    return _Steps(operand, axis, sides[part.function], tuple(starts))
+
+
+def _by_functions(steps: _Steps) -> Expression:
+    """A tensor that is read some steps away, by functions."""
+    found: Expression = steps.ref
+    for start in steps.starts:
+        found = Call(STEPS[steps.sign], (found, *([] if start is None else [start])), (steps.axis,))
+    return found
+
+
+def _in_brackets(part: Expression, names: Mapping[str, Any]) -> Expression:
+    """An expression with the steps of some tensors in brackets."""
+    found = _steps(part)
+    if found is not None and found.ref.name in names:
+        return found.told(Call(INDEX.name, (), (found.axis,)))
+    return transform(part, lambda each: _in_brackets(each, names))
