@@ -428,6 +428,14 @@ class TorchBackend:
         """A `torch.nn.Module` with the adapters in a folder of peft."""
         return _beside("adapted").load_peft(module, folder)
 
+    def adapters_of(self, module: Any) -> Any:
+        """The factors of adapters, and what they are."""
+        return _beside("adapted").adapters_of(module)
+
+    def with_adapters(self, module: Any, tensors: Any, rows: Any) -> Any:
+        """The copy of a module with such adapters."""
+        return _beside("adapted").with_adapters(module, tensors, rows)
+
     def save_peft(self, module: Any, folder: Any) -> Any:
         """Writes the adapters of a module as peft does."""
         return _beside("adapted").save_peft(module, folder)

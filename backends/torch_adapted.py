@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,16 +19,17 @@ from tensornet.graph.initialise import init
 from tensornet.graph.layers import layer
 from tensornet.graph.naming import told_by
 from tensornet.graph.substitution import substitute
-from tensornet.graph.weights import Modes, in_form
+from tensornet.graph.weights import Modes, in_form, shared_names
 from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
 from tensornet.running.executable import compile
+from tensornet.sizes import evaluate
 
 from .torch_classes import become, leave
 from .torch_factorized import LINEAR, TURNED, Kind, kind_of, without_scope
 from .torch_module import make as module_of
 
-__all__ = ["adapted", "load_peft", "merged", "save_peft"]
+__all__ = ["adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
 
 Module: TypeAlias = torch.nn.Module
 
@@ -62,16 +64,28 @@ def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
     return found
 
 
-def _graphs(
-    kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, scale: float, modes: Modes | None
-) -> Any:
-    """What the adapter of a layer computes, and the layer with it, whose factors start as they are to."""
-    sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
-    alone = kind.text if scale == 1 else kind.text.replace("= ", f"= {scale} * ", 1)
-    dense = layer(alone, inputs="x", **sizes)
-    adapter = without_scope(substitute(dense, {WEIGHT: (method, rank)}, modes=modes))
-    whole = substitute(layer(kind.text, inputs="x", **sizes), {WEIGHT: (f"+{method}", rank)}, modes=modes)
-    return adapter, whole
+@dataclass(frozen=True)
+class _Form:
+    """The form of an adapter: s·Σ ∏ factors.
+
+    Attributes:
+        method, rank, modes: as `tensornet.substitute` takes them.
+        scale: s.
+    """
+
+    method: str
+    rank: Rank
+    scale: float = 1.0
+    modes: Modes | None = None
+
+    def graphs(self, kind: Kind, shape: tuple[int, ...]) -> tuple[Graph, Graph]:
+        """What the adapter of a layer computes, and the layer with it, whose factors start as they are to."""
+        sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+        alone = kind.text if self.scale == 1 else kind.text.replace("= ", f"= {self.scale} * ", 1)
+        dense, plain = (layer(text, inputs="x", **sizes) for text in (alone, kind.text))
+        adapter = substitute(dense, {WEIGHT: (self.method, self.rank)}, modes=self.modes)
+        whole = substitute(plain, {WEIGHT: (f"+{self.method}", self.rank)}, modes=self.modes)
+        return without_scope(adapter), whole
 
 
 def adapted(
@@ -81,6 +95,7 @@ def adapted(
     method: str,
     rank: Rank,
     scale: float,
+    shared: str | Sequence[str],
     modes: Modes | None,
     seed: int | None,
 ) -> Module:
@@ -90,25 +105,53 @@ def adapted(
     draw = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
     if seed is None:
         draw.seed()
-    for name in told_by(weights, list(layers), "weight of a linear layer", "weights"):
-        found, kind = layers[name]
-        adapter, whole = _graphs(kind, tuple(found.weight.shape), method, rank, scale, modes)
-        number = int(torch.randint(2**31, (), generator=draw).item())
-        starts = init(whole, seed=number, backend=load_backend("torch"))
-        factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
-        _put(found, adapter, factors, (kind, method, rank, scale, modes))
+    common = shared_names(method, shared)
+    for together in _groups(layers, weights):
+        _, first = in_form(_dims(together[0][0]), method, rank, modes, common, len(together))
+        form = _Form(method, tuple(first.ranks.values()), scale, modes)
+        had: dict[str, torch.nn.Parameter] = {}
+        for found, kind in together:
+            adapter, whole = form.graphs(kind, tuple(found.weight.shape))
+            number = int(torch.randint(2**31, (), generator=draw).item())
+            starts = init(whole, seed=number, backend=load_backend("torch"))
+            factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
+            _put(found, adapter, {**factors, **had}, (kind, form))
+            had = {name: found.adapter.get_parameter(name) for name in common if name in factors}
     _only_adapters(network)
     return network
 
 
-def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Any, ...]) -> None:
-    """Gives a layer its adapter."""
+def _groups(
+    layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]
+) -> list[list[tuple[Any, Kind]]]:
+    """The layers that patterns tell, those together whose weights share factors: of one pattern, kind and shape."""
+    told: dict[str, str] = {}
+    for pattern in (weights,) if isinstance(weights, str) else weights:
+        for name in told_by(pattern, list(layers), "weight of a linear layer", "weights"):
+            told[name] = pattern
+    groups: dict[tuple[Any, ...], list[tuple[Any, Kind]]] = {}
+    for name, pattern in told.items():
+        found, kind = layers[name]
+        groups.setdefault((pattern, kind, tuple(found.weight.shape)), []).append((found, kind))
+    return list(groups.values())
+
+
+def _dims(found: Any) -> list[tuple[int, ...]]:
+    """The dimensions of a layer's weight, each of one axis."""
+    return [(size,) for size in found.weight.shape]
+
+
+def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Kind, _Form]) -> None:
+    """Gives a layer its adapter; a factor that is a parameter already is shared with who has it."""
     if isinstance(found, Adapted):
         raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
     like = found.weight
     values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
     become(found, Adapted)
     found.add_module("adapter", module_of(adapter, params=values).train(found.training))
+    found.adapter._parameters.update(
+        (name, each) for name, each in factors.items() if isinstance(each, torch.nn.Parameter)
+    )
     found.__dict__["_form"] = form
 
 
@@ -130,15 +173,74 @@ def merged(module: Module) -> Module:
     if not layers:
         raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
     for each in layers.values():
-        _, method, rank, scale, modes = each._form
-        program, _ = in_form([(size,) for size in each.weight.shape], method, rank, modes)
+        _, form = each._form
+        program, _ = in_form(_dims(each), form.method, form.rank, form.modes)
         factors = {name: array.detach() for name, array in each.adapter.named_parameters()}
         with torch.no_grad():
-            each.weight += scale * compile(program, backend="torch")(factors)
+            each.weight += form.scale * compile(program, backend="torch")(factors)
         del each._modules["adapter"], each.__dict__["_form"]
         leave(each)
     for parameter in network.parameters():
         parameter.requires_grad_(True)
+    return network
+
+
+# ---------------------------------------------------------------------------- files
+
+
+def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """The factors of the adapters, each once, and for each layer its form and which of these are its own, for JSON.
+
+    Raises:
+        EquationError: the module has no adapters.
+    """
+    layers = _with_adapters(module)
+    if not layers:
+        raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    names: dict[int, str] = {}
+    tensors, rows = {}, []
+    for name, each in layers.items():
+        keys = {}
+        for factor, parameter in each.adapter._parameters.items():
+            keys[factor] = names.setdefault(id(parameter), f"{name}.{factor}" if name else factor)
+            tensors[keys[factor]] = parameter.detach().contiguous().cpu()
+        rows.append({"layer": name, "factors": keys, **asdict(each._form[1])})
+    return tensors, rows
+
+
+def with_adapters(
+    module: Module, tensors: Mapping[str, torch.Tensor], rows: Sequence[Mapping[str, Any]]
+) -> Module:
+    """A copy of a network with adapters as `adapters_of` tells them.
+
+    Raises:
+        EquationError: it is another network, or they are not whole.
+    """
+    network = copy.deepcopy(module)
+    layers = _layers(network)
+    parameters: dict[str, torch.nn.Parameter] = {}
+    for row in rows:
+        name, keys = row["layer"], row["factors"]
+        path = f"{name}.weight" if name else "weight"
+        if path not in layers or any(key not in tensors for key in keys.values()):
+            fix = f"give the network that was adapted; this one has {', '.join(list(layers)[:4])}, …"
+            raise EquationError(f"there is an adapter of '{name}', which is no linear layer here", fix=fix)
+        found, kind = layers[path]
+        form = _Form(row["method"], row["rank"], row["scale"], row["modes"])
+        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
+        shapes = {
+            leaf.name: tuple(evaluate(size, adapter.bound) for size in leaf.shape)
+            for leaf in adapter.parameters
+        }
+        if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
+            fix = "give the network that was adapted"
+            raise EquationError(f"the adapter of '{name}' is of other shapes than its layer", fix=fix)
+        like = found.weight
+        for key in keys.values():
+            if key not in parameters:
+                parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
+        _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
+    _only_adapters(network)
     return network
 
 
@@ -174,13 +276,10 @@ def load_peft(module: Module, folder: Path) -> Module:
             )
         found, kind = layers[path]
         ins, outs = (tensors[key] for key in keys)
-        scale = _scale(config, name, len(ins))
-        rank = len(ins)
-        adapter, _ = _graphs(kind, tuple(found.weight.shape), "low_rank", rank, scale, None)
+        form = _Form("low_rank", len(ins), _scale(config, name, len(ins)))
+        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
         u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
-        _put(
-            found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, "low_rank", rank, scale, None)
-        )
+        _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
     _only_adapters(network)
     return network
 
@@ -199,7 +298,7 @@ def save_peft(module: Module, folder: Path) -> Path:
     from safetensors.torch import save_file
 
     layers = _with_adapters(module)
-    if not layers or any(each._form[1] != "low_rank" for each in layers.values()):
+    if not layers or any(each._form[1].method != "low_rank" for each in layers.values()):
         what = "adapters that are not of low rank" if layers else "no adapters"
         raise EquationError(
             f"the module has {what}", fix="peft's LoRA is tensornet.adapt(…, method='low_rank')"
@@ -208,12 +307,12 @@ def save_peft(module: Module, folder: Path) -> Path:
         raise EquationError(f"{folder} is there already", fix="give a new folder")
     tensors, ranks, alphas = {}, {}, {}
     for name, each in layers.items():
-        kind, _, _, scale, _ = each._form
+        kind, form = each._form
         u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
         ins, outs = (u.mT, v.mT) if kind is TURNED else (v, u)
         tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
-        ranks[name], alphas[name] = len(ins), scale * len(ins)
+        ranks[name], alphas[name] = len(ins), form.scale * len(ins)
     first = next(iter(layers))
     config = {
         "peft_type": "LORA",

@@ -17,7 +17,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from . import models
-    from .compression.adapting import adapt, load_peft, merge, save_peft
+    from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
     from .emitting.program import plan
@@ -74,6 +74,7 @@ __all__ = [
     "init",
     "jvp",
     "layer",
+    "load_adapters",
     "load_compressed",
     "load_peft",
     "merge",
@@ -85,6 +86,7 @@ __all__ = [
     "parameter_table",
     "plan",
     "register",
+    "save_adapters",
     "save_peft",
     "substitute",
     "sweep",
@@ -94,7 +96,7 @@ __all__ = [
 
 _ROOMS = ("language", "models")
 _WHEN_USED = {
-    "compression.adapting": ("adapt", "load_peft", "merge", "save_peft"),
+    "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
     "compression.compressed": ("Compressed", "load_compressed"),
     "compression.compressing": ("allocate", "compress"),
     "emitting.program": ("plan",),

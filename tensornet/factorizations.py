@@ -13,20 +13,30 @@ factor without it, it stands for all of them.
     r          the one rank
     r*, r*+1   a rank of each mode, and that of the next; after the last comes the first
     r<, r>     the rank before a mode and after it; none before the first and after the last
+    r1, r2     ranks by their numbers
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from .errors import ShapeError, near
 from .ranks import Rank, choose_ranks
 
-__all__ = ["FACTORIZATIONS", "Factor", "Factored", "Factorization", "factored", "form_named", "tensorize"]
+__all__ = [
+    "FACTORIZATIONS",
+    "SHARING",
+    "Factor",
+    "Factored",
+    "Factorization",
+    "factored",
+    "form_named",
+    "tensorize",
+]
 
 Parts = Sequence[Sequence[str]]
 """The axes that each dimension of a weight is made of."""
@@ -52,13 +62,16 @@ class Factorization:
 
     Attributes:
         equation: its factors, in short; see above.
-        largest: the largest useful value of each rank, of the sizes of the modes that the equation speaks of.
+        largest: the largest useful value of each rank, of the sizes of the modes that the equation speaks of, and,
+            where factors are shared, of the number of weights that share them.
         parts: how many each dimension must be made of, where the form is of so many alone.
+        shared: the factors that several weights have together.
     """
 
     equation: str
     largest: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda sizes: ()
     parts: tuple[int, ...] = ()
+    shared: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> bool:
@@ -125,8 +138,8 @@ def _axes(
             return tuple(axis for n in numbers for axis in modes[n - 1])
         case "o" | "i":
             return modes["oi".index(entry)]
-        case "r":
-            return ("r",)
+        case "r" | "r1" | "r2" | "r3":
+            return (entry,)
         case "r*":
             return tuple(f"r{n}" for n in numbers)
         case "r*+1":
@@ -161,6 +174,11 @@ def _ring(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (min(sizes[0], sizes[-1]), *_cuts(sizes))
 
 
+def _sides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks of a matrix between two others: no more than each side is long."""
+    return sizes[:2]
+
+
 def _blocks(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The rank of a block, of o1 rows and i2 columns."""
     return (min(sizes[0], sizes[-1]),)
@@ -191,6 +209,20 @@ FACTORIZATIONS: dict[str, Factorization] = {
 | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], r_{M+1} = r₁ | Zhao et al. (2016), tensor ring |
 | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | Qiu et al. (2024), block tensor train |
 | monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | Dao et al. (2022), of which btt is a sum |
+"""
+
+SHARING: dict[str, Factorization] = {
+    "fact_tt": Factorization("U[o,r1] * S[r1,r2] * V[r2,i]", _sides, shared=("U", "V")),
+    "fact_tk": Factorization(
+        "U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", lambda sizes: sizes, shared=("U", "C", "V")
+    ),
+}
+"""The forms of several weights together, which share factors: the stack W[l,o,i] of them is one tensor.
+
+| form | W_l[o,i] = | shared | source |
+|---|---|---|---|
+| fact_tt | Σ U[o,r₁]·S_l[r₁,r₂]·V[r₂,i] | U, V | Jie and Deng (2023), FacT-TT; Bershatsky et al. (2024), LoTR |
+| fact_tk | Σ U[o,r₁]·C[r₁,r₂,r₃]·P_l[r₃]·V[r₂,i] | U, C, V | Jie and Deng (2023), FacT-TK |
 """
 
 
@@ -228,7 +260,13 @@ class Factored:
 
 
 def factored(
-    name: str, parts: Parts, sizes: Sizes, rank: Rank = "same", called: Mapping[str, str] | None = None
+    name: str,
+    parts: Parts,
+    sizes: Sizes,
+    rank: Rank = "same",
+    called: Mapping[str, str] | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
 ) -> Factored:
     """A weight in one of the forms of the table.
 
@@ -238,6 +276,8 @@ def factored(
         sizes: their sizes.
         rank: 'same' for full rank, a float for a fraction of the dense parameters, an int, or one for each rank.
         called: other names for factors and ranks.
+        shared: those of the factors that several weights have together.
+        times: how many weights these are; a fraction is one of all their parameters.
 
     Raises:
         ShapeError: the weight has no such form, or the rank does not fit.
@@ -249,7 +289,7 @@ def factored(
         >>> print(factored("blocktt", (("o1", "o2"), ("i1", "i2")), ((4, 8), (8, 4)), rank=2))
         G1[o1,i1,r1] * G2[r1,o2,i2]
     """
-    form, called = FACTORIZATIONS[name], called or {}
+    form, called = (FACTORIZATIONS | SHARING)[name], called or {}
     form.check(name, [len(dim) for dim in parts])
     known = {
         axis: size
@@ -260,13 +300,17 @@ def factored(
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
     chosen: tuple[int, ...] = ()
     if name != "dense":
-        full = form.largest(tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts)))
+        modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
+        full = form.largest((*modes, times) if form.shared else modes)
 
         def parameters(values: tuple[int, ...]) -> int:
             have = known | dict(zip(ranks, values, strict=True))
-            return sum(prod(have[axis] for axis in factor.axes) for factor in factors)
+            return sum(
+                prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
+                for factor in factors
+            )
 
-        chosen = choose_ranks(rank, full, parameters, dense=prod(known.values()))
+        chosen = choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
     renamed = tuple(
         Factor(called.get(each.name, each.name), tuple(called.get(axis, axis) for axis in each.axes))
         for each in factors

@@ -165,6 +165,147 @@ def test_files_of_peft_go_in_and_out(tmp_path: Path) -> None:
         tn.save_peft(tn.adapt(network, "*", method="tt", rank=2), tmp_path / "tt")
 
 
+# ---------------------------------------------------------------------------- factors that layers share
+
+SHARING = {"fact_tt": 3, "fact_tk": (3, 2, 4)}
+"""The forms, and their ranks."""
+
+
+def shared_change(method: str, get: Any, names: list[str]) -> list[Any]:
+    """What is added to each of some weights, by NumPy in float64: U·S_l·V, or U·(C·P_l)·V."""
+    found = []
+    for name in names:
+        inner = (
+            get(name, "S") if method == "fact_tt" else np.einsum("rst,t->rs", get("", "C"), get(name, "P"))
+        )
+        found.append(np.einsum("or,rs,si->oi", get("", "U"), inner, get("", "V")))
+    return found
+
+
+@pytest.mark.parametrize("method", SHARING)
+def test_layers_of_a_graph_share_factors(method: str, tmp_path: Path) -> None:
+    rank = SHARING[method]
+    adapted = tn.adapt(GRAPH, ["*.W[qv]"], method=method, rank=rank)
+    paths = [f"blocks.{n}.attention.W{each}" for n in range(2) for each in "qv"]
+    u, v, inner = (3, 3, 9) if method == "fact_tt" else (3, 2, 4)
+    core = 0 if method == "fact_tt" else 3 * 2 * 4
+    assert tn.parameter_count(adapted) - tn.parameter_count(GRAPH) == 32 * (u + v) + core + 4 * inner
+    assert tn.Graph.from_json(adapted.to_json()) == adapted
+    assert len({call.graph for call in adapted.calls}) == len({call.graph for call in GRAPH.calls})
+    values = random_parameters(GRAPH)
+    started, _ = tn.fit(GRAPH, values, adapted)
+    np.testing.assert_allclose(
+        tn.compile(adapted)(started, PICTURES), tn.compile(GRAPH)(values, PICTURES), rtol=1e-12
+    )
+    drawn = tn.init(adapted, seed=2, dtype="float64")
+    factors = [name for name in drawn if name not in values and not name.endswith(".base")]
+    assert sorted(name for name in factors if "blocks.attention" in name) == sorted(
+        f"blocks.attention.{each}" for each in ("UV" if method == "fact_tt" else "UCV")
+    )
+    own = {name: array for name, array in drawn.items() if name in factors}
+    assert not own["blocks.attention.V"].any()
+    assert all(own[name].any() for name in factors if not name.endswith(".V"))
+    draw = np.random.default_rng(3)
+    trained = started | {name: 0.2 * draw.standard_normal(array.shape) for name, array in own.items()}
+    merged = tn.merge(GRAPH, adapted, trained)
+    changes = shared_change(
+        method, lambda name, factor: trained[f"{name or 'blocks.attention'}.{factor}"], paths
+    )
+    for path, change in zip(paths, changes, strict=True):
+        np.testing.assert_allclose(merged[path], values[path] + change, rtol=1e-12)
+    z = tn.compile(adapted)(trained, PICTURES)
+    np.testing.assert_allclose(tn.compile(GRAPH)(merged, PICTURES), z, rtol=1e-9)
+    path = tn.save_adapters(tmp_path / "fact.safetensors", GRAPH, adapted, trained)
+    again, params = tn.load_adapters(path, GRAPH, values)
+    assert again == adapted
+    np.testing.assert_array_equal(tn.compile(again)(params, PICTURES), z)
+    with pytest.raises(tn.EquationError, match="is there already"):
+        tn.save_adapters(path, GRAPH, adapted, trained)
+    with pytest.raises(tn.EquationError, match="holds those of a graph"):
+        tn.load_adapters(path, nn.Linear(2, 2))
+    with pytest.raises(tn.EquationError, match="with its parameters"):
+        tn.load_adapters(path, GRAPH)
+    with pytest.raises(tn.EquationError, match="all is to be given"):
+        tn.save_adapters(tmp_path / "other", GRAPH)
+
+
+class Stack(nn.Module):
+    """Linear layers of one shape, and one of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.last = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        found: torch.Tensor = self.last(x)
+        return found
+
+
+@pytest.mark.parametrize("method", SHARING)
+def test_layers_of_a_module_share_factors(method: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network, x = Stack().double(), torch.randn(5, 12, dtype=torch.float64)
+    rank: Any = SHARING[method]
+    small: Any = tn.adapt(network, "*", method=method, rank=rank, seed=0)
+    torch.testing.assert_close(small(x), network(x))
+    trained = {name: each for name, each in small.named_parameters() if each.requires_grad}
+    u, v, inner = (3, 3, 9) if method == "fact_tt" else (3, 2, 4)
+    core = 0 if method == "fact_tt" else 3 * 2 * 4
+    alone = 5 * u + 12 * v + core + inner  # `last` is of another shape
+    assert sum(each.numel() for each in trained.values()) == 12 * (u + v) + core + 3 * inner + alone
+    assert small.layers[0].adapter.U is small.layers[2].adapter.U
+    assert small.layers[0].adapter.U is not small.last.adapter.U
+    optimizer = torch.optim.SGD(trained.values(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (small(x) - 1).pow(2).mean().backward()
+        optimizer.step()
+    y = small(x)
+    assert torch.equal(small.layers[1].weight, network.layers[1].weight)
+    copied: Any = copy.deepcopy(small)
+    assert copied.layers[0].adapter.V is copied.layers[1].adapter.V
+    torch.testing.assert_close(pickle.loads(pickle.dumps(small))(x), y)
+    merged: Any = tn.merge(small)
+    changes = shared_change(
+        method,
+        lambda name, factor: small.layers[int(name or 0)].adapter.get_parameter(factor).detach().numpy(),
+        ["0", "1", "2"],
+    )
+    for old, new, change in zip(network.layers, merged.layers, changes, strict=True):
+        torch.testing.assert_close(new.weight - old.weight, torch.as_tensor(change))
+    torch.testing.assert_close(merged(x), y)
+    path = tn.save_adapters(tmp_path / "fact.safetensors", small)
+    again: Any = tn.load_adapters(path, network)
+    torch.testing.assert_close(again(x), y, rtol=0, atol=0)
+    assert again.layers[0].adapter.U is again.layers[1].adapter.U
+    assert {name for name, each in again.named_parameters() if each.requires_grad} == set(trained)
+    with pytest.raises(tn.EquationError, match="no linear layer here"):
+        tn.load_adapters(path, net()[0])
+    with pytest.raises(tn.EquationError, match="of other shapes"):
+        tn.load_adapters(
+            path, nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(3, 3)] * 3), "last": nn.Linear(2, 2)})
+        )
+    with pytest.raises(tn.EquationError, match="has no adapters"):
+        tn.save_adapters(tmp_path / "other", network)
+
+
+def test_any_form_may_have_factors_that_are_shared(tmp_path: Path) -> None:
+    """LoTR is a Tucker form over layers whose matrices are shared; ranks of a fraction are one of all weights."""
+    network = Stack()
+    small: Any = tn.adapt(network, "layers.*", method="tucker", rank=(4, 3), modes=1, shared="U1 U2")
+    assert small.layers[0].adapter.U1 is small.layers[1].adapter.U1
+    assert small.layers[0].adapter.G is not small.layers[1].adapter.G
+    part: Any = tn.adapt(network, "layers.*", method="fact_tt", rank=0.5)
+    count = sum(each.numel() for each in part.parameters() if each.requires_grad)
+    assert count == pytest.approx(0.5 * 3 * 144, rel=0.1)
+    apart: Any = tn.adapt(network, ["layers.0.*", "layers.[12].*"], method="low_rank", rank=2, shared="V")
+    assert apart.layers[0].adapter.V is not apart.layers[1].adapter.V
+    assert apart.layers[2].adapter.V is apart.layers[1].adapter.V
+
+
 @pytest.mark.filterwarnings("ignore")  # of transformers
 def test_every_projection_of_a_vit() -> None:
     transformers = pytest.importorskip("transformers")

@@ -504,7 +504,62 @@ def test_a_weight_that_depends_on_an_input_is_told() -> None:
         tn.fit(dense, {"W": np.ones((2, 2))}, hyper)
 
 
-def test_a_factor_of_two_weights_is_told() -> None:
+LAYERS = tn.layer(
+    "h[b,k] = x[b,i] * A[k,i]\ng[b,k] = h[b,j] * B[k,j]\ny[b,k] = g[b,j] * C[k,j]",
+    inputs="x", i=9, j=9, k=9,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["fact_tt", "fact_tk"])
+def test_weights_that_share_factors_are_fitted_as_their_stack(form: str) -> None:
+    """Against Tucker decompositions of the stack by tensorly; what is of the form comes back."""
+    draw = np.random.default_rng(0)
+    stack = noisy((3, 9, 9), draw)
+    rank = 4 if form == "fact_tt" else (4, 4, 2)
+    made = tn.substitute(LAYERS, {"*": (form, rank)})
+    dense = dict(zip("ABC", stack, strict=True))
+    params, lost = tn.fit(LAYERS, dense, made, tolerance=1e-10)
+    again = tn.merge(LAYERS, made, params)
+    for name, array in dense.items():
+        assert lost[name].weight == pytest.approx(relative(array, again[name]), abs=1e-9)
+    theirs = tensorly.tucker_to_tensor(
+        tucker(tensorly.tensor(stack), [3 if form == "fact_tt" else 2, 4, 4], tol=1e-12)
+    )
+    assert relative(stack, np.stack([again[name] for name in "ABC"])) <= 1.001 * relative(stack, theirs)
+    exact = tn.merge(LAYERS, made, {name: draw.standard_normal(each.shape) for name, each in params.items()})
+    assert max(each.weight for each in tn.fit(LAYERS, exact, made)[1].values()) < 1e-6
+
+
+def test_a_stack_takes_constants_and_known_terms_along() -> None:
+    draw = np.random.default_rng(0)
+    mask = draw.integers(0, 2, (9, 9)).astype("float64")
+    made = tn.substitute(
+        LAYERS,
+        {"*": "W[o,i] = mask[o,i] * (P[o,r] * S[r,s] * Q[s,i])"},
+        r=2,
+        s=2,
+        shared="P Q",
+        constants={"mask": mask},
+    )
+    exact = tn.merge(
+        LAYERS, made, {name: draw.standard_normal(each.shape) for name, each in tn.init(made, seed=0).items()}
+    )
+    params, lost = tn.fit(LAYERS, exact, made, iterations=30)
+    again = tn.merge(LAYERS, made, params)
+    for name, array in exact.items():
+        assert lost[name].weight == pytest.approx(relative(array, again[name]), abs=1e-9)
+        assert lost[name].weight < 0.7
+        assert not again[name][mask == 0].any()
+    assert {params[name].dtype for name in params} == {np.dtype("float64")}
+    added = tn.adapt(LAYERS, "*", method="fact_tt", rank=2)
+    params, lost = tn.fit(LAYERS, exact, added)
+    assert max(each.weight for each in lost.values()) == 0.0
+    np.testing.assert_array_equal(params["B.base"], exact["B"])
+    with pytest.raises(EquationError, match=r"'\w' and '\w' share factors, and each is weighed"):
+        tn.fit(LAYERS, exact, made, inputs=np.ones((4, 9)))
+
+
+def test_a_factor_of_two_weights_of_other_equations_is_told() -> None:
     dense = tn.layer("h[b,o] = x[b,i] * W[o,i]\ny[b,p] = h[b,o] * V[p,o]", inputs="x", i=2, o=2, p=2)
     tied = tn.layer(
         "W[o,i] = A[o] * B[i]\nV[p,o] = D[p] * A[o]\nh[b,o] = x[b,i] * W[o,i]\ny[b,p] = h[b,o] * V[p,o]",
@@ -513,5 +568,7 @@ def test_a_factor_of_two_weights_is_told() -> None:
         o=2,
         p=2,
     )
-    with pytest.raises(EquationError, match="'A' is a factor of several weights"):
+    with pytest.raises(
+        EquationError, match="'A' is a factor of several weights, of which 'W' and 'V' are of other equations"
+    ):
         tn.fit(dense, {"W": np.ones((2, 2)), "V": np.ones((2, 2))}, tied)

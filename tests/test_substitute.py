@@ -348,6 +348,39 @@ def test_a_leaf_of_another_block_is_handed_to_it(vit: tn.Graph) -> None:
 # ---------------------------------------------------------------------------- blocks and ties
 
 
+def test_weights_share_factors_that_are_told(vit: tn.Graph) -> None:
+    text = "W[o,i] = A[o,r] * g[r] * B[r,i]"
+    substituted = tn.substitute(vit, {"*.Wq": text, "*.W1": text}, r=3, shared="A, B")
+    names = {leaf.name for leaf in substituted.parameters} - {leaf.name for leaf in vit.parameters}
+    expected = {f"blocks.{n}.{each}.g" for n in range(3) for each in ("attention.Wq", "mlp.W1")}
+    expected |= {f"blocks.{each}.{factor}" for each in ("attention.Wq", "mlp.W1") for factor in "AB"}
+    assert names == expected
+    assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})
+    assert tn.Graph.from_json(substituted.to_json()) == substituted
+    check(vit, substituted, images())
+    formula = tn.parameter_formula(tn.substitute(vit, {"*.Wq": text}, r="r", shared="A B"))
+    whole = tn.parameter_formula(tn.substitute(vit, {"*.Wq": text}, r="r"))
+    rank, width = sympy.Symbol("r"), sympy.Symbol("D")
+    assert sympy.simplify(sympy.sympify(str(whole - formula)) - 4 * rank * width) == 0
+
+
+def test_shared_factors_start_so_that_every_weight_keeps_its_deviation() -> None:
+    text = "h[b,k] = x[b,i] * V[k,i]\ny[b,o] = h[b,k] * W[o,k]"
+    graph = tn.layer(text, inputs="x", i=64, k=64, o=64, init={"V": 0.5, "W": 0.1})
+    made = tn.substitute(graph, {"*": ("fact_tt", 16)})
+    values = tn.merge(graph, made, tn.init(made, seed=0, dtype="float64"))
+    assert values["V"].std() == pytest.approx(0.5, rel=0.25)
+    assert values["W"].std() == pytest.approx(0.1, rel=0.25)
+
+
+def test_shared_factors_of_other_shapes_are_refused() -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i] + x[b,i] * V[o,i]", inputs="x", i=8, o=8)
+    with pytest.raises(tn.EquationError, match="shared factor is given for 'Z'"):
+        tn.substitute(graph, {"*": "low_rank"}, rank=2, shared="Z")
+    with pytest.raises(tn.ShapeError, match="no factorization 'fact'"):
+        tn.substitute(graph, {"*": "fact"}, rank=2)
+
+
 def test_calls_of_equal_weights_stay_calls_of_one_block(vit: tn.Graph) -> None:
     substituted = tn.substitute(vit, {"*.W1": "W1[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=6, c=4, r=2)
     assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})

@@ -1,11 +1,13 @@
 """Adapters: a weight as it was, and a few factors added to it, which alone are trained.
 
 W = W₀ + s·Σ ∏ factors, where W₀ stays as it is: with two factors LoRA (Hu et al., 2021), with a Kronecker product
-LoKr (Yeh et al., 2023), with any other form of the table alike.
+LoKr (Yeh et al., 2023), with factors that layers share FacT (Jie and Deng, 2023) and LoTR (Bershatsky et al., 2024),
+with any other form of the table alike.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from ..graph.substitution import replaced, substitute
 from ..graph.weights import Modes
 from ..protocol import backend_of, load_backend
 from ..ranks import Rank
-from ..running.executable import compile
-from .compressed import check_module
+from ..running.executable import compile, to_backend
+from .compressed import check_module, read_arrays, write_arrays
 
-__all__ = ["adapt", "load_peft", "merge", "save_peft"]
+__all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
+
+ADAPTERS = "tensornet.adapters.1"
 
 
 def adapt(
@@ -30,6 +34,7 @@ def adapt(
     method: str = "low_rank",
     rank: Rank = 8,
     alpha: float | None = None,
+    shared: str | Sequence[str] = (),
     modes: Modes | None = None,
     seed: int | None = None,
 ) -> Any:
@@ -39,9 +44,11 @@ def adapt(
         network: a graph, or a `torch.nn.Module`, of whose linear layers the copy that comes back has adapters and of
             which nothing else is trained.
         weights: patterns of their names; `*` stands for anything.
-        method: a form of the table of `tensornet.substitute`.
+        method: a form of the table of `tensornet.substitute`; "fact_tt" and "fact_tk" have factors that all weights of
+            one pattern and shape share.
         rank: its rank, as for `tensornet.substitute`.
         alpha: what is added is times alpha/rank; times 1 if not given.
+        shared: further factors, by their names in the form, that such weights share.
         modes: into what parts dimensions are split, as for `tensornet.substitute`.
         seed: of the values that factors of a module start with; those of a graph are drawn by `tensornet.init`.
 
@@ -67,10 +74,11 @@ def adapt(
     if isinstance(network, Graph):
         patterns = (weights,) if isinstance(weights, str) else tuple(weights)
         form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
-        return substitute(network, dict.fromkeys(patterns, (form, rank)), modes=modes)
+        return substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
     check_module(network)
     torch: Any = load_backend("torch")
-    return torch.adapted(network, weights, method=method, rank=rank, scale=scale, modes=modes, seed=seed)
+    options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
+    return torch.adapted(network, weights, **options)
 
 
 def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /) -> Any:
@@ -110,6 +118,90 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
         run = compile(each.program, backend=backend_of(params[names[0]]))
         made[each.path] = run({name: params[name] for name in names})
     return {leaf.name: made[leaf.name] for leaf in network.parameters}
+
+
+def save_adapters(
+    path: str | Path,
+    network: Any,
+    adapted: Graph | None = None,
+    params: Mapping[str, Any] | None = None,
+    /,
+) -> Path:
+    """Writes adapters to a safetensors file, what they are as JSON in its header, and nothing of the network itself.
+
+    Args:
+        path: the file; one that is there is not written over.
+        network: a module with adapters; or the graph as it was before.
+        adapted: the graph after that.
+        params: its parameters.
+
+    Raises:
+        EquationError: the file is there already; the module has no adapters; of a graph not all is given.
+
+    Example:
+        >>> import tempfile, torch, tensornet as tn
+        >>> network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+        >>> adapted = adapt(network, "*", method="fact_tt", rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = load_adapters(save_adapters(f"{folder}/fact.safetensors", adapted), network)
+        >>> sum(each.numel() for each in again.parameters() if each.requires_grad)  # 2·8·2 shared, 2·2 each
+        40
+    """
+    if not isinstance(network, Graph):
+        check_module(network)
+        torch: Any = load_backend("torch")
+        tensors, rows = torch.adapters_of(network)
+        return write_arrays(Path(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
+    if adapted is None or params is None:
+        fix = "save_adapters(path, graph, adapted, params)"
+        raise EquationError("of a graph all is to be given", fix=fix)
+    before = {leaf.name for leaf in network.parameters} | _kept(network, adapted).keys()
+    arrays = {name: array for name, array in params.items() if name not in before}
+    return write_arrays(Path(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
+
+
+def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | None = None, /) -> Any:
+    """Reads what `save_adapters` wrote, for the network that was adapted.
+
+    Args:
+        path: the file.
+        network: the module, or the graph, as it was before.
+        params: the parameters of the graph.
+
+    Returns:
+        A copy of the module with adapters; or the graph with them, and its parameters.
+
+    Raises:
+        EquationError: the file holds no adapters, or those of another network.
+    """
+    arrays, metadata = read_arrays(Path(path))
+    if metadata.get("format") != ADAPTERS or ("graph" in metadata) != isinstance(network, Graph):
+        what = "a graph" if "graph" in metadata else "a module"
+        told = f"holds those of {what}" if metadata.get("format") == ADAPTERS else "holds no adapters"
+        raise EquationError(f"{path} {told}", fix="give a file that tensornet.save_adapters wrote")
+    if not isinstance(network, Graph):
+        check_module(network)
+        torch: Any = load_backend("torch")
+        return torch.with_adapters(network, to_backend(arrays, "torch"), json.loads(metadata["adapters"]))
+    if params is None:
+        raise EquationError(
+            "a graph is adapted with its parameters", fix="load_adapters(path, graph, params)"
+        )
+    adapted = Graph.from_json(metadata["graph"])
+    backend = backend_of(next(iter(params.values())))
+    kept = {name: params[path] for name, path in _kept(network, adapted).items() if path in params}
+    known = {**params, **kept, **{name: backend.asarray(array) for name, array in arrays.items()}}
+    missing = [leaf.name for leaf in adapted.parameters if leaf.name not in known]
+    if missing:
+        raise EquationError(
+            f"{path} is of another network: nothing tells '{missing[0]}'", fix="give that one"
+        )
+    return adapted, {leaf.name: known[leaf.name] for leaf in adapted.parameters}
+
+
+def _kept(graph: Graph, adapted: Graph) -> dict[str, str]:
+    """The parameters that are weights as they were, `W.base`, and what these were called."""
+    return {each.kept: each.path for each in replaced(graph, adapted) if each.kept is not None}
 
 
 def load_peft(module: Any, folder: str | Path, /) -> Any:

@@ -6,7 +6,8 @@ Nothing that is read is run.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from .allocating import Allocation
 
-__all__ = ["Compressed", "check_module", "load_compressed", "read_checkpoint"]
+__all__ = [
+    "Compressed",
+    "check_module",
+    "load_compressed",
+    "read_arrays",
+    "read_checkpoint",
+    "write_arrays",
+]
 
 FORMAT = "tensornet.compressed.1"
 
@@ -59,27 +67,47 @@ class Compressed:
         Raises:
             EquationError: the file is there already.
         """
-        path = Path(path)
-        if path.exists():
-            raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
-        path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
-        half = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            if isinstance(self.model, Graph):
-                from safetensors.numpy import save_file
+        if isinstance(self.model, Graph):
+            return write_arrays(Path(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
+        with _anew(Path(path)) as half:
+            from safetensors.torch import save_model
 
-                given = self.params or {}
-                arrays = {name: backend_of(array).numpy(array) for name, array in given.items()}
-                save_file(arrays, half, {**metadata, "graph": self.model.to_json()})
-            else:
-                from safetensors.torch import save_model
+            save_model(self.model, str(half), metadata)
+        return Path(path)
 
-                save_model(self.model, str(half), metadata)
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
-        return path
+
+@contextmanager
+def _anew(path: Path) -> Iterator[Path]:
+    """A file beside a new one, which it becomes when the block ends well.
+
+    Raises:
+        EquationError: the file is there already.
+    """
+    if path.exists():
+        raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield half
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
+    """Writes arrays of any library to a new safetensors file, whole or not at all, with texts in its header.
+
+    Raises:
+        EquationError: the file is there already.
+    """
+    from safetensors.numpy import save_file
+
+    with _anew(path) as half:
+        save_file(
+            {name: backend_of(array).numpy(array) for name, array in arrays.items()}, half, {**metadata}
+        )
+    return path
 
 
 def check_module(network: Any) -> None:
@@ -112,7 +140,7 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    arrays, metadata = _read(Path(path))
+    arrays, metadata = read_arrays(Path(path))
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"
         raise EquationError(f"{path} is no compressed network", fix=fix)
@@ -132,7 +160,7 @@ def read_checkpoint(path: Path) -> tuple[Graph, dict[str, Any]]:
     Raises:
         EquationError: it holds no graph, or other parameters.
     """
-    arrays, metadata = _read(path)
+    arrays, metadata = read_arrays(path)
     if "graph" not in metadata:
         fix = "give a run of a study (runs/*.safetensors), or a folder of a Hugging Face model"
         raise EquationError(f"{path} says nothing of the equations that its tensors belong to", fix=fix)
@@ -144,8 +172,12 @@ def read_checkpoint(path: Path) -> tuple[Graph, dict[str, Any]]:
     return graph, arrays
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """The arrays in a file, and the texts in its header."""
+def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
+    """The arrays in a safetensors file, and the texts in its header.
+
+    Raises:
+        EquationError: there is no such file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

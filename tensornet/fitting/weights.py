@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
 from ..graph.substitution import Replacement, replaced
 from ..protocol import backend_of
 from ..running.arguments import wrong_names
+from ..running.executable import compile
 from .activations import batches_of, metrics
 from .approximating import Progress, Settings, approximate
 from .metrics import DAMPING
+from .stacks import sharing, stack_of
 
 __all__ = ["Misfit", "fit"]
 
@@ -60,7 +63,8 @@ def fit(
     nothing betters; tensor trains, block tensor trains and trees by one for each bond (Oseledets 2011); Tucker forms
     by these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000); Kronecker products as
     Van Loan and Pitsianis (1993); all others, as CP, tensor rings, sums of such, by alternating least squares
-    (Kolda, Bader 2009). Factors are then scaled to equal norms, which changes no product.
+    (Kolda, Bader 2009). Factors are then scaled to equal norms, which changes no product. Weights that share factors
+    are fitted as one, the stack of them, W[l,o,i].
 
     Args:
         graph: the graph that was trained.
@@ -83,7 +87,8 @@ def fit(
         they stand for; and what is lost, by the name of each weight.
 
     Raises:
-        EquationError: no weight is replaced; or an equation is not linear in each of its new parameters.
+        EquationError: no weight is replaced; or an equation is not linear in each of its new parameters; weights that
+            share factors are not of one equation, or are to be weighed.
         ShapeError: a parameter is missing, or of another shape.
         DtypeError: a weight holds no finite real numbers.
 
@@ -100,21 +105,26 @@ def fit(
     if set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     found = _replacements(graph, substituted)
+    groups = sharing(found, [leaf.name for leaf in graph.parameters])
     weighed = {}
     if inputs is not None:
+        _check_alone(groups)
         backend = backend_of(params[found[0].path])
         paths = [each.path for each in found]
         weighed = metrics(graph, params, paths, batches_of(inputs), backend, damping)
     made: dict[str, Any] = {}
     lost: dict[str, Misfit] = {}
-    for each in found:
-        target = params[each.path]
-        known = {leaf.name: params[leaf.name] for leaf in each.program.parameters if leaf.name in params}
-        if each.kept is not None:
-            known[each.kept] = target
+    for group in groups:
+        if len(group) > 1:
+            arrays, misfits = _fitted_together(group, params, settings)
+            made |= arrays
+            lost |= misfits
+            continue
+        (each,) = group
+        known = _known(each, params)
         result = approximate(
             each.program,
-            target,
+            params[each.path],
             known=known,
             settings=settings,
             metric=weighed.get(each.path),
@@ -122,28 +132,65 @@ def fit(
         )
         made |= {**known, **result.factors}
         lost[each.path] = Misfit(result.error, result.output)
-    return _all_of(substituted, {**params, **made}), lost
+    in_order = {each.path: lost[each.path] for each in found}
+    return _all_of(substituted, {**params, **made}), in_order
+
+
+def _known(each: Replacement, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Those leaves of a weight's program that stay as they are."""
+    known = {leaf.name: params[leaf.name] for leaf in each.program.parameters if leaf.name in params}
+    return known if each.kept is None else {**known, each.kept: params[each.path]}
+
+
+def _fitted_together(
+    group: Sequence[Replacement], params: Mapping[str, Any], settings: Settings
+) -> tuple[dict[str, Any], dict[str, Misfit]]:
+    """The factors of weights that share some, and what each weight loses."""
+    stack, like = stack_of(group), params[group[0].path]
+    backend = backend_of(like)
+    dtype, device = backend.dtype(like), backend.device(like)
+    known = {name: array for each in group for name, array in _known(each, params).items()}
+    arrays = {name: backend_of(array).numpy(array) for name, array in known.items()}
+    targets = [backend.numpy(params[each.path]) for each in group]
+    result = approximate(
+        stack.program,
+        np.stack(targets),
+        known=stack.gathered(arrays),
+        settings=settings,
+        path=group[0].path,
+    )
+    whole = compile(stack.program, backend="numpy")({**stack.gathered(arrays), **result.factors})
+    misfits = {
+        each.path: Misfit(float(np.linalg.norm(target - made)) / (float(np.linalg.norm(target)) or 1.0))
+        for each, target, made in zip(group, targets, whole, strict=True)
+    }
+    factors = stack.spread(result.factors)
+    return {
+        **known,
+        **{name: backend.asarray(array, dtype, device) for name, array in factors.items()},
+    }, misfits
+
+
+def _check_alone(groups: Sequence[Sequence[Replacement]]) -> None:
+    """Refuses weights that share factors, where they are to be weighed, each by what it meets."""
+    for group in groups:
+        if len(group) > 1:
+            paths = " and ".join(f"'{each.path}'" for each in group[:2])
+            fix = "leave inputs= out, or give each weight parameters of its own"
+            raise EquationError(f"{paths} share factors, and each is weighed by other inputs", fix=fix)
 
 
 def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
-    """The weights that are computed in the other graph, from what can be fitted one by one."""
+    """The weights that are computed in the other graph."""
     found = replaced(graph, substituted)
     if not found:
         fix = "give the graph that tensornet.substitute made of it"
         raise EquationError("no parameter of the graph is computed in the other", fix=fix)
-    before = {leaf.name for leaf in graph.parameters}
-    uses = Counter(leaf.name for each in found for leaf in each.program.parameters)
     for each in found:
         if each.program.inputs:
             name = each.program.inputs[0].name
             fix = "fit what depends on parameters alone, and train the rest"
             raise EquationError(f"'{each.path}' depends on the input '{name}'", fix=fix)
-        shared = [
-            leaf.name for leaf in each.program.parameters if uses[leaf.name] > 1 and leaf.name not in before
-        ]
-        if shared:
-            fix = "give each weight parameters of its own, or train them"
-            raise EquationError(f"'{shared[0]}' is a factor of several weights", fix=fix)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import EquationError
 from ..language.equation import Equation
@@ -36,6 +36,7 @@ def substitute(
     inputs: str | Sequence[str] = (),
     constants: Mapping[str, Any] | None = None,
     init: Mapping[str, Any] | None = None,
+    shared: str | Sequence[str] = (),
     rank: Rank = "same",
     modes: Modes | None = None,
     **sizes: Any,
@@ -59,9 +60,13 @@ def substitute(
     | kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | R·Σ OₖIₖ |
     | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | R·O₂I₁·(O₁ + I₂) |
     | monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | O₂I₁·(O₁ + I₂) |
+    | fact_tt | Σ U[o,r₁]·S[r₁,r₂]·V[r₂,i], U and V shared | R·(O + I) + R² for each weight |
+    | fact_tk | Σ U[o,r₁]·C[r₁,r₂,r₃]·P[r₃]·V[r₂,i], U, C and V shared | R·(O + I) + R³ + R for each weight |
 
     Here o is the first dimension, i all others, and mₖ the parts of all dimensions one after another: each dimension
-    is split into parts, `modes` or `models.tensorize` says into which.
+    is split into parts, `modes` or `models.tensorize` says into which. Shared factors are one parameter of all weights
+    that one pattern tells and that have one shape: the stack of these weights is one tensor, whose layers are an axis.
+    It is called after what their names have in common, `blocks.mlp.W1.U`.
 
     Args:
         graph: a layer or a model.
@@ -74,6 +79,8 @@ def substitute(
         inputs: other parameters and constants of the graph that equations read, found in the scope of the weight or
             in one around it. They are no new ones, and no factors of their own.
         constants: arrays with a fixed value that equations read, by name.
+        shared: names among the new parameters that weights of one pattern and shape have together, beside those that
+            the factorization shares by itself.
         init: how new parameters start, as `layer` takes it. By default a weight that was given a start keeps its
             deviation, and what the equations of the model imply they imply of the factors.
         rank: of factorizations that are not told with one of their own, as ("tt", 4): 'same' for full rank, a float
@@ -91,7 +98,8 @@ def substitute(
     Warns:
         TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
 
-    Source: Novikov et al. (2015), "Tensorizing neural networks"; Hu et al. (2021), "LoRA", for W + A·B.
+    Source: Novikov et al. (2015), "Tensorizing neural networks"; Hu et al. (2021), "LoRA", for W + A·B; Jie and
+    Deng (2023), "FacT", and Bershatsky et al. (2024), "LoTR", for shared factors.
 
     Example:
         >>> import tensornet as tn
@@ -108,24 +116,54 @@ def substitute(
         >>> tn.parameter_count(substitute(layer, {"W": "tt"}, rank=0.25))
         1024
     """
-    made = Weights(graph, inputs, constants or {}, init or {}, rank, modes, sizes)
-    found = {path: made.weight(leaf, text) for path, (leaf, text) in _told(graph, weights).items()}
+    made = Weights(graph, inputs, constants or {}, init or {}, shared, rank, modes, sizes)
+    told = _told(graph, weights)
+    together = _together(told)
+    found = {
+        each.leaf.name: made.weight(each.leaf, each.text, together[each.pattern, each.leaf.shape])
+        for each in told
+    }
     made.check_given()
     _check_reads(found)
-    return _Placing(made.known.bound).of(graph, found)
+    bound = made.known.bound
+    return _Placing(bound).of(_with_leaves(graph, made.common.values(), bound), found)
 
 
-def _told(graph: Graph, weights: Mapping[str, Form]) -> dict[str, tuple[Leaf, Form]]:
+class _Told(NamedTuple):
+    """A weight that a pattern tells, and what it becomes."""
+
+    leaf: Leaf
+    pattern: str
+    text: Form
+
+
+def _together(told: Iterable[_Told]) -> dict[tuple[str, Any], tuple[str, ...]]:
+    """The names of the weights of one pattern and shape."""
+    found: dict[tuple[str, Any], tuple[str, ...]] = {}
+    for leaf, pattern, _ in told:
+        found[pattern, leaf.shape] = (*found.get((pattern, leaf.shape), ()), leaf.name)
+    return found
+
+
+def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> Graph:
+    """The graph with leaves more, and their sizes."""
+    leaves = tuple(leaves)
+    names = _with_theirs((name for leaf in leaves for name in _sizes_of_leaf(leaf)), bound)
+    sizes = {**{name: bound[name] for name in names}, **graph.bound}
+    return replace(graph, leaves=(*graph.leaves, *leaves), sizes=tuple(sizes.items())) if leaves else graph
+
+
+def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
     """The weights that patterns tell, with what is said of each last."""
     if not isinstance(weights, Mapping):
         fix = 'write {"*.W1": "low_rank"}'
         raise EquationError(f"weights are told by names and equations, not {type(weights).__name__}", fix=fix)
     known = {leaf.name: leaf for leaf in graph.parameters}
-    texts: dict[str, Form] = {}
+    found: dict[str, _Told] = {}
     for pattern, text in weights.items():
         for path in told_by(pattern, tuple(known), "parameter of this graph", "parameters"):
-            texts[path] = text
-    return {path: (leaf, texts[path]) for path, leaf in known.items() if path in texts}
+            found[path] = _Told(known[path], pattern, text)
+    return [found[path] for path in known if path in found]
 
 
 def _check_reads(found: Mapping[str, Weight]) -> None:
@@ -170,7 +208,8 @@ class _Placing:
         sizes = self._sizes(graph, leaves, body)
         made = Graph(tuple(leaves), tuple(body), graph.outputs, tuple(sizes.items()))
         programs = {id(weight.program) for weight in weights.values()}
-        return inlined(made, lambda call: id(call.graph) in programs)
+        found = inlined(made, lambda call: id(call.graph) in programs)
+        return replace(found, sizes=tuple(self._sizes(found, found.leaves, found.body).items()))
 
     def _sizes(
         self, graph: Graph, leaves: Iterable[Leaf], body: Iterable[Equation | Apply]

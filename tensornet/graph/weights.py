@@ -6,18 +6,19 @@ its one output the weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
-from ..factorizations import FACTORIZATIONS, Factored, Factorization, factored, form_named, tensorize
+from ..factorizations import FACTORIZATIONS, SHARING, Factored, Factorization, factored, form_named, tensorize
 from ..language.equation import Declaration
 from ..language.expression import fresh, show_index
 from ..language.reading import parse_names, read_sizes
 from ..ranks import Rank, check_sizes
 from ..sizes import evaluate
+from .apply import scoped
 from .graph import Graph
 from .hygiene import hygienic
 from .initialise import starts_of_weight
@@ -28,7 +29,7 @@ from .moments import moments_of_start
 from .weight_sizes import ModelSizes
 from .weight_text import WeightText, declared_as, read_as
 
-__all__ = ["KEPT", "LETTERS", "Form", "Modes", "Weight", "Weights", "in_form"]
+__all__ = ["KEPT", "LETTERS", "Form", "Modes", "Weight", "Weights", "in_form", "shared_names"]
 
 KEPT = "base"
 """What a weight that its own equation reads is called under its name: `W.base`."""
@@ -42,6 +43,9 @@ Modes = int | Sequence[int | Sequence[int]]
 
 Form = str | tuple[str, Rank]
 """What a weight becomes: equations, the name of a factorization, or that and its rank."""
+
+FORMS = FACTORIZATIONS | SHARING
+"""The factorizations that a weight may become."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ class Weights:
 
     Args:
         graph: the model.
-        inputs, constants, init, rank, modes, sizes: those of `substitute`.
+        inputs, constants, init, shared, rank, modes, sizes: those of `substitute`.
+
+    Attributes:
+        common: the factors that several weights share, as the model has them.
     """
 
     def __init__(
@@ -71,17 +78,20 @@ class Weights:
         inputs: str | Sequence[str],
         constants: Mapping[str, Any],
         init: Mapping[str, Any],
+        shared: str | Sequence[str],
         rank: Rank,
         modes: Modes | None,
         sizes: Mapping[str, Any],
     ) -> None:
         self.graph, self.rank, self.modes = graph, rank, modes
         self.inputs = parse_names(inputs, "input")
+        self.shared = [each.name for each in parse_names(shared, "parameter")]
         self.constants, self.init, self.sizes = constants, init, read_sizes(sizes)
         self.leaves = {leaf.name: leaf for leaf in graph.leaves}
         self.taken = {*self.leaves, *(equation.name for equation in graph.equations)}
         self.known = ModelSizes(graph)
         self.used: set[str] = set()
+        self.common: dict[tuple[tuple[str, ...], str], Leaf] = {}
 
     def check_given(self) -> None:
         """Refuses what was given for a name that no weight has."""
@@ -90,6 +100,7 @@ class Weights:
             "a constant": self.constants,
             "a start": self.init,
             "an input": [each.name for each in self.inputs],
+            "a shared factor": self.shared,
         }
         for what, names in given.items():
             for name in names:
@@ -99,19 +110,20 @@ class Weights:
                     )
                     raise EquationError(f"{what} is given for '{name}', which no equation has", fix=fix)
 
-    def weight(self, leaf: Leaf, text: Form) -> Weight:
+    def weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
         """What stands in the place of a leaf.
 
         Args:
             leaf: the weight, as the model has it.
             text: its equations, or the name of a factorization, with a rank of its own or without.
+            together: the weights that it shares factors with, itself among them.
 
         Raises:
             EquationError: the text is not in the language, or reads what is not there.
             ShapeError: sizes disagree or are missing, or the weight has no such form.
         """
         try:
-            return self._weight(leaf, text)
+            return self._weight(leaf, text, together)
         except TensornetError as error:
             raise type(error)(
                 f"in the place of '{leaf.name}': {error.message}", error.place, error.fix, error.see
@@ -122,39 +134,72 @@ class Weights:
         found = moments_of_start(self.graph, leaf)
         return 1.0 if found is None else found.square
 
-    def _weight(self, leaf: Leaf, text: Form) -> Weight:
+    def _weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
         text, rank = text if isinstance(text, tuple) and len(text) == 2 else (text, self.rank)
         if not isinstance(text, str):
-            fix = f"write its equation, or one of {', '.join(FACTORIZATIONS)}"
+            fix = f"write its equation, or one of {', '.join(FORMS)}"
             raise EquationError(f"{text!r} is no text", fix=fix)
         if "=" in text:
             program, names = self._read(leaf, text, self.sizes)
         elif text.startswith("+"):
-            program, names = self._added(leaf, text, rank)
+            program, names = self._added(leaf, text, rank, len(together))
         else:
-            program, names = self._form(leaf, text, rank)[0], {}
+            program, names = self._form(leaf, text, rank, len(together))[0], {}
         leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
         sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
-        own = _apart(sized, leaf.name, self.taken)
+        shared = self._shared_in(sized, text)
+        had = {name: self.common[together, name] for name in shared if (together, name) in self.common}
+        started = _starting(sized, leaf, self.square(leaf), had)
+        names |= {name: self._common(started, name, together) for name in shared}
+        own = _apart(_given(started, shared), leaf.name, self.taken)
         self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
-        return Weight(_starting(own, leaf, self.square(leaf)), tuple(names[each.name] for each in own.inputs))
+        return Weight(own, tuple(names[each.name] for each in own.inputs))
+
+    # ---- what several weights share
+
+    def _shared_in(self, program: Graph, text: str) -> tuple[str, ...]:
+        """The parameters of a weight that it has together with others."""
+        kind = "" if "=" in text else text.removeprefix("+").rpartition("*")[2].strip()
+        named = shared_names(kind, self.shared) if kind else self.shared
+        found = tuple(leaf.name for leaf in program.parameters if leaf.name in named)
+        self.used.update(found)
+        return found
+
+    def _common(self, program: Graph, name: str, together: tuple[str, ...]) -> str:
+        """What the model calls a factor that several weights have together.
+
+        Raises:
+            ShapeError: it is of another shape than in a weight before.
+        """
+        leaf = next(each for each in program.parameters if each.name == name)
+        if (together, name) not in self.common:
+            path = fresh(scoped(_scope_of(together), name), self.taken)
+            self.taken.add(path)
+            self.common[together, name] = replace(leaf, name=path)
+        found = self.common[together, name]
+        shapes = [[evaluate(size, self.known.bound) for size in each.shape] for each in (leaf, found)]
+        if shapes[0] != shapes[1]:
+            ours, theirs = ("×".join(map(str, shape)) for shape in shapes)
+            fix = "tell weights that share no factors by patterns of their own"
+            raise ShapeError(f"'{name}' is shared, and has shape {ours} here, {theirs} before", fix=fix)
+        return found.name
 
     # ---- from the table
 
-    def _form(self, leaf: Leaf, name: str, rank: Rank) -> tuple[Graph, Factored]:
-        """The equation of a factorization."""
+    def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> tuple[Graph, Factored]:
+        """The equation of a factorization, of so many weights that share factors."""
         shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
         if not all(isinstance(size, int) for size in shape):
             names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
             fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
             raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
         dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
-        return in_form(dims, form_named(name), rank, self.modes)
+        return in_form(dims, name, rank, self.modes, shared_names(name, self.shared), times)
 
-    def _added(self, leaf: Leaf, text: str, rank: Rank) -> tuple[Graph, dict[str, str]]:
+    def _added(self, leaf: Leaf, text: str, rank: Rank, times: int) -> tuple[Graph, dict[str, str]]:
         """The weight as it was, and what `+form` adds to it, `+0.5*form` a half of."""
         factor, _, name = text.removeprefix("+").rpartition("*")
-        program, found = self._form(leaf, name.strip(), rank)
+        program, found = self._form(leaf, name.strip(), rank, times)
         left = show_index(program.equations[0].left)
         scale = f"{factor} * " if factor else ""
         line = f"whole[{left}] = whole[{left}] + {scale}{found}"
@@ -204,26 +249,33 @@ class Weights:
 
 
 def in_form(
-    dims: Sequence[tuple[int, ...]], kind: str, rank: Rank, modes: Modes | None = None
+    dims: Sequence[tuple[int, ...]],
+    kind: str,
+    rank: Rank,
+    modes: Modes | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
 ) -> tuple[Graph, Factored]:
     """A weight in one of the forms of the table, as a graph whose output it is, and as factors.
 
     Args:
         dims: the sizes of the axes that each dimension of the weight is made of.
-        kind: the form.
+        kind: the form, in any case.
         rank, modes: as for `substitute`.
+        shared, times: the factors that so many weights have together.
 
     Raises:
         ShapeError: the weight has no such form.
     """
-    parts = _parts(dims, FACTORIZATIONS[kind], modes)
+    kind = form_named(kind, tuple(FORMS))
+    parts = _parts(dims, FORMS[kind], modes)
     if len(parts) > len(LETTERS):
         raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
     axes = [
         tuple(f"{letter}{n}" for n in range(1, len(dim) + 1)) if len(dim) > 1 else (letter,)
         for letter, dim in zip(LETTERS, parts, strict=False)
     ]
-    found = factored(kind, axes, parts, rank)
+    found = factored(kind, axes, parts, rank, shared=shared, times=times)
     left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in axes))
     sizes: dict[str, Any] = {
         axis: size
@@ -301,7 +353,35 @@ def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
     return replace(program, leaves=leaves, body=body, outputs=outputs)
 
 
-def _starting(program: Graph, leaf: Leaf, square: float) -> Graph:
+def _given(program: Graph, names: Collection[str]) -> Graph:
+    """The program to which some of its parameters are given."""
+    leaves = tuple(
+        Leaf(each.name, "input", each.dims) if each.name in names else each for each in program.leaves
+    )
+    return replace(program, leaves=leaves)
+
+
+def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
+    """The factors of a factorization that several weights have together.
+
+    Args:
+        method: its name.
+        shared: what is shared beside those that the factorization shares by itself.
+
+    Raises:
+        ShapeError: there is no such factorization.
+    """
+    own = FORMS[form_named(method, tuple(FORMS))].shared
+    return (*own, *(each.name for each in parse_names(shared, "parameter")))
+
+
+def _scope_of(names: Sequence[str]) -> str:
+    """The words that scoped names have in the same places: `blocks.Wq` of `blocks.0.Wq` and `blocks.1.Wq`."""
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    return ".".join(column[0] for column in columns if len(set(column)) == 1)
+
+
+def _starting(program: Graph, leaf: Leaf, square: float, had: Mapping[str, Leaf]) -> Graph:
     """The program whose parameters start so that the weight has the deviation that it was to start with.
 
     What the equations of the model imply they imply of the new parameters too. Where a weight is added to what
@@ -309,6 +389,7 @@ def _starting(program: Graph, leaf: Leaf, square: float) -> Graph:
 
     Args:
         square: the mean square of the weight.
+        had: the parameters that start as they do in a weight before.
     """
     kept = any(each.name == KEPT for each in program.leaves)
     if leaf.start is None and not kept:
@@ -320,6 +401,14 @@ def _starting(program: Graph, leaf: Leaf, square: float) -> Graph:
             program,
             leaves=tuple(
                 replace(each, start=given) if each.name == KEPT else each for each in program.leaves
+            ),
+        )
+    elif had:
+        trial = replace(
+            program,
+            leaves=tuple(
+                replace(each, start=had[each.name].start) if each.name in had else each
+                for each in program.leaves
             ),
         )
     found = starts_of_weight(trial, square)
