@@ -24,7 +24,16 @@ from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
 from tensornet.sizes import evaluate
 
-from .torch_factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of
+from .torch_factorized import (
+    CONVOLUTION,
+    EMBEDDING,
+    PROJECTIONS,
+    Kind,
+    factorize,
+    form_of,
+    kind_of,
+    splits_output,
+)
 
 __all__ = ["compressed", "restored"]
 
@@ -138,6 +147,7 @@ def compressed(
     elif budget.kind in ("flops", "seconds"):
         fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget.kind}"
         raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
+    _check_told(holdings, budget, flat(method), modes)
     candidates = [each.candidate() for each in holdings]
     count = sum(each.numel() for each in network.parameters())
     cost = cost_of(budget, load_backend("torch"), device, modes)
@@ -152,6 +162,33 @@ def compressed(
             _put(each, *told, modes, found.factors)
             misfits[each.path] = Misfit(found.error, found.output)
     return Compressed(network, None, allocation, misfits)
+
+
+def _check_told(
+    holdings: Sequence[_Holding], budget: Budget, methods: Sequence[str], modes: Modes | None
+) -> None:
+    """Refuses a budget of what a call costs where that is not what the factors cost as products.
+
+    Raises:
+        EquationError: a convolution is in groups, which each compute what the factors that all have say; or several
+            factors have parts of its channels, and it is computed with the whole kernel.
+    """
+    if budget.kind not in ("flops", "seconds"):
+        return
+    for each in holdings:
+        if each.kind is not CONVOLUTION:
+            continue
+        fix = f"give a budget of parameters, or exclude='{each.path}'"
+        if any(module.groups > 1 for module, _ in each.holders):
+            raise EquationError(
+                f"'{each.path}' is in groups: its {budget.kind} by factors are not told", fix=fix
+            )
+        for method in methods:
+            if splits_output(each.shape, method, modes):
+                what = f"'{each.path}' as '{method}' has its output channels in several factors"
+                raise EquationError(
+                    f"{what}: the whole kernel is computed, and saves no {budget.kind}", fix=fix
+                )
 
 
 def restored(module: Module, allocation: Allocation, path: str) -> Module:
@@ -201,8 +238,8 @@ def _put(
         for name, array in factors.items()
     }
     for module, kind in holding.holders:
-        whole = kind is CONVOLUTION and module.groups > 1
-        factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, whole), made)
+        groups = module.groups if kind is CONVOLUTION else 1
+        factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
 
 
 def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tensornet.compression.levels import WEIGHT
+from tensornet.errors import ShapeError
 from tensornet.factorizations import Factor, Factored
 from tensornet.graph.graph import Graph
 from tensornet.graph.instances import of_tensors_named
@@ -31,6 +32,7 @@ __all__ = [
     "factorize",
     "form_of",
     "kind_of",
+    "splits_output",
     "without_scope",
 ]
 
@@ -129,17 +131,18 @@ def _embedding(module: Any, x: Any) -> Any:
 
 
 def _convolution(module: Any, x: Any) -> Any:
-    """A convolution of fewer channels, and at each place all channels from these."""
+    """A convolution of fewer channels, and at each place all channels from these; every group has the same kernels
+    but for the last."""
     kernels = module._modules[module._kind.factors]()
     if isinstance(kernels, torch.Tensor):
         return module._conv_forward(x, kernels, module.bias)
     alone = (torch.conv1d, torch.conv2d, torch.conv3d)[len(module.kernel_size) - 1]
-    places = (1,) * len(module.kernel_size)
+    places, groups = (1,) * len(module.kernel_size), module.groups
     last, core, *first = kernels
     for each in first:
-        x = alone(x, each.reshape(*each.shape, *places))
-    x = module._conv_forward(x, core, None)
-    return alone(x, last.reshape(*last.shape, *places), module.bias)
+        x = alone(x, each.repeat(groups, 1).reshape(-1, each.shape[1], *places), groups=groups)
+    x = module._conv_forward(x, core.repeat(groups, *(1 for _ in core.shape[1:])), None)
+    return alone(x, last.reshape(*last.shape, *places), module.bias, groups=groups)
 
 
 _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
@@ -179,7 +182,7 @@ class Form:
 
 
 def form_of(
-    kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, modes: Modes | None, whole: bool
+    kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, modes: Modes | None, groups: int = 1
 ) -> Form:
     """What computes a weight of some shape, and what a layer computes with it.
 
@@ -187,13 +190,13 @@ def form_of(
         kind: of the layer.
         shape: of the weight.
         method, rank, modes: the form, as `substitute` takes it.
-        whole: whether the layer can do with nothing but the weight.
+        groups: of a convolution.
     """
     program, found = in_form(tuple((size,) for size in shape), method, rank, modes)
-    if whole or kind is PROJECTIONS:
+    if kind is PROJECTIONS:
         return Form(program, program)
     if kind is CONVOLUTION:
-        return Form(program, _chain(program, found, shape))
+        return Form(program, _chain(program, found, shape, groups))
     sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
     dense = layer(text, inputs="x" if kind.text else "k", **sizes)
@@ -208,10 +211,11 @@ def without_scope(graph: Graph) -> Graph:
     return replace(graph, leaves=leaves, body=tuple(of_tensors_named(item, names) for item in graph.body))
 
 
-def _chain(program: Graph, found: Factored, shape: tuple[int, ...]) -> Graph:
+def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int) -> Graph:
     """A kernel as one that makes fewer channels, and one of a single place; and one such before, if there is one.
 
-    K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]; where that takes as many products, the kernel as it is.
+    K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]; where that takes as many products, or several factors have
+    parts of the channels that come out, the kernel as it is. In groups o counts the channels of all, i those of one.
     """
     axes = set(LETTERS[: len(shape)])
     sizes = {**dict(zip(LETTERS, shape, strict=False)), **found.ranks}
@@ -226,8 +230,8 @@ def _chain(program: Graph, found: Factored, shape: tuple[int, ...]) -> Graph:
     inner, outer = _ranks(last, axes), _ranks(first, axes) if first is not None else ("i",)
     places = LETTERS[2 : len(shape)]
     few = math.prod(sizes[axis] for axis in (*inner, *outer))
-    spent = math.prod(sizes[axis] for axis in last.axes) + few * math.prod(shape[2:])
-    spent += 0 if first is None else math.prod(sizes[axis] for axis in first.axes)
+    spent = math.prod(sizes[axis] for axis in last.axes) + groups * few * math.prod(shape[2:])
+    spent += 0 if first is None else groups * math.prod(sizes[axis] for axis in first.axes)
     if spent >= math.prod(shape):
         return program
     lines = [
@@ -240,6 +244,15 @@ def _chain(program: Graph, found: Factored, shape: tuple[int, ...]) -> Graph:
         name: size for name, size in sizes.items() if any(name in f.axes for f in found.factors)
     }
     return layer("\n".join(lines), outputs=outputs, **known)
+
+
+def splits_output(shape: tuple[int, ...], method: str, modes: Modes | None) -> bool:
+    """Whether no factor of a kernel of this form has all its output channels, and else nothing but ranks."""
+    try:
+        _, found = in_form(tuple((size,) for size in shape), method, 1, modes)
+    except ShapeError:  # it has no such form at all
+        return False
+    return _end(found.factors, "o", set(LETTERS[: len(shape)])) is None
 
 
 def _end(factors: Sequence[Factor], axis: str, axes: Container[str]) -> Factor | None:

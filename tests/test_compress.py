@@ -373,6 +373,37 @@ def test_full_rank_is_the_network(name: str) -> None:
     torch.testing.assert_close(found.model(x), network(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("method", "strided"), [("low_rank", False), ("tucker", True), ("tt", False)])
+def test_groups_go_through_the_factors(method: str, strided: bool) -> None:
+    """Of a kernel in groups by its factors, fewer products; against a convolution with the kernel as a whole."""
+    torch.manual_seed(0)
+    settings: Any = {"stride": 2, "dilation": 2} if strided else {"padding": 1, "padding_mode": "circular"}
+    conv = nn.Conv2d(24, 32, 3, groups=4, **settings).double()
+    small: Any = tn.compress(nn.Sequential(conv), parameters=0.15, method=method).model[0]
+    kernels = small.weight_factors()
+    assert isinstance(kernels, tuple)  # not the kernel itself
+    x = torch.randn(2, 24, 9, 9, dtype=torch.float64)
+    whole = copy.deepcopy(conv)
+    whole.weight = nn.Parameter(small.weight.detach())
+    torch.testing.assert_close(small(x), whole(x))
+    for module in (small, whole):
+        module(x).pow(2).sum().backward()
+    torch.testing.assert_close(small.bias.grad, whole.bias.grad)
+
+
+@pytest.mark.parametrize("kind", ["flops", "seconds"])
+def test_what_convolutions_do_not_save_is_told(kind: str) -> None:
+    x = torch.randn(2, 8, 6, 6)
+    grouped, plain = nn.Sequential(nn.Conv2d(8, 16, 3, groups=2)), nn.Sequential(nn.Conv2d(8, 16, 3))
+    with pytest.raises(
+        tn.EquationError, match=f"'0.weight' is in groups: its {kind} by factors are not told"
+    ):
+        tn.compress(grouped, **{kind: 0.5}, calibrate=x)
+    for options in ({"method": "kronecker"}, {"method": "tt", "modes": ((4, 4), 2, 1, 1)}):
+        with pytest.raises(tn.EquationError, match="output channels in several factors: the whole kernel"):
+            tn.compress(plain, **{kind: 0.5}, calibrate=x, **options)
+
+
 def test_what_a_layer_was_it_still_is() -> None:
     network, x = words()
     network.fc.register_forward_hook(lambda module, args, y: y + 1)
