@@ -1,5 +1,5 @@
-"""The command line: plan an equation, count a layer, sweep over settings, compress a network, list the functions,
-run the study, measure the device.
+"""The command line: plan an equation, count or draw a layer, sweep over settings, compress a network, list the
+functions, run the study, measure the device.
 
 A result goes to standard output, as JSON with `--json`; what a user did wrong goes to standard error, as text
 either way, and the exit code is 2. A program looks at the exit code before it reads.
@@ -28,6 +28,7 @@ from .errors import EquationError, ShapeError, TensornetError, near
 from .terminal import printable
 
 if TYPE_CHECKING:
+    from .graph.graph import Graph
     from .operations.record import Function
 
 __all__ = ["app", "main"]
@@ -163,10 +164,7 @@ def count(
     if not name:
         _list_models(as_json)
         return
-    if _says_equations(name):
-        graph = tn.layer(_equations(name), inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
-    else:
-        graph = tn.models.create(name, **_settings(settings or []))
+    graph = _graph(name, settings, inputs, outputs, size)
     rows = tn.parameter_table(graph, depth)
     collected = tn.flop_table(graph)
     flops = sympy.expand(collected.formula)
@@ -200,8 +198,36 @@ def count(
 
 
 @app.command()
+def draw(
+    name: Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")],
+    out: Annotated[Path, typer.Option("--out", help="The SVG file to write.")] = Path("graph.svg"),
+    settings: Settings = None,
+    inputs: Inputs = "",
+    outputs: Outputs = "",
+    size: SizeOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a layer or a model: what is read stands above what is made of it.
+
+    Example: tensornet draw "y[b,o] = gelu(x[b,i] * W[o,i])" --inputs x --out layer.svg
+    """
+    import tensornet as tn
+
+    tn.draw(_graph(name, settings, inputs, outputs, size), out)
+    if as_json:
+        typer.echo(json.dumps({"file": str(out)}))
+        return
+    _console().print(f"written: {out}")
+
+
+@app.command()
 def sweep(
-    name: Annotated[str, typer.Argument(help="A layer or a model.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A layer or a model; or equations as for `plan`, whose settings are the sizes of axes."
+        ),
+    ],
     over: Annotated[
         list[str],
         typer.Option(
@@ -212,6 +238,8 @@ def sweep(
         ),
     ],
     settings: Settings = None,
+    inputs: Inputs = "",
+    outputs: Outputs = "",
     size: SizeOptions = None,
     backend: Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")] = "torch",
     device: Annotated[str | None, typer.Option(help="Where to run, e.g. cpu or cuda:0.")] = None,
@@ -236,11 +264,16 @@ def sweep(
 
     Example: tensornet sweep linear --set in_sizes=32,32 --set out_sizes=32,32 --over factorization=cp,tt
     --over rank=0.1,0.2 --size lead=64
+
+    Example: tensornet sweep low.txt --inputs x --over r=4,8,16 --size b=64,i=512,o=512
     """
     import tensornet as tn
 
+    build: Callable[..., Any] = functools.partial(tn.models.create, name)
+    if _says_equations(name):
+        build = functools.partial(tn.layer, _equations(name), inputs=inputs, outputs=outputs)
     found = tn.sweep(
-        functools.partial(tn.models.create, name, **_settings(settings or [])),
+        functools.partial(build, **_settings(settings or [])),
         over={setting: _choices(text) for setting, text in _pairs(over, "NAME=VALUE,VALUE").items()},
         backend=backend,
         device=device,
@@ -321,9 +354,15 @@ def compress(
         Path,
         typer.Argument(
             help="A file of tensors with their equations: a run of a study (`runs/*.safetensors`), or what this"
-            " command wrote; or the folder of a Hugging Face model."
+            " command wrote; or the folder of a Hugging Face model; or tensors alone, with --equations."
         ),
     ],
+    equations: Annotated[
+        str | None,
+        typer.Option(help="The equations that the tensors belong to, as for `plan`, if the file has none."),
+    ] = None,
+    inputs: Inputs = "",
+    outputs: Outputs = "",
     parameters: Annotated[
         float | None, typer.Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
     ] = None,
@@ -350,11 +389,18 @@ def compress(
     """Put factors in the place of weights of a trained network, under one budget; never over what is read.
 
     Example: tensornet compress runs/swin.1f2e3d4c.safetensors --parameters 0.2 --method tt
+
+    Example: tensornet compress weights.safetensors --equations net.txt --inputs x --parameters 0.2
     """
     from rich.progress import Progress
 
+    import tensornet as tn
+
     from .compression.compressing import compress as compressed
 
+    given_graph = (
+        None if equations is None else tn.layer(_equations(equations), inputs=inputs, outputs=outputs)
+    )
     target = out or checkpoint.with_name(f"{checkpoint.name.removesuffix('.safetensors')}.small.safetensors")
     if target.exists():
         raise EquationError(f"{target} is there already", fix="give another --out, or remove it first")
@@ -367,7 +413,7 @@ def compress(
             bar.update(task, completed=done, total=count, description=path)
 
         found = compressed(
-            *_network(checkpoint),
+            *_network(checkpoint, given_graph),
             **budgets,
             method=tuple(method or ("low_rank",)),
             include=tuple(include or ("*",)),
@@ -390,12 +436,14 @@ def _part_or_number(value: float | None) -> float | None:
     return int(value) if value is not None and value > 1 and value.is_integer() else value
 
 
-def _network(checkpoint: Path) -> tuple[Any, ...]:
+def _network(checkpoint: Path, graph: Graph | None) -> tuple[Any, ...]:
     """What is to be compressed: a graph with its parameters, or a module."""
     from .compression.compressed import read_checkpoint
 
     if not checkpoint.is_dir():
-        return read_checkpoint(checkpoint)
+        return read_checkpoint(checkpoint, graph)
+    if graph is not None:
+        raise EquationError(f"{checkpoint} is a folder", fix="--equations are for a file of tensors")
     try:
         import transformers
     except ImportError:
@@ -689,6 +737,15 @@ _UNITS = {
 
 
 # ---------------------------------------------------------------------------- reading options
+
+
+def _graph(name: str, settings: list[str] | None, inputs: str, outputs: str, size: list[str] | None) -> Graph:
+    """A layer or a model by its name and settings, or by its equations and sizes."""
+    import tensornet as tn
+
+    if _says_equations(name):
+        return tn.layer(_equations(name), inputs=inputs, outputs=outputs, **_sizes(size or [], tn.layer))
+    return tn.models.create(name, **_settings(settings or []))
 
 
 def _says_equations(text: str) -> bool:

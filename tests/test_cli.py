@@ -10,14 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import cli
 from tensornet.language.expression import subexpressions
 from tensornet.operations.functions import FUNCTIONS, SUM
 
-COMMANDS = ("plan", "count", "sweep", "compress", "functions", "study", "calibrate")
+COMMANDS = ("plan", "count", "draw", "sweep", "compress", "functions", "study", "calibrate")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -66,6 +69,42 @@ def test_equations_are_counted_and_come_from_files(tmp_path: Path) -> None:
     absent = run("plan", str(tmp_path / "absent.txt"))
     assert absent.returncode == 2
     assert "no equation, and no file of such" in absent.stderr
+
+
+def test_files_of_equations_are_drawn_swept_and_compressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "net.txt"
+    file.write_text("h[b,k] = tanh(x[b,i] * U[k,i])\ny[b,o] = h[b,k] * V[o,k]\n", encoding="utf-8")
+
+    def told(*arguments: str) -> Any:
+        result = CliRunner().invoke(cli.app, [*arguments, "--inputs", "x", "--json"])
+        assert result.exit_code == 0, result.output + str(result.exception)
+        return json.loads(result.stdout)
+
+    assert told("draw", str(file), "--out", "net.svg") == {"file": "net.svg"}
+    assert "tanh" in (tmp_path / "net.svg").read_text(encoding="utf-8")
+    told("draw", "trl", "--set", "sizes=4,4", "--set", "outputs=3", "--out", "trl.svg")
+    swept = told("sweep", str(file), "--over", "k=8,16", "--size", "b=4,i=8,o=8", "--no-measure")
+    assert [row["parameters"] for row in swept["rows"]] == [8 * 16, 16 * 16]
+    draw = np.random.default_rng(0)
+    arrays = {"U": draw.standard_normal((16, 12)), "V": draw.standard_normal((10, 16))}
+    save_file(arrays, tmp_path / "net.safetensors")
+    small = told("compress", "net.safetensors", "--equations", str(file), "--parameters", "0.5")
+    read = tn.load_compressed(small["file"])
+    assert tn.parameter_count(read.model) == small["parameters"][1] <= 0.5 * 16 * 22
+    assert [leaf.name for leaf in read.model.inputs] == ["x"]
+    for wrong, message in (
+        ("y[b,o] = x[b,i] * U[o,i]", "disagree about V"),
+        ("", "says nothing of the equations"),
+    ):
+        more = ["--equations", wrong] if wrong else []
+        done = CliRunner().invoke(
+            cli.app,
+            ["compress", "net.safetensors", "--parameters", "0.5", "--out", "b", "--inputs", "x", *more],
+        )
+        assert message in str(done.exception)
 
 
 def test_plan_as_json_and_from_standard_input() -> None:

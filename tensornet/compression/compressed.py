@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import EquationError
 from ..fitting.weights import Misfit
+from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from .allocating import Allocation
@@ -154,22 +155,31 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     return Compressed(torch.restored(module, allocation, str(path)), None, allocation)
 
 
-def read_checkpoint(path: Path) -> tuple[Graph, dict[str, Any]]:
+def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:
     """A graph and its parameters, of a file that holds both: a study's run, or what `Compressed.save` wrote.
+
+    Args:
+        path: the file.
+        graph: the equations that its tensors belong to, where the file does not say them; sizes are those of the
+            tensors.
 
     Raises:
         EquationError: it holds no graph, or other parameters.
+        ShapeError: the tensors have no such shapes.
     """
     arrays, metadata = read_arrays(path)
-    if "graph" not in metadata:
-        fix = "give a run of a study (runs/*.safetensors), or a folder of a Hugging Face model"
+    if graph is None and "graph" not in metadata:
+        fix = "give its equations, a run of a study (runs/*.safetensors), or a folder of a Hugging Face model"
         raise EquationError(f"{path} says nothing of the equations that its tensors belong to", fix=fix)
-    graph = Graph.from_json(metadata["graph"])
+    told = graph is not None
+    graph = graph or Graph.from_json(metadata["graph"])
     names = {leaf.name for leaf in graph.parameters}
     if set(arrays) != names:
         odd = ", ".join(sorted(set(arrays) ^ names)[:4])
-        raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix="write it anew")
-    return graph, arrays
+        fix = "give the names that the tensors have" if told else "write it anew"
+        raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix=fix)
+    shapes = [arrays[leaf.name].shape for leaf in graph.parameters]
+    return graph.bind(**sizes_from_shapes(graph, graph.parameters, shapes)), arrays
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
