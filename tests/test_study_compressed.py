@@ -182,15 +182,19 @@ def test_a_row_brings_along_what_it_is_made_of(
 # ---- stopped, and elsewhere
 
 
+@pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.usefixtures("_no_pictures")
 def test_a_run_that_is_stopped_goes_on(
-    finished: tuple[Path, list[RunResult], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: tuple[Path, list[RunResult], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damaged: bool,
 ) -> None:
     save, left = Checkpoints.save, [30]
 
     def stop(kept: Checkpoints, checkpoint: Checkpoint) -> None:
         save(kept, checkpoint)
-        left[0] -= "small" in kept.path.name
+        left[0] -= kept.path.match("small*.checkpoint")
         if not left[0]:
             raise KeyboardInterrupt
 
@@ -201,11 +205,18 @@ def test_a_run_that_is_stopped_goes_on(
         patched.setattr(study_jobs, "train", functools.partial(study_jobs.train, every=0.0))
         with pytest.raises(KeyboardInterrupt):
             study(tmp_path / "out", task, rows="small-0.2", seeds=1)
+    (kept,) = (tmp_path / "out" / "runs").glob("*.start")
+    if damaged:
+        kept.write_bytes(kept.read_bytes()[:-100])
+    else:
+        monkeypatch.setattr(study_jobs, "compressed_start", None)  # it is not compressed anew
     results, printed = study(tmp_path / "out", task, rows="small-0.2", seeds=1)
     assert "kept, finished before: dense" in printed
+    assert ("is damaged, set aside and not used" in printed) == damaged
     assert "small-0.2: goes on after step 30 of 44" in printed
     assert results == [run_of(finished[1], name) for name in ("small-0.2", "dense")]
-    assert {path.suffix for path in (tmp_path / "out" / "runs").iterdir()} == {".json", ".safetensors"}
+    left_over = {path.suffix for path in (tmp_path / "out" / "runs").iterdir()}
+    assert left_over == {".json", ".safetensors"} | ({".damaged"} if damaged else set())
 
 
 @dataclass

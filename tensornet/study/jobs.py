@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -11,13 +12,15 @@ from typing import Any
 
 from tensornet.errors import TensornetError
 
-from .compressing import Start, compressed_start
+from .checkpoint import Checkpoint
+from .compressing import Start, classifier, compressed_start
 from .hardware import Hardware
 from .libraries import versions
 from .progress import Noted
 from .recipe import Recipe
-from .results import RunResult
-from .store import SECONDS_OF_WAITING, RunStore, load_trained
+from .results import Compression, RunResult
+from .schema import read
+from .store import SECONDS_OF_WAITING, RunStore, check_parameters, load_trained
 from .subjects import Subject
 from .task import Examples, Task
 from .training import Progress, train
@@ -131,15 +134,43 @@ def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) 
         if first:
             store.save(trained, settings)
             checkpoints.remove()
+            store.start(run.name, settings).remove()
     return trained.result
 
 
 def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """The classifier of another run, compressed.
+    """The classifier of another run, compressed; what was kept of it before, or made now and kept.
 
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
     """
+    kept, row, first = store.start(job.run.name, job.settings), task.rows[job.run.of], not job.hardware.rank
+    before = job.hardware.agreed(
+        kept.load(functools.partial(_check_start, task, row, examples)) if first else None
+    )
+    if before is not None:
+        return _started(task, row, examples, before)
+    start = _made(job, origin, task, examples, store)
+    if first and job.run.recipe.epochs:
+        tensors = {name: each.contiguous() for name, each in start.parameters.items()}
+        kept.save(Checkpoint(tensors, asdict(start.compression)))
+    return start
+
+
+def _started(task: Task, row: Any, examples: Examples, found: Checkpoint) -> Start:
+    """The classifier that was kept."""
+    compression = read(Compression, found.state)
+    return Start(classifier(task, row, examples, compression), dict(found.tensors), compression)
+
+
+def _check_start(task: Task, row: Any, examples: Examples, found: Checkpoint) -> None:
+    """Raises ValueError unless this is what was compressed."""
+    start = _started(task, row, examples, found)
+    check_parameters(start.classifier, start.parameters)
+
+
+def _made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
+    """The classifier of another run, compressed now."""
     settings = job.settings["from"]
     found = store.load(origin.name, settings)
     if found is None:

@@ -77,6 +77,11 @@ class RunStore:
         path = self.path(name, settings).with_suffix(".checkpoint")
         return Checkpoints(path, fingerprint(settings), self.say)
 
+    def start(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
+        """What a run that is not finished starts from, where making it took work."""
+        path = self.path(name, settings).with_suffix(".start")
+        return Checkpoints(path, fingerprint(settings), self.say)
+
     @contextmanager
     def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
         """Keeps other processes from training the same run; waits so many seconds for one that does.
@@ -155,6 +160,7 @@ class RunStore:
         for each in (path, path.with_suffix(".safetensors")):
             remove(each)
         self.checkpoints(name, settings).remove()
+        self.start(name, settings).remove()
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
         if metadata.get("format") != WEIGHTS:
             raise ValueError("no study wrote it")
         graph = tn.Graph.from_json(metadata.get("graph", ""))
-        _check_parameters(graph, parameters)
+        check_parameters(graph, parameters)
     except (OSError, ValueError) as reason:
         raise TensornetError(
             f"{path} is not a trained classifier: {reason}",
@@ -202,7 +208,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
     return graph, parameters
 
 
-def _check_parameters(graph: tn.Graph, parameters: Mapping[str, Any]) -> None:
+def check_parameters(graph: tn.Graph, parameters: Mapping[str, Any]) -> None:
     """Raises ValueError unless these are the parameters of the graph, each of its shape."""
     shapes = {
         leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.parameters
