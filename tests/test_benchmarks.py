@@ -17,7 +17,18 @@ import tensornet as tn
 pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
-from benchmarks import attention, calls, contractions, linear, mixture, models, recurrent, report
+from benchmarks import (
+    attention,
+    calls,
+    contractions,
+    fitting,
+    linear,
+    mixture,
+    models,
+    recurrent,
+    report,
+)
+from benchmarks.fitting import measured as measured_fit
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.work import ceilings, counted
 from tensornet.timing import Clock, timings
@@ -263,3 +274,10 @@ def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ceilings("cpu", torch.float32, Clock())
     assert found.flops > 0
     assert found.bandwidth > 0
+
+
+@pytest.mark.parametrize("case", fitting.CASES["tiny"], ids=lambda case: case.kind)
+def test_fits_are_no_worse_than_those_of_tensorly(case: fitting.Case) -> None:
+    pytest.importorskip("tensorly")
+    found = measured_fit(case, 1)
+    assert found["tensornet"][0] <= 1.001 * found["tensorly"][0]
