@@ -277,7 +277,7 @@ def test_a_size_of_a_block_is_not_that_of_the_same_name_outside() -> None:
         ("first = ", "x = ", "'x' is defined twice"),
         ("def dense(x)", "def dense(x, *y)", "a block takes names of tensors"),
         ("def dense(x)", "def exp(x)", "'exp' belongs to the language"),
-        ("x[b,i]: input\nfirst", "x[i]: input\nfirst", "has 2 dimension"),
+        ("x[b,i]: input\nfirst", "x[i]: input\nfirst", "'x' has 1 dimension"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_told(old: str, new: str, message: str) -> None:
@@ -322,6 +322,38 @@ def test_what_blocks_hold_reads_back(graph: tn.Graph) -> None:
         tn.layer(str(graph), constants={"a.c": held["a.c"]}, init=starts)
     with pytest.raises(EquationError, match=r"the constant 'a\.d' is never used"):
         tn.layer(str(graph), constants={**held, "a.d": np.ones(3)}, init=starts)
+
+
+def test_a_block_reads_tensors_whose_axes_are_called_otherwise() -> None:
+    """Its axes are as long as what it is given; sizes that only a keyword tells go by their names."""
+    text = """
+    x[b,t]: input
+    def pooled(x):
+        y[b,p] = max[u](x[b,2*p+u])
+    def heads(x):
+        y[...,d] = x[...,(h,d)] * v[h] / sqrt(h)
+    def dense(x):
+        r: 5
+        y[b,o] = x[b,i] * A[i,r] * B[o,r]
+    most = pooled(x)
+    z = heads(most, scope='heads')
+    a = dense(z, scope='a')
+    c = dense(a, scope='b')
+    """
+    graph = tn.layer(text, t=14, u=3, h=2, o=4)
+    assert tn.layer(str(graph)) == graph
+    shapes = {leaf.name: tn.init(graph)[leaf.name].shape for leaf in graph.parameters}
+    assert shapes == {"heads.v": (2,), "a.A": (3, 5), "a.B": (4, 5), "b.A": (4, 5), "b.B": (4, 5)}
+    x, given = np.random.default_rng(0).normal(size=(2, 14)), tn.init(graph, seed=0, dtype="float64")
+    pooled = np.stack([x[:, 2 * p : 2 * p + 3].max(1) for p in range(6)], 1)
+    state = np.einsum("bhd,h->bd", pooled.reshape(2, 2, 3), given["heads.v"]) / np.sqrt(2)
+    for scope in "ab":
+        state = state @ given[f"{scope}.A"] @ given[f"{scope}.B"].T
+    np.testing.assert_allclose(tn.compile(graph)(given, x), state, atol=1e-12)
+    later = tn.layer(text, t=14, u=3, h=2).bind(o=4)
+    assert tn.parameter_count(later) == tn.parameter_count(graph) == 2 + 15 + 20 + 20 + 20
+    with pytest.raises(ShapeError, match=r"'x' has 1 dimension\(s\)\n  line 11: "):
+        tn.layer(text.replace("x[b,t]: input", "x[t]: input"))
 
 
 def test_sizes_given_later_reach_into_blocks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,17 +10,16 @@ from typing import Any
 from ..errors import EquationError, ShapeError, near
 from ..language.equation import Declaration
 from ..language.expression import (
-    ELLIPSIS,
     fresh,
 )
 from ..language.reading import parse_names, read_sizes
-from ..sizes import evaluate, is_name, product, size_names, symbol
-from .apply import Apply, called_last, scoped
+from ..sizes import evaluate, is_name, size_names, symbol
+from .apply import called_last, scoped
 from .graph import Graph
 from .inlining import inlined
-from .instances import Sizes, instance, written_out
 from .leaves import Leaf
-from .private import Private, open_symbols
+from .matching import Matched, matched
+from .private import open_symbols
 from .rewriting.pruning import prune
 from .shape import Axis, Dim, dim_size
 from .unify import Unifier
@@ -122,7 +120,7 @@ class _Trace:
         self.given = given
         self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
         self.leaves: dict[str, Leaf] = {}
-        self.calls: list[_Pending] = []
+        self.calls: list[Matched] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
         self.opened: set[str] = set()  # the names in sizes of dimensions
 
@@ -211,118 +209,13 @@ class _Trace:
 
     def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
         """Notes a call of `graph`, and what its sizes are in the model."""
-        private = Private(graph)
-        lead, waiting = self._match_inputs(graph, tensors, private)
-        private.adopt(self.unifier, self.open_names())
-        for match in waiting:
-            match()
-        self.spoken.update(name for size in private.solution.values() for name in size_names(size))
-        call = _Pending(graph, private, lead, tuple(each.name for each in tensors), scope)
-        for leaf in graph.leaves:
-            if leaf.kind != "input":
-                self.leaf(replace(leaf, name=scoped(scope, leaf.name), dims=private.dims(leaf.dims)))
-        for output in graph.outputs:
+        operands = [(each.name, each.dims) for each in tensors]
+        call = matched(graph, operands, scope, self.unifier, self.open_names())
+        self.spoken.update(call.size_names())
+        for leaf in call.leaves():
+            self.leaf(leaf)
+        for output, dims in call.returned():
             call.results += (fresh(scoped(scope, output), set(self.dims)),)
-            self._keep(call.results[-1], written_out(private.dims(graph.named[output]), lead))
+            self._keep(call.results[-1], dims)
         self.calls.append(call)
         return tuple(Tensor(name, self.dims[name], self) for name in call.results)
-
-    def _match_inputs(
-        self, graph: Graph, tensors: tuple[Tensor, ...], private: Private
-    ) -> tuple[tuple[Axis, ...] | None, list[Callable[[], bool]]]:
-        """Makes the sizes of inputs and tensors agree.
-
-        Returns what `...` stands for, and what is to be seen to when all sizes have names.
-        """
-        lead: tuple[Axis, ...] | None = None
-        waiting: list[Callable[[], bool]] = []
-        for leaf, tensor in zip(graph.inputs, tensors, strict=True):
-            wanted, offered = private.dims(leaf.dims), tensor.dims
-            at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
-            if at is not None:
-                count = len(offered) - (len(wanted) - 1)
-                if count < 0:
-                    raise _wrong_rank(leaf, tensor)
-                found = tuple(
-                    Axis("_".join(axis.name for axis in dim), dim_size(dim))
-                    for dim in offered[at : at + count]
-                )
-                lead = found if lead is None else self._same_lead(leaf, lead, found)
-                private.leading(product(axis.size for axis in lead))
-                wanted = wanted[:at] + wanted[at + 1 :]
-                offered = offered[:at] + offered[at + count :]
-            if len(wanted) != len(offered):
-                raise _wrong_rank(leaf, tensor)
-            for ours, theirs in zip(wanted, offered, strict=True):
-                if not self._match(leaf, tensor, ours, theirs, private):
-                    waiting.append(functools.partial(self._match, leaf, tensor, ours, theirs, private))
-        return lead, waiting
-
-    def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
-        try:
-            for ours, theirs in zip(lead, found, strict=True):
-                self.unifier.agree(ours.size, theirs.size, ours.name, None)
-        except ValueError:  # a ShapeError is one, and so is a difference in number
-            raise ShapeError(
-                f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'"
-            ) from None
-        return lead
-
-    def _match(self, leaf: Leaf, tensor: Tensor, ours: Dim, theirs: Dim, private: Private) -> bool:
-        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open.
-
-        Nothing is done yet where several sizes of the layer's own are.
-        """
-        size = dim_size(theirs)
-        own, other = private.value(dim_size(ours)), evaluate(self.unifier.resolve(size), self.bound)
-        names = "_".join(axis.name for axis in ours)
-        disagreement = ShapeError(
-            f"sizes disagree: axis '{names}' of the layer's input '{leaf.name}' is {_public(own)},"
-            f" and '{tensor.name}' has {other} there",
-            fix=f"build the layer with {names}={other}, or pass a tensor of size {_public(own)}",
-        )
-        if isinstance(own, int) and isinstance(other, int) and own != other:
-            raise disagreement
-        try:
-            if private.waits(own):
-                return private.solve(own, size)
-            self.unifier.agree(size, own, names, None)
-        except ShapeError:
-            raise disagreement from None
-        private.follow(dim_size(ours), size)
-        return True
-
-
-@dataclass
-class _Pending:
-    """A call whose sizes may still be solved by later ones."""
-
-    graph: Graph
-    private: Private
-    lead: tuple[Axis, ...] | None
-    operands: tuple[str, ...]
-    scope: str
-    results: tuple[str, ...] = ()
-
-    def applied(self, unifier: Unifier, values: Sizes) -> Apply:
-        """The call, its block in the sizes of the model."""
-        sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
-        lead = None if self.lead is None else unifier.dims((self.lead,))[0]
-        block = instance(self.graph, tuple(sorted(sizes.items())), values, lead)
-        return Apply(block, self.operands, self.results, self.scope)
-
-
-def _public(size: Any) -> str:
-    return str(size).replace("@", "")
-
-
-def _named(axes: tuple[Axis, ...]) -> str:
-    return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"
-
-
-def _wrong_rank(leaf: Leaf, tensor: Tensor) -> ShapeError:
-    return ShapeError(
-        f"the layer's input is '{leaf}' and '{tensor.name}' has {len(tensor.dims)} dimension(s)",
-        fix="pass a tensor with as many dimensions",
-    )

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..language.ellipsis import expand_ellipsis, expand_index
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement, einstein, resolve
 from ..language.expression import (
     ELLIPSIS,
@@ -35,15 +36,16 @@ from ..language.expression import (
 from ..language.reading import parse_block, parse_names, read_sizes
 from ..language.starts import NAMED, WORDS
 from ..operations.functions import FUNCTIONS
-from ..sizes import as_size, size_names, symbol
+from ..sizes import are_equal, as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
+from .matching import Matched, matched
 from .reaching import cropped, in_order, not_whole, read_in
 from .recurrences import early, late, read_later
 from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
-__all__ = ["Parts", "elaborated", "expand_ellipsis", "expand_index", "rebuild", "start_of"]
+__all__ = ["Parts", "elaborated", "rebuild", "start_of"]
 
 Names = str | Sequence[str]
 
@@ -128,7 +130,7 @@ class _Block:
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
         self.make, self.blocks = make, dict(blocks)
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
-        self.calls: dict[int, Apply] = {}
+        self.calls: dict[int, Apply | Matched] = {}
         self.told: set[str] = set()
         self.values = constants, init
         self.strict = set(
@@ -223,17 +225,17 @@ class _Block:
     # ---- blocks
 
     @told_in("blocks")
-    def _call(self, line: Calling) -> Apply:
+    def _call(self, line: Calling) -> Apply | Matched:
         """A call of a block: its leaves and its results are known from here on."""
         block = self.blocks.get(line.block) or self._defined(line)
         if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
             counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
             raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
-        call = Apply(block, line.operands, line.results, line.scope)
         for name in line.operands:
             if self.known.get(name, _Known("")).dims is None:
                 fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
                 raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+        call = self._fitted(block, line)
         for leaf in call.leaves():
             if leaf.name not in self.known:
                 self.told.add(leaf.name)
@@ -241,11 +243,35 @@ class _Block:
                     leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
                 )
                 self.init.pop(leaf.name, None)
-        for name, dims in call.returned(self.given):
+        returned = call.returned(self.given) if isinstance(call, Apply) else call.returned()
+        for name, (_, dims) in zip(line.results, returned, strict=True):
             if name in self.known:
                 raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
             self.known[name] = _Known("result", index_of(dims), dims)
         return call
+
+    def _fitted(self, block: Any, line: Calling) -> Apply | Matched:
+        """The call, of the block as it stands where that reads tensors of just these sizes, else in sizes that do."""
+        known = {name: self.known[name].dims or () for name in line.operands}
+        operands = [(name, self.unifier.dims(known[name])) for name in line.operands]
+        if all(
+            len(leaf.dims) == len(dims)
+            and all(
+                are_equal(dim_size(ours), dim_size(theirs), self.unifier.bound)
+                for ours, theirs in zip(leaf.dims, dims, strict=True)
+            )
+            for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
+        ):
+            return Apply(block, line.operands, line.results, line.scope)
+        call = matched(block, operands, line.scope, self.unifier, self._open_names(), line.place)
+        call.results = line.results
+        return call
+
+    def _open_names(self) -> set[str]:
+        """The names in sizes of tensors that have no value."""
+        dims = (dim for entry in self.known.values() for dim in entry.dims or ())
+        found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
+        return found - set(self.unifier.bound)
 
     def _defined(self, line: Calling) -> Any:
         """The block that the text defines, with the values that are given for its leaves under this scope."""
@@ -470,6 +496,12 @@ class _Block:
     def _finish(self, outputs: Names) -> Parts:
         for equation in self.equations:  # again: a later line may have solved what an earlier one left open
             self._scope(equation.right)
+        values = tuple(sorted(self.unifier.bound.items()))
+        applied = {
+            number: call if isinstance(call, Apply) else call.applied(self.unifier, values)
+            for number, call in self.calls.items()
+        }
+        calls = tuple(applied.values())
         for name, entry in self.known.items():
             if entry.kind == "parameter":
                 entry.start = self.init.pop(name, entry.start)
@@ -485,12 +517,11 @@ class _Block:
             self.unifier.equation(equation, scope.sizes)
             for equation, scope in zip(self.equations, self.scopes, strict=True)
         )
-        self._check_unused(leaves)
+        self._check_unused(leaves, calls)
         by_name = {name for equation in equations for name in sized_by_name(equation.right)}
-        calls = tuple(self.calls.values())
         names = self._sizes_in(equations, leaves) | {name for call in calls for name in call.graph.bound}
         waiting = iter(equations)
-        body = tuple(self.calls[n] if n in self.calls else next(waiting) for n in range(len(self.body)))
+        body = tuple(applied[n] if n in applied else next(waiting) for n in range(len(self.body)))
         own = [leaf for leaf in leaves if leaf.name not in self.told]
         return called_last(own, calls), body, chosen, self.unifier.sizes(names, by_name)
 
@@ -532,18 +563,19 @@ class _Block:
             names.update(size.name for size in getattr(resolved, "free_symbols", ()))
         return names
 
-    def _check_unused(self, leaves: list[Leaf]) -> None:
+    def _check_unused(self, leaves: list[Leaf], calls: tuple[Apply, ...]) -> None:
         for name in self.init:
             raise EquationError(
                 f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter", name)
             )
-        mentioned = self._mentioned()
+        mentioned = self._mentioned(calls)
         for name in self.given:
             if self.given[name] == symbol(name):  # a word for a size of whoever calls the layer
                 continue
             if name not in mentioned:
                 raise ShapeError(
-                    f"a size is given for '{name}', which is no axis here", fix=self._axes_told(name)
+                    f"a size is given for '{name}', which is no axis here",
+                    fix=self._axes_told(name, mentioned),
                 )
         for leaf in leaves:
             if leaf.kind == "constant" and leaf.value is None:
@@ -552,9 +584,9 @@ class _Block:
                     f"the constant '{name}' has no value", fix=f'pass constants={{"{name}": array}}'
                 )
 
-    def _axes_told(self, wrong: str) -> str:
+    def _axes_told(self, wrong: str, mentioned: set[str]) -> str:
         """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
-        axes = sorted(name for name in self.axes & self._mentioned() if name != ELLIPSIS)
+        axes = sorted(name for name in self.axes & mentioned if name != ELLIPSIS)
         told = near(wrong, [*axes, *OPTIONS]) + (
             f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
         )
@@ -566,7 +598,7 @@ class _Block:
                 return f"{told}; to size what '{tensor}' is indexed by, add the line {tensor}[{named}]: parameter"
         return told
 
-    def _mentioned(self) -> set[str]:
+    def _mentioned(self, calls: tuple[Apply, ...]) -> set[str]:
         """The names that lines and declarations speak of, as axes or as sizes."""
         found: set[str] = set()
         for line in self.lines:
@@ -575,7 +607,7 @@ class _Block:
         for entry in self.known.values():
             for axis in (axis for dim in entry.dims or () for axis in dim):
                 found.update((axis.name,), size_names(axis.size))
-        for call in self.calls.values():
+        for call in calls:
             found.update(call.graph.bound, call.graph.open_sizes)
         for size in self.given.values():
             found.update(size_names(size))
@@ -652,23 +684,3 @@ def _named_once(outputs: Sequence[Declaration]) -> tuple[str, ...]:
         if names.count(each.name) > 1:
             raise EquationError(f"the output '{each.name}' is named twice", each.place, "name it once")
     return tuple(names)
-
-
-# ---------------------------------------------------------------------------- ellipsis
-
-
-def expand_index(index: tuple[Any, ...], lead: tuple[str, ...]) -> tuple[Any, ...]:
-    """An index with `...` replaced by the names it stands for."""
-    expanded: list[Any] = []
-    for entry in index:
-        expanded.extend(lead if entry == ELLIPSIS else (entry,))
-    return tuple(expanded)
-
-
-def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression:
-    """An expression with `...` replaced by the names it stands for."""
-    change: Callable[[Expression], Expression] = lambda part: expand_ellipsis(part, lead)  # noqa: E731
-    expression = transform(expression, change)
-    if isinstance(expression, Ref):
-        return replace(expression, index=expand_index(expression.index, lead))
-    return expression

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..language.ellipsis import expand_ellipsis, expand_index
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, fresh, rename_tensors, sized_by_name
 from ..sizes import put_in, size_names, symbol
 from .apply import Apply
-from .elaboration import expand_ellipsis, expand_index
-from .graph import Graph
 from .inlining import renamed_axes, spoken_sizes
 from .shape import Axis, Dim
 from .unify import Unifier
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 __all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
 from ..language.expression import Call, Ref, axes_of_index
 from ..sizes import evaluate, put_in, size_names, symbol
-from .graph import Graph
 from .instances import names_of_sizes
 from .shape import Axis, Dim
 from .unify import Unifier
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 __all__ = ["Private", "open_symbols"]
 

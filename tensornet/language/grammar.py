@@ -152,7 +152,8 @@ arrays that are given. Positions and counts are integers, computed with in 64 bi
 it. The scope stands before the names of its parameters, so that each scope has its own and equal scopes share. A block
 may call blocks that are defined before it. What it is given has its axes before it is called, an input by
 `x[b,i]: input`; its last line is what it gives, or the tensors of `z: output` lines, in their order. Its axes are its
-own: sizes that a caller is given reach it through its operands, others stand in it as lines, `r: 4`.""",
+own, as long as those of what it is given; other sizes stand in it as lines, `r: 4`, or are given by their names to
+the whole text.""",
         (
             Example.of(
                 "x[b,i]: input\ndef double(x):\n    y[b,i] = 2 * x[b,i]\nz = double(x, scope='one')",
