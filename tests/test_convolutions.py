@@ -264,3 +264,76 @@ def test_the_residual_block(stride: int) -> None:
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(tn.ShapeError, match=message):
         tn.models.convolution(4, 6, **settings)
+
+
+def _read_in_part(text: str, sizes: dict[str, int]) -> tuple[tn.Graph, dict[str, Any]]:
+    given = {"x": (2, 12), "K": (3,), "q": (2, 4), "table": (40,), "a": (5, 2), "c": (3, 2)}
+    names = [name for name in given if f"{name}[" in text]
+    axes = {"x": "b,t", "K": "u", "q": "b,p", "table": "n", "a": "i,d", "c": "s,d"}
+    graph = tn.layer(text, inputs=[f"{name}[{axes[name]}]" for name in names], **sizes)
+    r = np.random.default_rng(0)
+    return graph, {name: r.normal(size=given[name]) for name in names}
+
+
+PARTS: list[tuple[str, dict[str, int], Any]] = [
+    ("y[b,p] = x[b,p+2]", {"t": 12, "p": 4}, lambda x: x[:, 2:6]),
+    ("y[b,p] = x[b,7-p]", {"t": 12, "p": 4}, lambda x: x[:, 7:3:-1]),
+    (
+        "y[b,p] = x[b,2*p+u] * K[u] * q[b,p]",
+        {"b": 2, "t": 12, "u": 3, "p": 4},
+        lambda x, K, q: np.stack([x[:, 2 * p : 2 * p + 3] @ K for p in range(4)], 1) * q,
+    ),
+    (
+        "y[i,s] = a[i,d] * c[s,d] + table[i-s+11]",
+        {"i": 5, "s": 3, "d": 2, "n": 40},
+        lambda table, a, c: a @ c.T + table[np.arange(5)[:, None] - np.arange(3) + 11],
+    ),
+    (
+        "y[i,s] = table[11-i+s] * a[i,d] * c[s,d]",
+        {"i": 5, "s": 3, "d": 2, "n": 40},
+        lambda table, a, c: a @ c.T * table[11 - np.arange(5)[:, None] + np.arange(3)],
+    ),
+    (
+        "bias[i,s] = table[i-s+11]\ny[i,s] = bias * 2",
+        {"i": 5, "s": 3, "n": 40},
+        lambda table: 2 * table[np.arange(5)[:, None] - np.arange(3) + 11],
+    ),
+    (
+        "y[b,p] = max[u](x[b,2*p+u]) + q[b,p]",
+        {"b": 2, "t": 12, "u": 3, "p": 4},
+        lambda x, q: np.stack([x[:, 2 * p : 2 * p + 3].max(1) for p in range(4)], 1) + q,
+    ),
+]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(("text", "sizes", "expected"), PARTS, ids=[text for text, _, _ in PARTS])
+def test_a_window_may_be_shorter_than_fits(
+    text: str, sizes: dict[str, int], expected: Any, backend: str
+) -> None:
+    graph, given = _read_in_part(text, sizes)
+    assert tn.layer(str(graph)) == graph
+    arrays = given if backend == "numpy" else {name: torch.tensor(each) for name, each in given.items()}
+    found = tn.compile(graph, backend=backend)({}, *(arrays[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(np.asarray(found), expected(**given), atol=1e-12)
+    back = tn.gradient(graph, wrt=[leaf.name for leaf in graph.inputs])
+    seed = np.random.default_rng(1).normal(size=np.shape(found))
+    made = tn.compile(back)({}, *given.values(), seed)
+    r = np.random.default_rng(2)
+    for name, slope in zip(given, made if isinstance(made, tuple) else (made,), strict=True):
+        step = r.normal(size=given[name].shape) * 1e-6
+        ahead, behind = (expected(**{**given, name: given[name] + way * step}) for way in (1, -1))
+        assert np.sum(seed * (ahead - behind)) / 2 == pytest.approx(np.sum(slope * step), rel=1e-6, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "message"),
+    [
+        ("y[b,p] = x[b,p+2]", {"t": 12, "p": 11}, "'x' is read beyond its end: axis 'p' is 11 long, and 10"),
+        ("y[b,p] = x[b,p+2] * q[b,p]", {"t": 5, "p": 4}, "axis 'p' is 4 long, and 3 fit"),
+        ("y[b,p] = x[b,12-p]", {"t": 12, "p": 4}, r"'x' is read 1 position\(s\) after its last one"),
+    ],
+)
+def test_a_window_longer_than_fits_is_told(text: str, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(tn.ShapeError, match=message):
+        _read_in_part(text, sizes)

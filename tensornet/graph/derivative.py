@@ -788,8 +788,7 @@ def _beside(scope: Scope, nearer: Scope) -> Scope:
     return Scope(
         {**scope.sizes, **nearer.sizes},
         {**scope.assumed, **nearer.assumed},
-        [],
-        {**scope.inner, **nearer.inner},
+        inner={**scope.inner, **nearer.inner},
     )
 
 

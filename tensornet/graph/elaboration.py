@@ -40,9 +40,9 @@ from ..sizes import are_equal, as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
 from .leaves import Constant, Leaf
 from .matching import Matched, matched
-from .reaching import cropped, in_order, not_whole, read_in
+from .reaching import axes_told, cropped, cut_to_window, in_order, not_whole, read_in, reading
 from .recurrences import early, late, read_later
-from .shape import Axis, Dim, Scope, dim_size, index_of, result_dims, scope_of
+from .shape import Axis, Dim, Scope, Shorter, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
 __all__ = ["Parts", "elaborated", "rebuild", "start_of"]
@@ -130,7 +130,7 @@ class _Block:
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
         self.make, self.blocks = make, dict(blocks)
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
-        self.calls: dict[int, Apply | Matched] = {}
+        self.calls: dict[int, Apply | Matched] = {}  # by how many equations and calls are before
         self.told: set[str] = set()
         self.values = constants, init
         self.strict = set(
@@ -207,9 +207,9 @@ class _Block:
                     f"take '{name}' out of the declarations, or define another name",
                 )
         waiting = set(read_later(self.lines, self.known))
-        for number, line in enumerate(self.body):
+        for line in self.body:
             if isinstance(line, Calling):
-                self.calls[number] = self._call(line)
+                self.calls[len(self.equations) + len(self.calls)] = self._call(line)
             else:
                 for name in {ref.name for ref in late(line)} & waiting & definitions.keys():
                     self._foresee(definitions[name])
@@ -301,8 +301,13 @@ class _Block:
         line = einstein(line)
         _check_numbers(line.right)
         self._check_positions(line)
+        line = self._whole(line)
         scope = self._scope(line.right)
         self._check_given(line)
+        self._keep(line, scope)
+
+    def _keep(self, line: Equation, scope: Scope) -> None:
+        """Takes in an equation, and what it defines."""
         self.equations.append(line)
         self.scopes.append(scope)
         dims = result_dims(line, scope)
@@ -485,6 +490,21 @@ class _Block:
         return scope_of(expression, dims, self.unifier.agree, self.unifier.bound)
 
     @told_in("sizes")
+    def _whole(self, line: Equation) -> Equation:
+        """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
+        dims = {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
+        shorter: list[Shorter] = []
+        told = frozenset(self.strict - axes_told(line.right))
+        scope_of(line.right, dims, self.unifier.agree, self.unifier.bound, told, shorter)
+        if not shorter:
+            return line
+        first, read = shorter[0], {ref.name for each in self.lines for ref in each.references}
+        name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*self.known, *self.axes, *read})
+        cut, whole = cut_to_window(first, dims[first.ref.name] or (), name)
+        self._keep(cut, self._scope(cut.right))
+        return self._whole(replace(line, right=reading(line.right, first.ref, whole)))
+
+    @told_in("sizes")
     def _check_given(self, line: Equation) -> None:
         """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
         remade = {axis for each in [*self.equations, line] for axis in _remade(each.right)}
@@ -521,7 +541,8 @@ class _Block:
         by_name = {name for equation in equations for name in sized_by_name(equation.right)}
         names = self._sizes_in(equations, leaves) | {name for call in calls for name in call.graph.bound}
         waiting = iter(equations)
-        body = tuple(applied[n] if n in applied else next(waiting) for n in range(len(self.body)))
+        count = len(applied) + len(equations)
+        body = tuple(applied[n] if n in applied else next(waiting) for n in range(count))
         own = [leaf for leaf in leaves if leaf.name not in self.told]
         return called_last(own, calls), body, chosen, self.unifier.sizes(names, by_name)
 

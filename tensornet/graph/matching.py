@@ -183,4 +183,3 @@ def _public(size: Any) -> str:
 
 def _named(axes: tuple[Axis, ...]) -> str:
     return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"
-

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError
+from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
@@ -17,6 +18,7 @@ from ..language.expression import (
     Span,
     axes_of_index,
     free_axes,
+    fresh,
     is_told,
     parts_of,
     product_of,
@@ -27,9 +29,9 @@ from ..language.expression import (
 from ..language.positions import affine
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import PAD
-from .shape import Dim, dim_size, size_expression
+from .shape import Dim, Shorter, dim_size, index_of, size_expression
 
-__all__ = ["cropped", "in_order", "not_whole", "read_in"]
+__all__ = ["axes_told", "cropped", "cut_to_window", "in_order", "not_whole", "read_in", "reading"]
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
@@ -116,11 +118,7 @@ def in_order(expression: Expression, kept: Sequence[str]) -> Expression:
         expression: the right side of an equation, whose names have their meaning.
         kept: the axes on the left, which come before others.
     """
-    told = {
-        axis
-        for ref in references(expression)
-        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_told(entry)))
-    }
+    told = axes_told(expression)
 
     def rank(term: Expression) -> int:
         axes = free_axes(term)
@@ -135,6 +133,15 @@ def in_order(expression: Expression, kept: Sequence[str]) -> Expression:
     return visit(expression)
 
 
+def axes_told(expression: Expression) -> set[str]:
+    """The axes that tensors are read with, other than as parts of sums."""
+    return {
+        axis
+        for ref in references(expression)
+        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_told(entry)))
+    }
+
+
 def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
     """The terms of a sum of axes, those of the lowest rank before others."""
     if isinstance(entry, Call) and entry.function == "add" and affine(entry) is not None:
@@ -145,6 +152,31 @@ def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
         found = (first, *rest, *numbers)
         return entry if rank(moving[0]) == rank(first) else replace(entry, arguments=found)
     return entry
+
+
+def cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[Equation, Ref]:
+    """An equation for as much of a tensor as a window reads of it, and that read from end to end.
+
+    Args:
+        shorter: the window.
+        dims: the dimensions of the tensor.
+        name: what to call that much of it.
+    """
+    ref, position = shorter.ref, shorter.position
+    index: list[Any] = list(index_of(dims))
+    index[position] = axis = fresh("i", {axis.name for dim in dims for axis in dim})
+    amounts = (Literal(-shorter.left), ZERO) if shorter.back else (ZERO, Literal(-shorter.left))
+    cut = Call(PAD.name, (Ref(ref.name, tuple(index), ref.place),), (), ((axis, amounts),), ref.place)
+    entries = list(ref.index)
+    if shorter.back:
+        entries[position] = sum_of([entries[position], Literal(-shorter.left)])  # type: ignore[list-item, assignment]
+    return Equation(name, tuple(index), cut, ref.place), Ref(name, tuple(entries), ref.place)
+
+
+def reading(expression: Expression, old: Ref, new: Ref) -> Expression:
+    """The expression, in which another tensor is read where one was, in the same way."""
+    changed = transform(expression, lambda part: reading(part, old, new))
+    return new if changed == old else changed
 
 
 # ---------------------------------------------------------------------------- integers

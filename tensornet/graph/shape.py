@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -32,6 +32,7 @@ __all__ = [
     "Axis",
     "Dim",
     "Scope",
+    "Shorter",
     "componentwise",
     "dim_size",
     "index_of",
@@ -74,34 +75,80 @@ class _Window:
     """A dimension of some size that is read at affine positions, and the open sizes that have a value."""
 
     ref: Ref
+    position: int
     positions: Affine
     size: Any
-    bound: Mapping[str, Any]
+    given: _Given
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """So many positions of a window fit in what it reads; an axis is as long, where nothing else tells its size.
+
+    Attributes:
+        size: how long the axis may be.
+        window: what is read.
+        step: by how many positions the axis moves on.
+        room: how many positions lie beyond where the axis has its first one.
+    """
+
+    size: Any
+    window: _Window
+    step: Any
+    room: Any
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """A window that does not reach from end to end.
+
+    Attributes:
+        ref: the tensor, as it is read.
+        position: the dimension.
+        size: how long it is.
+        left: how many positions are left of it.
+        back: whether these are the first ones.
+    """
+
+    ref: Ref
+    position: int
+    size: int
+    left: int
+    back: bool
 
 
 @dataclass
 class Scope:
-    """Axis name to size, as tensors fix them (`sizes`) or as functions merely assume them (`assumed`)."""
+    """Axis name to size, as tensors fix them (`sizes`), as windows let them be (`fitting`), or as functions merely
+    assume them (`assumed`)."""
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
+    fitting: dict[str, list[_Fit]] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
     windows: list[_Window] = field(default_factory=list)
 
     def __getitem__(self, axis: str) -> Any:
-        found = self.sizes.get(axis, self.assumed.get(axis, self.inner.get(axis)))
+        found = self.sizes.get(axis)
+        if found is None and axis in self.fitting:
+            found = self.fitting[axis][0].size
+        if found is None:
+            found = self.assumed.get(axis, self.inner.get(axis))
         return symbol(axis) if found is None else found
 
-    def settle(self, agree: Agree, axes: tuple[str, ...] | None = None) -> None:
+    def settle(self, agree: Agree, axes: Collection[str] | None = None) -> None:
         """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for, and
-        windows as many as fit."""
+        windows as many as fit, or fewer where something else tells how many."""
         moving, self.windows = self.windows, []
         for window in moving:
             if axes is not None and not set(axes) & set(window.positions.axes):
                 self.windows.append(window)
             else:
-                self._fit(window, agree)
+                self._fit(window)
+        for axis in tuple(self.fitting if axes is None else set(axes) & self.fitting.keys()):
+            for fit in self.fitting.pop(axis):
+                self._meet(axis, fit, agree)
         waiting, self.composites = self.composites, []
         for ref, names, size in waiting:
             if axes is not None and not set(axes) & set(names):
@@ -109,9 +156,31 @@ class Scope:
             else:
                 agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
 
-    def _fit(self, window: _Window, agree: Agree) -> None:
-        """Makes the first axis of a window as long as the dimension lets it."""
-        ref, bound = window.ref, window.bound
+    def _meet(self, axis: str, fit: _Fit, agree: Agree) -> None:
+        """Makes an axis as long as fits, unless it is known to be shorter."""
+        window, given = fit.window, fit.window.given
+        if axis in given.told:
+            self.sizes.setdefault(axis, symbol(axis))
+        known = self.sizes.get(axis, fit.size)
+        told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
+        if not isinstance(told, int) or not isinstance(fits, int) or told == fits:
+            self.tell(axis, fit.size, agree, window.ref)
+        elif told > fits:
+            raise ShapeError(
+                f"'{window.ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
+                window.ref.place,
+                f"pad it there first, or make '{axis}' shorter",
+            )
+        elif given.shorter is None:
+            self.tell(axis, fit.size, agree, window.ref)
+        else:
+            size, room, step = (evaluate(each, given.bound) for each in (window.size, fit.room, fit.step))
+            left = room - abs(step) * (told - 1)
+            given.shorter.append(Shorter(window.ref, window.position, size, left, step < 0))
+
+    def _fit(self, window: _Window) -> None:
+        """How long the first axis of a window may be."""
+        ref, bound = window.ref, window.given.bound
         (axis, step), *others = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
         steps = [
             (evaluate(self[other], bound) - 1, by) for other, by in others
@@ -130,8 +199,16 @@ class Scope:
                 ref.place,
                 "pad it there first, as in pad(x, t=(1,0))",
             )
-        room, step = (before, -step) if _is_negative(step, bound) else (after, step)
-        self.tell(axis, _floor(room, step) + 1, agree, ref)
+        back = _is_negative(step, bound)
+        room = before if back else after
+        if back and _is_negative(after, bound):
+            raise ShapeError(
+                f"'{ref.name}' is read {evaluate(-after, bound)} position(s) after its last one",
+                ref.place,
+                "pad it there first, as in pad(x, t=(0,1))",
+            )
+        size = _floor(room, -step if back else step) + 1
+        self.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
 
     def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
         """The scope outside a binder of `axes`."""
@@ -141,6 +218,7 @@ class Scope:
         return Scope(
             {name: size for name, size in self.sizes.items() if name not in axes},
             {name: size for name, size in self.assumed.items() if name not in axes},
+            self.fitting,
             self.composites,
             {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
             self.windows,
@@ -159,6 +237,8 @@ class Scope:
             self.assumed.setdefault(name, size)
         for name, size in other.inner.items():
             self.inner.setdefault(name, size)
+        for name, fits in other.fitting.items():
+            self.fitting.setdefault(name, []).extend(fits)
         self.composites += other.composites
         self.windows += other.windows
 
@@ -168,6 +248,8 @@ def scope_of(
     dims: Mapping[str, tuple[Dim, ...]],
     agree: Agree,
     bound: Mapping[str, Any],
+    told: frozenset[str] = frozenset(),
+    shorter: list[Shorter] | None = None,
 ) -> Scope:
     """The sizes of the axes visible in an expression.
 
@@ -176,8 +258,10 @@ def scope_of(
         dims: the dimensions of every tensor it may read; a tensor that is missing says nothing.
         agree: called where two places size the same axis.
         bound: the open sizes that have a value.
+        told: axes that are as long as their names say where no tensor tells.
+        shorter: takes the windows that do not reach from end to end, which are an error without it.
     """
-    scope = _scope_of(expression, dims, agree, bound)
+    scope = _scope_of(expression, _Given(dims, agree, bound, told, shorter))
     scope.settle(agree)
     return scope
 
@@ -195,26 +279,34 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
     return scope_of(part, dims, lambda a, b, axis, ref: a, bound)
 
 
-def _scope_of(
-    expression: Expression,
-    dims: Mapping[str, tuple[Dim, ...]],
-    agree: Agree,
-    bound: Mapping[str, Any],
-) -> Scope:
-    scope = Scope()
+@dataclass(frozen=True)
+class _Given:
+    """What a walk over an expression is given; see `scope_of`."""
+
+    dims: Mapping[str, tuple[Dim, ...]]
+    agree: Agree
+    bound: Mapping[str, Any]
+    told: frozenset[str]
+    shorter: list[Shorter] | None
+
+
+def _scope_of(expression: Expression, given: _Given) -> Scope:
+    scope, agree = Scope(), given.agree
     match expression:
         case Ref():
-            return _scope_of_ref(expression, dims, agree, bound)
+            return _scope_of_ref(expression, given)
         case Contraction(factors, summed):
             for factor in factors:
-                scope.add(_scope_of(factor, dims, agree, bound), agree, _first_ref(factor))
+                scope.add(_scope_of(factor, given), agree, _first_ref(factor))
             return scope.without(summed, agree)
         case Call(function, arguments, axes):
             row = FUNCTIONS[function]
             if row.axes == "joined":
-                return _scope_of_joined(arguments, axes[0], dims, agree, bound)
+                return _scope_of_joined(arguments, axes[0], given)
             for argument in arguments:
-                scope.add(_scope_of(argument, dims, agree, bound), agree, _first_ref(argument))
+                scope.add(_scope_of(argument, given), agree, _first_ref(argument))
+            if row.resized is not None:
+                scope.settle(agree, option_axes(expression))
             for name, values in expression.options:
                 if row.resized is not None and name in scope.sizes and name in option_axes(expression):
                     amounts = (scalar_size(value, scope) for value in values)
@@ -230,11 +322,9 @@ def _first_ref(expression: Expression) -> Ref | None:
     return expression if isinstance(expression, Ref) else None
 
 
-def _scope_of_ref(
-    ref: Ref, dims: Mapping[str, tuple[Dim, ...]], agree: Agree, bound: Mapping[str, Any]
-) -> Scope:
-    scope = Scope()
-    known = dims.get(ref.name)
+def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
+    scope, agree, bound = Scope(), given.agree, given.bound
+    known = given.dims.get(ref.name)
     if known is not None and len(known) != len(ref.index):
         raise ShapeError(
             f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
@@ -255,10 +345,10 @@ def _scope_of_ref(
             case tuple() if dim is not None:
                 _tell_composite(scope, ref, entry, dim, agree, bound)
             case Ref() | Contraction() | Call():
-                scope.add(_scope_of(entry, dims, agree, bound), agree, _first_ref(entry))
+                scope.add(_scope_of(entry, given), agree, _first_ref(entry))
                 window = affine(entry)
                 if dim is not None and window is not None:
-                    scope.windows.append(_Window(ref, window, dim_size(dim), bound))
+                    scope.windows.append(_Window(ref, position, window, dim_size(dim), given))
             case int() if dim is not None:
                 size = evaluate(dim_size(dim), bound)
                 if isinstance(size, int) and not -size <= entry < size:
@@ -317,19 +407,14 @@ def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) ->
     )
 
 
-def _scope_of_joined(
-    arguments: tuple[Expression, ...],
-    axis: str,
-    dims: Mapping[str, tuple[Dim, ...]],
-    agree: Agree,
-    bound: Mapping[str, Any],
-) -> Scope:
+def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given) -> Scope:
     """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
     scope, total = Scope(), 0
     for argument in arguments:
-        inner = _scope_of(argument, dims, agree, bound)
+        inner = _scope_of(argument, given)
+        inner.settle(given.agree, (axis,))
         total = total + (inner[axis] if axis in free_axes(argument) else 1)
-        scope.add(inner.without((axis,), agree), agree, _first_ref(argument))
+        scope.add(inner.without((axis,), given.agree), given.agree, _first_ref(argument))
     scope.sizes[axis] = total
     return scope
 

@@ -76,8 +76,10 @@ be read by an output: the last line is the output, or those that `outputs=` name
 from the end where negative; a tensor of positions, `E[t[b,n],c]`, which is a gather; a sum of axes in numbers,
 `x[b,2*p+u]`, a window, whose `p` is as long as fits; a slice; `...`, any leading axes, the same throughout the line.
 Inside of such a sum an axis of the equation says where it is, any other name is a size: `P[t + s,c]` is a window where
-the equation has an axis `s`, and reads `s` positions on where it has none. Windows reach from end to end: to read a
-part of a longer table, tell the positions in a line of their own, `at[t] = index(t) + s`, and read `P[at[t],c]`.
+the equation has an axis `s`, and reads `s` positions on where it has none. Where numbers are given for all sizes,
+that of `p` too, a window may be shorter than fits, and reads a part, as `table[t-s+511]` of a longer table. Where some
+are open it reaches from end to end; to read less there, tell the positions in a line of their own,
+`at[t] = index(t) + s`, and read `P[at[t],c]`.
 On the left stand axes and composites.
 Tensors in an expression align by the names of their axes, never by position; the sizes of
 one axis agree wherever it is read in an equation.""",
