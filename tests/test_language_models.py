@@ -338,6 +338,39 @@ def test_torch_attends_by_its_kernel(graph: tn.Graph) -> None:
     assert "scaled_dot_product_attention" in plan.code
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("order", ["b,h,m,i,d", "b,i,h,m,d", "m,i,b,h,d"])
+def test_grouped_heads_look_back_by_the_kernel(order: str, frozen: bool) -> None:
+    """Heads of queries that share keys and values, of which a query sees what is not after it, lie as they like."""
+    text = f"""
+    q[{order}] = x[b,i,c] * Wq[h,m,d,c]
+    s[b,h,m,i,j] = q[{order}] * k[b,h,j,d] / sqrt(d)
+    a[b,h,m,i,j] = softmax[j](where(index(i) >= index(j), s, -1e30))
+    y[b,i,h,m,f] = a * v[b,h,j,f]
+    """
+    inputs = ["x[b,i,c]"] if not frozen else ["t[b,i]"]
+    if frozen:  # of tokens, so that every number is made of constants
+        text = text.replace("x[b,i,c]", "E[t[b,i],c]").replace("k[b,h,j,d]", "E[t[b,j],c] * Wk[h,d,c]")
+        text = text.replace("v[b,h,j,f]", "V[t[b,j],h,f]")
+    else:
+        inputs += ["k[b,h,j,d]", "v[b,h,j,f]"]
+    sizes = {"b": 2, "i": 96, "h": 2, "m": 3, "d": 32, "f": 32, "c": 16}
+    graph = tn.layer(text, inputs=inputs, **sizes, **({} if frozen else {"j": 96}))
+    graph = graph.bind(E0=11, V0=11) if frozen else graph
+    p = tn.init(graph, seed=0, dtype="float64")
+    r = np.random.default_rng(1)
+    shapes = [(2, 96, 16), (2, 2, 96, 32), (2, 2, 96, 32)]
+    given = [r.integers(0, 11, (2, 96))] if frozen else list(map(r.standard_normal, shapes))
+    expected = tn.compile(graph)(p, *given)
+    torch = load_backend("torch")
+    run = tn.freeze(graph, p) if frozen else graph
+    plan = tn.plan(run, backend="torch", compare=False)
+    assert "is_causal=True, enable_gqa=True" in plan.code
+    f = tn.compile(run, backend="torch")
+    found = f({} if frozen else tn.to_backend(p, "torch"), *map(torch.asarray, given))
+    np.testing.assert_allclose(torch.numpy(found), expected, rtol=1e-5 if frozen else 1e-9, atol=1e-6)
+
+
 def test_what_is_not_known_is_refused() -> None:
     model = theirs("LlamaModel", rope_parameters={"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0})
     with pytest.raises(tn.ShapeError, match="rope_type 'yarn' is not supported"):

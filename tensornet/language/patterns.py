@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..errors import EquationError
 from ..operations.functions import FUNCTIONS
 from ..operations.record import Meaning
+from ..operations.structure import INDEX
 from .equation import Equation, einstein
 from .expression import (
     Call,
@@ -43,6 +45,7 @@ class Pattern:
         left: the axes of the result.
         inner: the axes that the result has not.
         partial: the tensors that may lack axes, with those that they may have.
+        placed: the axes whose positions it speaks of, which stand for one each.
         repeats: whether it says something more than once, which a program computes once.
     """
 
@@ -52,6 +55,7 @@ class Pattern:
     left: tuple[str, ...]
     inner: tuple[str, ...]
     partial: Mapping[str, tuple[str, ...]]
+    placed: frozenset[str]
     repeats: bool = False
 
     @functools.cached_property
@@ -99,7 +103,14 @@ def pattern_of(meaning: Meaning) -> Pattern:
         axis: frozenset(ref.name for ref in whole if axis in ref.index)
         for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
     }
-    if len(set(holders.values())) < len(holders):
+    placed = frozenset(
+        axis
+        for part in subexpressions(right)
+        if isinstance(part, Call) and part.function == INDEX.name
+        for axis in part.axes
+    )
+    apart = [held for axis, held in holders.items() if axis not in placed]
+    if len(set(apart)) < len(apart):
         raise EquationError(
             "two axes occur in the same tensors, so that nothing tells them apart",
             equation.place,
@@ -109,7 +120,7 @@ def pattern_of(meaning: Meaning) -> Pattern:
     left = axes_of_index(equation.left)
     inner = tuple(axis for axis in holders if axis not in left)
     partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
-    return Pattern(right, read, holders, left, inner, partial, bool(parts))
+    return Pattern(right, read, holders, left, inner, partial, placed, bool(parts))
 
 
 def _put_in(expression: Expression, parts: Mapping[str, Equation]) -> Expression:
@@ -168,18 +179,26 @@ def _speaks_of_numbers(expression: Expression) -> bool:
     return bool(named) and not any(ref.index for ref in named)
 
 
-def groups_of(pattern: Pattern, axes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]] | None:
+def groups_of(
+    pattern: Pattern,
+    axes: Mapping[str, Sequence[str]],
+    told: Mapping[str, frozenset[str]] = MappingProxyType({}),
+) -> dict[str, tuple[str, ...]] | None:
     """The axes of a program that stand for each axis of a pattern; nothing if one fits none of them.
 
     Args:
         pattern: the pattern.
         axes: those of what each of its tensors stands for.
+        told: of axes whose positions the pattern speaks of, those whose positions the program does.
     """
     groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
-    of = {holders: axis for axis, holders in pattern.holders.items()}
+    by_place = sorted(pattern.holders.items(), key=lambda each: each[0] not in pattern.placed)
+    of = {holders: axis for axis, holders in by_place}
     whole = [name for name in axes if name not in pattern.partial]
     for axis in dict.fromkeys(axis for name in whole for axis in axes[name]):
-        of_axis = of.get(frozenset(name for name in whole if axis in axes[name]))
+        held = frozenset(name for name in whole if axis in axes[name])
+        named = (each for each, own in told.items() if axis in own and pattern.holders[each] == held)
+        of_axis = next(named, of.get(held))
         if of_axis is None:
             return None
         groups[of_axis] = (*groups[of_axis], axis)

@@ -8,10 +8,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from .record import Element, Function, Meaning
+from .structure import REPEAT
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
-    from ..language.expression import Call, Ref
+    from ..language.expression import Call, Expression, Ref
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
@@ -45,6 +46,13 @@ def _meanings() -> Iterator[Meaning]:
             options=(("causal", 1),),
             holds=_hidden,
         ),
+        # the same, of queries that share keys and values
+        Meaning(
+            "where(index(i) >= index(j), scale * q[b,h,i,d] * k[b,j,d], hidden)",
+            ("q", "repeat[h](k)", "repeat[h](v)"),
+            options=(("causal", 1),),
+            holds=_hidden,
+        ),
         # a query that sees nothing weighs all alike whatever it is, and gets no gradient
         Meaning(
             f"where(see[b,i,j], {score}, hidden)",
@@ -61,7 +69,8 @@ def _meanings() -> Iterator[Meaning]:
     )
     for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
         weighted = weights.format(f"softmax[j]({scores.text})")
-        yield replace(scores, text=f"y[b,i,f] = {weighted} * v[b,j,f]")
+        queries = "h,i" if "q[b,h,i,d]" in scores.text else "i"
+        yield replace(scores, text=f"y[b,{queries},f] = {weighted} * v[b,j,f]")
 
 
 def _signed_meanings() -> Iterator[Meaning]:
@@ -91,31 +100,33 @@ def _signed_meanings() -> Iterator[Meaning]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes of attention: `shared` by all operands, of the `queries` and the `keys`, `inner` ones that scores
-    are summed over, and the `channels` of a value."""
+    """The axes of attention: `shared` by all operands, `grouped` ones of queries that share keys and values, of the
+    `queries` and the `keys`, `inner` ones that scores are summed over, and the `channels` of a value."""
 
     shared: tuple[str, ...]
+    grouped: tuple[str, ...]
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     inner: tuple[str, ...]
     channels: tuple[str, ...]
 
     @staticmethod
-    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str]) -> _Axes:
+    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], grouped: Sequence[str] = ()) -> _Axes:
         """Told by which of the operands have each."""
         return _Axes(
             tuple(axis for axis in q if axis in k and axis in v),
-            tuple(axis for axis in q if axis not in k),
+            tuple(axis for axis in q if axis in grouped),
+            tuple(axis for axis in q if axis not in k and axis not in grouped),
             tuple(axis for axis in k if axis in v and axis not in q),
             tuple(axis for axis in q if axis in k and axis not in v),
             tuple(axis for axis in v if axis not in k),
         )
 
     def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
-        """The four dimensions of each operand, the last of the shared axes as heads."""
+        """The four dimensions of each operand, the last of the shared axes as heads; queries have more of those."""
         batch, head = self.split(heads)
         return (
-            (batch, head, self.queries, self.inner),
+            (batch, (*head, *self.grouped), self.queries, self.inner),
             (batch, head, self.keys, self.inner),
             (batch, head, self.keys, self.channels),
         )
@@ -148,15 +159,15 @@ class _Laid:
 
     def counts(self, lowering: Lowering) -> tuple[int, int, int, int, int]:
         """Positions at the sizes planned for: of what is shared, queries, keys, inner axes and channels."""
-        shared, queries, keys, inner, channels = (
+        shared, grouped, queries, keys, inner, channels = (
             lowering.count(self.sizes, group) for group in astuple(self.axes)
         )
-        return shared, queries, keys, inner, channels
+        return shared * grouped, queries, keys, inner, channels
 
     def emitted(self, lowering: Lowering, seconds: float) -> Value:
         """The step."""
         axes, sizes = self.axes, self.sizes
-        flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.queries, *axes.keys))
+        flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
         flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
         return lowering.emit(
             self.left, self.call, self.values, sizes, self.element, seconds=seconds, flops=flops
@@ -169,10 +180,11 @@ def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
     Args:
         numbers: how many of the operands, the first, are numbers; the others are truth values.
     """
-    three = [lowering.lower(each, scope, None) for each in call.arguments[:3]]
-    axes = _Axes.of(*(each.layout for each in three))
+    grouped, arguments = _unrepeated(call)
+    three = [lowering.lower(each, scope, None) for each in arguments[:3]]
+    axes = _Axes.of(*(each.layout for each in three), grouped=grouped)
     of_scores = (*axes.shared, *axes.queries, *axes.keys)
-    values = [*three, *(lowering.lower(each, scope, of_scores) for each in call.arguments[3:])]
+    values = [*three, *(lowering.lower(each, scope, of_scores) for each in arguments[3:])]
     element = max(Element.WIDE, *(each.element for each in values[:numbers]))
     values = [
         lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
@@ -199,12 +211,22 @@ def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
     ]
     left = tuple(
         group[0] if len(group) == 1 else group
-        for group in (batch, axes.queries, head, axes.channels)
+        for group in (batch, axes.queries, (*head, *axes.grouped), axes.channels)
         if group
     )
     sizes = {axis: size for each in three for axis, size in each.sizes.items()}
     right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
     return _Laid(right, left, (*three, *added), axes, sizes, element)
+
+
+def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
+    """The axes of queries along which keys and values are repeated, and the operands without that."""
+    q, k, v, *mask = call.arguments
+    repeats = [each for each in (k, v) if getattr(each, "function", "") == REPEAT.name]
+    keys, values = cast("tuple[Call, Call]", (k, v))
+    if len(repeats) == 2 and keys.axes == values.axes:
+        return keys.axes, (q, *keys.arguments, *values.arguments, *mask)
+    return (), call.arguments
 
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
@@ -280,12 +302,14 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
     settings = writer.options(call)
 
-    def more(masks: Sequence[str]) -> Iterator[str]:
+    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
         yield from (f"attn_mask={each}" for each in masks)
         if settings["rate"] != "0.0":
             yield f"dropout_p={settings['rate']} if training else 0.0"
         if settings["causal"] != "0":
             yield "is_causal=True"
+        if axes.grouped:
+            yield "enable_gqa=True"
         yield f"scale={settings['scale']}"
 
     return _spelled(writer, call, left, more)
@@ -295,7 +319,7 @@ def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
     """The same, with a bias and what is seen behind the others."""
     settings = writer.options(call)
 
-    def more(masks: Sequence[str]) -> Iterator[str]:
+    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
         yield from masks
         yield f"scale={settings['scale']}"
         yield from (f"{name}=True" for name in ("biased", "causal") if settings[name] != "0.0")
@@ -303,11 +327,20 @@ def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
     return _spelled(writer, call, left, more)
 
 
-def _spelled(writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str]], Iterator[str]]) -> str:
-    """The call with its operands in four dimensions; `more` tells the arguments behind q, k and v, of the masks."""
+def _spelled(
+    writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str], _Axes], Iterator[str]]
+) -> str:
+    """The call with its operands in four dimensions; `more` tells the arguments behind q, k and v, of the masks.
+
+    A query that sees what is not after it is at one position, so that other axes of queries alone are grouped.
+    """
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
-    axes = _Axes.of(*(writer.layout(each) for each in (q, k, v)))
+    layouts = [writer.layout(each) for each in (q, k, v)]
     flat = [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
+    axes = _Axes.of(*layouts)
+    if float(writer.options(call)["causal"]):
+        _, *grouped = (axis for axis in flat if axis in axes.queries)
+        axes = _Axes.of(*layouts, grouped=grouped)
     shared = tuple(axis for axis in flat if axis in axes.shared)
     heads = len(shared) - next((n for n, axis in enumerate(flat) if axis in axes.queries), len(shared))
     axes = replace(axes, shared=shared)
@@ -317,9 +350,13 @@ def _spelled(writer: Writer, call: Call, left: Left, more: Callable[[Sequence[st
     ]
     batch, head = axes.split(heads)
     masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
-    text = writer.op(call.function, *three, more=", ".join(more(masks)))
+    text = writer.op(call.function, *three, more=", ".join(more(masks, axes)))
     text = writer.op("permute", text, axes="(0, 2, 1, 3)")
-    return text if all((batch, axes.queries, head, axes.channels)) else writer.reshaped(text, left)
+    return (
+        text
+        if all((batch, axes.queries, (*head, *axes.grouped), axes.channels))
+        else writer.reshaped(text, left)
+    )
 
 
 ROWS = (

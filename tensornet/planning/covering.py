@@ -40,8 +40,8 @@ from ..language.expression import (
     transform,
 )
 from ..language.patterns import Pattern, groups_of, pattern_of
-from ..operations.functions import Function
-from ..operations.record import Meaning
+from ..operations.functions import FUNCTIONS, Function
+from ..operations.record import Element, Meaning
 from ..sizes import evaluate, product
 
 __all__ = ["cover"]
@@ -101,12 +101,14 @@ def _covers(
     if not fitting:
         return
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    heads = [part for part in parts if not is_scalar(part) and draft.is_number(part)]
+    heads = [part for part in parts if not is_scalar(part) and search.is_real(part)]
     for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
         ways = (
             found
             for found in search.whole(pattern, head)
-            if meaning.holds(found.numbers) and search.is_sized(found)
+            if not search.is_rounded(found, kernel)
+            and meaning.holds(found.numbers)
+            and search.is_sized(found)
         )
         found = min(ways, key=search.elements, default=None)
         if found is not None:
@@ -204,7 +206,7 @@ class _Search:
             ways = self._product(written, head, start, outermost=True)
         else:
             ways = self._match(written, head, start)
-        return (found for found in ways if self._groups(found) is not None and not self._is_exact(found))
+        return (found for found in ways if self._groups(found) is not None)
 
     # ---- the pattern, part by part
 
@@ -399,7 +401,8 @@ class _Search:
         """The axes of the program for each of the pattern; nothing if they do not agree."""
         pattern = self.pattern
         axes = {name: free_axes(each) for name, each in found.bound.items()}
-        groups = groups_of(pattern, axes)
+        places = {run[0]: each for run, each in found.runs if run and run[0] in pattern.placed}
+        groups = groups_of(pattern, axes, places)
         if groups is None:
             return None
         for run, told in found.runs:
@@ -412,14 +415,19 @@ class _Search:
                 return None
         return groups
 
-    def _is_exact(self, found: _Found) -> bool:
-        """Whether a tensor holds what the kernel, which takes numbers of the working type, would round."""
+    def is_real(self, part: Expression) -> bool:
+        """Whether a part holds real numbers, of the working type or made of constants, as a frozen model's are."""
+        return of_expression(part, self.draft.elements) >= Element.WIDE
+
+    def is_rounded(self, found: _Found, kernel: Function) -> bool:
+        """Whether a tensor holds what the kernel would round: one that lays its operands out takes them as they are
+        but for integers, any other takes numbers of the working type."""
         elements = (
             of_expression(each, self.draft.elements)
             for name, each in found.bound.items()
             if not is_scalar(each) and name not in self.pattern.partial
         )
-        return any(element.is_exact for element in elements)
+        return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
 
     def is_sized(self, found: _Found) -> bool:
         """Whether sizes are known, and each operand tells those that its dimensions are taken apart into: a kernel
@@ -464,7 +472,11 @@ def _bound(
         return bound[expression.name]
     changed = transform(expression, lambda part: _bound(part, bound, groups))
     if isinstance(changed, Call) and changed.axes:
-        present = free_axes(Contraction(changed.arguments))
+        made = FUNCTIONS[changed.function].makes(changed.axes)
+        present = {
+            *free_axes(Contraction(changed.arguments)),
+            *(axis for each in made for axis in groups[each]),
+        }
         axes = tuple(axis for each in changed.axes for axis in groups[each] if axis in present)
         return replace(changed, axes=axes) if axes else changed.arguments[0]
     return flat(changed)
