@@ -532,23 +532,14 @@ class _Deriver:
         if -12 <= crossing <= math.log(most) and abs(off(crossing)) < 0.02:
             return  # as of a product
         steps = [0.25 * n for n in range(-48, 49) if 0.25 * n <= math.log(most)]
-        errors = [off(step) for step in steps]
-        crossings = [
-            (low, high)
-            for (low, a), (high, b) in itertools.pairwise(zip(steps, errors, strict=True))
-            if a * b <= 0 and math.isfinite(a) and math.isfinite(b)
-        ]
-        if crossings:
-            off(_bisected(off, *min(crossings, key=lambda each: abs(each[0] + each[1]))))
-            return
-        enough = min(map(abs, errors)) + 0.1
-        off(
-            min(
-                (step for step, error in zip(steps, errors, strict=True) if abs(error) <= enough),
-                key=abs,
-                default=0.0,
-            )
-        )
+        error_at = functools.cache(off)
+        for low, high in sorted(itertools.pairwise(steps), key=lambda each: abs(each[0] + each[1])):
+            a, b = error_at(low), error_at(high)
+            if a * b <= 0 and math.isfinite(a) and math.isfinite(b):
+                off(_bisected(off, low, high))
+                return
+        enough = min(abs(error_at(step)) for step in steps) + 0.1
+        off(min((step for step in steps if abs(error_at(step)) <= enough), key=abs, default=0.0))
 
     def compensation(self, term: Contraction, scope: Scope) -> float:
         """How much larger the target of a long product is, since what it typically is falls behind its mean square.

@@ -25,7 +25,6 @@ from ..language.expression import (
     Call,
     Contraction,
     Expression,
-    Literal,
     Ref,
     Size,
     axes_of_index,
@@ -35,7 +34,6 @@ from ..language.expression import (
     scalar_value,
     show,
     subexpressions,
-    transform,
 )
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, UNKNOWN, Known, Moments
@@ -80,6 +78,8 @@ class Estimator:
         lines: the moments of such weights, as last estimated; who changes a parameter takes them out.
         trial: moments to go by for whole expressions, in their stead.
         assumed: the same, for as long as the estimator is there.
+        norms: products by their factors, with the norms among them, which no start changes.
+        scopes: the sizes of axes in expressions, which none changes either.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -89,6 +89,8 @@ class Estimator:
         self.lines: dict[str, Moments] = {}
         self.trial: dict[Expression, Moments] = {}
         self.assumed: dict[Expression, Moments] = {}
+        self.norms: dict[tuple[Expression, ...], tuple[tuple[Expression, ...], tuple[Norm, ...]]] = {}
+        self.scopes: dict[Expression, Scope] = {}
         self.equations = {equation.name: equation for equation in graph.equations}
         self.leaves = {leaf.name: leaf for leaf in graph.leaves}
         for leaf in graph.leaves:
@@ -101,7 +103,9 @@ class Estimator:
         """The sizes of the axes in an expression, and of those around it."""
         if isinstance(expression, Contraction):
             expression = Contraction(expression.factors)
-        found = scope_inside(expression, self.graph.dims, self.graph.bound)
+        found = self.scopes.get(expression)
+        if found is None:
+            found = self.scopes[expression] = scope_inside(expression, self.graph.dims, self.graph.bound)
         if around is None:
             return found
         return Scope({**around.sizes, **found.sizes}, {**around.assumed, **found.assumed})
@@ -124,9 +128,9 @@ class Estimator:
 
     def of(self, expression: Expression, scope: Scope | None = None) -> Moments:
         """The moments of the elements of an expression."""
-        if expression in self.trial:
+        if self.trial and expression in self.trial:
             return self.trial[expression]
-        if expression in self.assumed:
+        if self.assumed and expression in self.assumed:
             return self.assumed[expression]
         scope = self.scope(expression) if scope is None else scope
         match expression:
@@ -209,7 +213,8 @@ class Estimator:
         """The number before a product, and its factors: functions of one tensor at one place are one factor."""
         parts = term.factors if isinstance(term, Contraction) else (term,)
         number, places, found = 1.0, dict[Ref, list[Expression]](), list[_Factor]()
-        for norm in norms_in(parts, self._line):
+        parts, norms = self._norms_in(parts)
+        for norm in norms:
             moments = self._norm(norm, scope)
             if moments is not None:
                 both = Contraction((*norm.divided, norm.factor))
@@ -228,6 +233,12 @@ class Estimator:
             key = one.name if whole == one else show(whole)
             found.append(_Factor(key, _positions(one), self.of(whole, scope)))
         return number, found
+
+    def _norms_in(self, factors: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Norm, ...]]:
+        """The factors of a product, and the norms among them: products are looked at for every start tried."""
+        if factors not in self.norms:
+            self.norms[factors] = factors, tuple(norms_in(factors, self._line))
+        return self.norms[factors]
 
     def _line(self, ref: Ref) -> Expression | None:
         """What a tensor is, if it is read under the axes that it was defined with."""
@@ -424,19 +435,15 @@ def _matchings(items: tuple[int, ...]) -> Iterator[tuple[int, tuple[tuple[int, i
 # ---------------------------------------------------------------------------- functions
 
 
-_BLANK = Literal(math.nan)
-"""Where the one tensor of an expression stood."""
+_BLANK = Size("")
+"""Where the one tensor of an expression stood: a number without a name."""
 
 
 @functools.lru_cache(1024)
 def _of_form(form: Expression, counts: tuple[tuple[str, float], ...], moments: Moments) -> Moments:
     """Those of a function of the blank in a form."""
     sizes = dict(counts)
-    return _integrate(lambda value: scalar_value(_filled(form, Literal(value)), sizes.get), moments)
-
-
-def _filled(form: Expression, value: Literal) -> Expression:
-    return value if form is _BLANK else transform(form, lambda part: _filled(part, value))
+    return _integrate(lambda value: scalar_value(form, {**sizes, _BLANK.axis: value}.get), moments)
 
 
 @functools.cache

@@ -218,9 +218,13 @@ def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
+_AXES = (str, int, tuple)
+_TOLD = (Ref, Contraction, Call)
+
+
 def is_told(entry: object) -> TypeGuard[Ref | Contraction | Call]:
     """Whether an entry of brackets is an expression, which tells positions."""
-    return isinstance(entry, Ref | Contraction | Call)
+    return isinstance(entry, _TOLD)
 
 
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
@@ -249,18 +253,16 @@ def remade_axes(call: Call) -> frozenset[str]:
 
 def free_axes(expression: Expression) -> tuple[str, ...]:
     """The axes of the value, in the order of first appearance."""
-    match expression:
-        case Ref():
-            return axes_of_index(expression.index)
-        case Literal() | Size():
-            return ()
-        case Contraction(factors, summed):
-            found = dict.fromkeys(axis for factor in factors for axis in free_axes(factor))
-            return tuple(axis for axis in found if axis not in summed)
-        case Call(function, arguments, axes):
-            found = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
-            gone = FUNCTIONS[function].leaves_out(axes)
-            return tuple(axis for axis in found | dict.fromkeys(axes) if axis not in gone)
+    if isinstance(expression, Ref):
+        return axes_of_index(expression.index)
+    if isinstance(expression, Contraction):
+        found = dict.fromkeys(axis for factor in expression.factors for axis in free_axes(factor))
+        return tuple(axis for axis in found if axis not in expression.summed)
+    if isinstance(expression, Call):
+        found = dict.fromkeys(axis for argument in expression.arguments for axis in free_axes(argument))
+        gone = FUNCTIONS[expression.function].leaves_out(expression.axes)
+        return tuple(axis for axis in found | dict.fromkeys(expression.axes) if axis not in gone)
+    return ()
 
 
 def occurring(expression: Expression) -> set[str]:
@@ -296,24 +298,30 @@ def subexpressions(expression: Expression) -> Iterator[Expression]:
     while waiting:
         part = waiting.pop()
         yield part
-        waiting.extend(reversed(parts_of(part)))
+        if parts := parts_of(part):
+            waiting.extend(reversed(parts))
 
 
 def parts_of(expression: Expression) -> Sequence[Expression]:
     """What an expression is made of, in the order of the text."""
-    match expression:
-        case Ref(_, index):
-            entries = (each for entry in index for each in _entries(entry))
-            return [entry for entry in entries if is_told(entry)]
-        case Contraction(factors):
-            return factors
-        case Call(_, arguments, _, options):
-            return (*arguments, *(value for _, values in options for value in values))
+    if isinstance(expression, Ref):
+        return _told_in(expression.index)
+    if isinstance(expression, Contraction):
+        return expression.factors
+    if isinstance(expression, Call):
+        if not expression.options:
+            return expression.arguments
+        return (*expression.arguments, *(value for _, values in expression.options for value in values))
     return ()
 
 
-def _entries(entry: Index | Parts) -> tuple[Index, ...]:
-    return entry.entries if isinstance(entry, Parts) else (entry,)
+def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
+    """The expressions of positions in brackets."""
+    told: Sequence[Expression] = ()
+    for entry in index:
+        if not isinstance(entry, _AXES):
+            told = [*told, *filter(is_told, entry.entries if isinstance(entry, Parts) else (entry,))]
+    return told
 
 
 def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[Index, ...]:
@@ -350,20 +358,20 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     It is the same object where `change` returns each part itself: most rewrites leave most of what they visit.
     """
     parts = parts_of(expression)
+    if not parts:
+        return expression
     changed = [change(part) for part in parts]
     if all(map(operator.is_, parts, changed)):
         return expression
     rest = iter(changed)
-    match expression:
-        case Ref(name, index, place):
-            return Ref(name, _with_told(index, rest), place)
-        case Contraction(_, summed, place):
-            return Contraction(tuple(rest), summed, place)
-        case Call(function, arguments, axes, options, place):
-            first = tuple(itertools.islice(rest, len(arguments)))
-            told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in options)
-            return Call(function, first, axes, told, place)
-    raise AssertionError(expression)
+    if isinstance(expression, Ref):
+        return Ref(expression.name, _with_told(expression.index, rest), expression.place)
+    if isinstance(expression, Contraction):
+        return Contraction(tuple(changed), expression.summed, expression.place)
+    assert isinstance(expression, Call)
+    arguments = tuple(itertools.islice(rest, len(expression.arguments)))
+    told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in expression.options)
+    return Call(expression.function, arguments, expression.axes, told, expression.place)
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
