@@ -111,7 +111,7 @@ class _Axes:
     channels: tuple[str, ...]
 
     @staticmethod
-    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], grouped: Sequence[str] = ()) -> _Axes:
+    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], *, grouped: Sequence[str] = ()) -> _Axes:
         """Told by which of the operands have each."""
         return _Axes(
             tuple(axis for axis in q if axis in k and axis in v),
