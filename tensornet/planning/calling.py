@@ -21,6 +21,7 @@ from ..language.expression import (
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element, Function
 from ..operations.kernels import HIDDEN, HIDDEN_IN_HALF
+from ..operations.pointwise import WHERE
 from .arrangement import Layout, flatten, view_order
 from .contracting import Contracting
 from .values import Entry, Operand, Value
@@ -113,7 +114,9 @@ class Calling(Contracting):
         tensors nobody knows that they are finite.
         """
         match call:
-            case Call("where", (see, Ref() as hides, Literal() as number)) if hides.name in self.parameters:
+            case Call(WHERE.name, (see, Ref() as hides, Literal() as number)) if (
+                hides.name in self.parameters
+            ):
                 value = scalar_value(number)
             case _:
                 return None
@@ -123,9 +126,7 @@ class Calling(Contracting):
         if seen.ref.name not in self.still:
             return None
         choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
-        table = self.combine(
-            FUNCTIONS["where"], lambda *each: Call("where", each), choices, [Operand(seen)], wanted
-        )
+        table = self.combine(WHERE, lambda *each: Call(WHERE.name, each), choices, [Operand(seen)], wanted)
         bias = self.lower(hides, scope, wanted)
         axes = {*table.layout, *bias.layout}
         order = tuple(axis for axis in wanted or self._order(axes, [table, bias]) if axis in axes)
