@@ -14,7 +14,7 @@ import torch
 from tensornet.compression.allocating import Allocation, Budget, allotted, flat
 from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import cost_of, included
-from tensornet.compression.levels import Candidate, gathered, multiplied
+from tensornet.compression.levels import Candidate, gathered, multiplied, multiplied_in_groups
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.approximating import approximate
 from tensornet.fitting.metrics import DAMPING, Metric
@@ -65,6 +65,11 @@ class _Holding:
         return self.holders[0][1]
 
     @property
+    def groups(self) -> int:
+        """Those of a convolution."""
+        return self.holders[0][0].groups if self.kind is CONVOLUTION else 1
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of the weight."""
         return tuple(self.weight.shape)
@@ -87,6 +92,8 @@ class _Holding:
         kind, count = self.kind, len(self.shape)
         columns = tuple(range(1, count)) if kind is CONVOLUTION else kind.columns
         lone = gathered(self.dims) if kind is EMBEDDING else multiplied(self.dims, columns)
+        if self.groups > 1:
+            lone = multiplied_in_groups(self.shape, self.groups)
         metric = None
         if self.moments is not None:
             metric = Metric(kind.columns, self.moments.cpu().numpy(), DAMPING)
@@ -170,22 +177,15 @@ def _check_told(
     """Refuses a budget of what a call costs where that is not what the factors cost as products.
 
     Raises:
-        EquationError: a convolution is in groups, which each compute what the factors that all have say; or several
-            factors have parts of its channels, and it is computed with the whole kernel.
+        EquationError: several factors have parts of a convolution's channels, and it is computed with the whole kernel.
     """
     if budget.kind not in ("flops", "seconds"):
         return
     for each in holdings:
-        if each.kind is not CONVOLUTION:
-            continue
-        fix = f"give a budget of parameters, or exclude='{each.path}'"
-        if any(module.groups > 1 for module, _ in each.holders):
-            raise EquationError(
-                f"'{each.path}' is in groups: its {budget.kind} by factors are not told", fix=fix
-            )
         for method in methods:
-            if splits_output(each.shape, method, modes):
+            if each.kind is CONVOLUTION and splits_output(each.shape, method, modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
+                fix = f"give a budget of parameters, or exclude='{each.path}'"
                 raise EquationError(
                     f"{what}: the whole kernel is computed, and saves no {budget.kind}", fix=fix
                 )

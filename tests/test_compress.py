@@ -391,14 +391,21 @@ def test_groups_go_through_the_factors(method: str, strided: bool) -> None:
     torch.testing.assert_close(small.bias.grad, whole.bias.grad)
 
 
+def test_a_budget_of_flops_is_that_of_groups() -> None:
+    """Each group makes R channels of its own, and of these its part of the channels: (G·R·C/G·K² + O·R) a place."""
+    conv, x = nn.Conv2d(24, 32, 3, groups=4), torch.randn(2, 24, 9, 9)
+    found = tn.compress(nn.Sequential(conv), flops=0.6, calibrate=x)
+    (row,) = found.allocation.rows
+    (rank,) = row.level.rank
+    assert found.allocation.before == 2 * (2 * 7 * 7) * 32 * 6 * 9
+    assert (
+        found.allocation.after == 2 * (2 * 7 * 7) * rank * (4 * 6 * 9 + 32) <= 0.6 * found.allocation.before
+    )
+
+
 @pytest.mark.parametrize("kind", ["flops", "seconds"])
 def test_what_convolutions_do_not_save_is_told(kind: str) -> None:
-    x = torch.randn(2, 8, 6, 6)
-    grouped, plain = nn.Sequential(nn.Conv2d(8, 16, 3, groups=2)), nn.Sequential(nn.Conv2d(8, 16, 3))
-    with pytest.raises(
-        tn.EquationError, match=f"'0.weight' is in groups: its {kind} by factors are not told"
-    ):
-        tn.compress(grouped, **{kind: 0.5}, calibrate=x)
+    plain, x = nn.Sequential(nn.Conv2d(8, 16, 3)), torch.randn(2, 8, 6, 6)
     for options in ({"method": "kronecker"}, {"method": "tt", "modes": ((4, 4), 2, 1, 1)}):
         with pytest.raises(tn.EquationError, match="output channels in several factors: the whole kernel"):
             tn.compress(plain, **{kind: 0.5}, calibrate=x, **options)

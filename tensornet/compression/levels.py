@@ -36,6 +36,7 @@ __all__ = [
     "gathered",
     "levels",
     "multiplied",
+    "multiplied_in_groups",
 ]
 
 WEIGHT = "weight"
@@ -130,6 +131,24 @@ def multiplied(
     read = ",".join(["n", *(axes[each] for each in columns)])
     left = ",".join(["n", *(axis for each, axis in enumerate(axes) if each not in columns or each in kept)])
     return layer(f"y[{left}] = x[{read}] * {WEIGHT}[{','.join(axes)}]", inputs="x", **sizes)
+
+
+@functools.lru_cache(maxsize=256)
+def multiplied_in_groups(shape: tuple[int, ...], groups: int) -> Graph:
+    """The layer of a kernel whose output channels are in groups, each of which reads inputs of its own.
+
+    Args:
+        shape: of the kernel; its first dimension counts the channels of all groups.
+        groups: how many there are.
+
+    Example:
+        >>> print(multiplied_in_groups((8, 3, 5), 2).equations[0])
+        y[n,g,a] = x[n,g,b,c] * weight[(g,a),b,c]
+    """
+    axes, sizes = _axes(tuple((size,) for size in shape))
+    rest = ",".join(axes[1:])
+    text = f"y[n,g,a] = x[n,g,{rest}] * {WEIGHT}[(g,a),{rest}]"
+    return layer(text, inputs="x", **{**sizes, "g": groups, "a": shape[0] // groups})
 
 
 @functools.lru_cache(maxsize=256)
