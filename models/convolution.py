@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from .dimensions import Size, divided, hygienic, positive
 
 __all__ = ["convolution", "convolutional_stem", "residual_block"]
 
-FORMS = ("dense", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
+FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
 """Those of a kernel, whose dimensions are of one part each."""
 
 SPACE, MADE, INNER = "hwd", "pqr", "uvt"
@@ -55,6 +56,7 @@ def convolution(
     | factorization | F[o,c,u,v] = | ranks |
     |---|---|---|
     | dense | itself | |
+    | separable | D[c,u,v]·P[o,c], depthwise and 1 × 1 | |
     | tucker2 | Σ V[o,s]·G[s,r,u,v]·U[c,r] | of O, of C |
     | tucker | Σ G[r₁…]·∏ Uₖ[mₖ,rₖ], over all modes | one for each |
     | cp | Σ_r ∏ Uₖ[mₖ,r] | one |
@@ -72,7 +74,8 @@ def convolution(
         stride: how far the kernel moves, once or for each dimension.
         padding: zeros before and after, once or for each dimension.
         dilation: how far its elements are apart, once or for each dimension.
-        groups: into how many both channels are divided, each convolved with its own kernel; dense alone.
+        groups: into how many both channels are divided, each convolved with its own kernel: F has all outputs, and
+            the channels of one group, whose factor the groups share.
         factorization: one of the above, in any case.
         rank: of a factorized kernel: 'same', a fraction of its parameters, an int, or one for each rank.
         bias: whether β is added.
@@ -80,7 +83,8 @@ def convolution(
     Raises:
         ShapeError: settings do not fit, or ranks are asked for at a symbolic C or O.
 
-    Source: LeCun et al. (1989); Lebedev et al. (2015) for cp, Kim et al. (2016) for tucker2.
+    Source: LeCun et al. (1989); Lebedev et al. (2015) for cp, Kim et al. (2016) for tucker2, Chollet (2017) for
+    separable.
 
     Example:
         >>> layer = convolution(16, 32, stride=2, padding=1, factorization="tucker2", rank=(8, 4), bias=False)
@@ -98,14 +102,12 @@ def convolution(
         "o": divided(out, groups, "out", "groups"),
     }
     ins, outs = ("c", "o") if groups == 1 else ("(g,c)", "(g,o)")
-    if groups > 1:
-        sizes["g"] = groups
-        if kind != "dense":
-            raise ShapeError(
-                f"groups={groups} with factorization='{factorization}'", fix="leave one of them out"
-            )
-    weight, ranks = _kernel(kind, channels, out, [each.kernel for each in found], rank)
-    weight = weight.replace("[o,", f"[{outs},") if groups > 1 else weight
+    sizes |= {"g": groups} if groups > 1 else {}
+    if kind == "separable":
+        weight, ranks = f"D[{ins},{','.join(INNER[: len(found)])}] * P[{outs},c]", dict[str, Size]()
+    else:
+        weight, ranks = _kernel(kind, sizes["c"], out, [each.kernel for each in found], rank)
+        weight = re.sub(r"(?<=[\[,])o(?=[,\]])", outs, weight)
     lines, read = [], "x"
     if any(each.padding for each in found):
         amounts = ", ".join(
@@ -258,7 +260,7 @@ STEM = """
 """
 """7 × 7 of stride 2, a gain and a bias for each channel, ReLU, the largest of 3 × 3 of stride 2."""
 
-STEM_FORMS = tuple(form for form in FORMS if form != "tucker2")
+STEM_FORMS = tuple(form for form in FORMS if form not in ("tucker2", "separable"))
 """Those of its kernel."""
 
 

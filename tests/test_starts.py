@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet import models
 from tensornet.graph.initialise import starts
 
 from .starting import Layers
@@ -187,3 +189,51 @@ def test_random_layers_keep_the_deviation_or_say_so(seed: int) -> None:
     few = deviation(graph, *shape)
     found = few if 0.6 < few < 1.7 else deviation(graph, *shape, draws=100)  # gates have long tails
     assert 0.5 < found < 2, layers.text
+
+
+# ---------------------------------------------------------------------------- what recurs, convolves and routes
+
+LSTM = """
+f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
+k[b,t,o] = sigmoid(x[b,t,i] * Wk[o,i] + h[b,t-1,p] * Uk[o,p] + bk[o])
+r[b,t,o] = sigmoid(x[b,t,i] * Wr[o,i] + h[b,t-1,p] * Ur[o,p] + br[o])
+g[b,t,o] = tanh(x[b,t,i] * Wg[o,i] + h[b,t-1,p] * Ug[o,p] + bg[o])
+c[b,t,o] = f * c[b,t-1,o] + k * g
+h[b,t,o] = r * tanh(c)
+"""
+
+RECURS = "h[b,t-1,p] * U[o,p] + x[b,t,i] * W[o,i]"
+ROOM = {"i": 16, "o": 24, "p": 24}
+
+ALIVE: dict[str, tuple[Callable[[], tn.Graph], tuple[int, ...]]] = {
+    "linear recurrence": (lambda: tn.layer(f"h[b,t,o] = {RECURS}", inputs="x", **ROOM), (30, 16)),
+    "recurrence": (lambda: tn.layer(f"h[b,t,o] = tanh({RECURS})", inputs="x", **ROOM), (30, 16)),
+    "what reads an LSTM": (
+        lambda: tn.layer(f"{LSTM}y[b,t,e] = h[b,t,o] * V[e,o]", inputs="x", e=16, **ROOM),
+        (30, 16),
+    ),
+    "strided": (lambda: models.convolution(16, 24, stride=2), (16, 12, 12)),
+    "grouped": (lambda: models.convolution(16, 24, groups=4), (16, 12, 12)),
+    "Tucker-2": (lambda: models.convolution(16, 24, factorization="tucker", rank=0.3), (16, 12, 12)),
+    "CP": (lambda: models.convolution(16, 24, factorization="cp", rank=0.3), (16, 12, 12)),
+    "TT": (lambda: models.convolution(16, 24, factorization="tt", rank=0.3), (16, 12, 12)),
+    "routed": (lambda: models.mixture_of_experts(32, 64, 8), (20, 32)),
+}
+
+
+@pytest.mark.parametrize("what", ALIVE)
+def test_what_recurs_convolves_or_routes_keeps_the_deviation(what: str) -> None:
+    make, shape = ALIVE[what]
+    assert 0.5 < deviation(make(), *shape) < 2
+
+
+def test_what_is_stacked_on_recurrences_knows_how_large_they_are() -> None:
+    """The state of an LSTM is a seventh of what comes in: the weights behind it make up for that, not those in it."""
+    one, other = (models.lstm(16, 24), models.lstm(24, 24))
+    head = tn.layer("y[b,t,e] = h[b,t,o] * V[e,o]", inputs="h", e=16)
+    graph = tn.model(
+        lambda x: head(other(one(x, scope="one"), scope="other"), scope="head"), inputs="x[b,t,i]", i=16
+    )
+    assert 0.6 < deviation(graph, 30, 16) < 1.7
+    sum_so_far = tn.layer("h[b,t,i] = h[b,t-1,i] + x[b,t,i]\ny[b,t,o] = h * W[o,i]", inputs="x", i=16, o=16)
+    assert np.isfinite(tn.init(sum_so_far)["W"]).all()

@@ -26,7 +26,7 @@ import itertools
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +64,9 @@ FAR = 3.6
 
 UNPREDICTABLE = math.log(10.0)
 """So is a product of which the logarithm of the deviation is only known this well."""
+
+ROUNDS, SETTLED = 32, 0.01
+"""So often the moments of a recurrence are gone round, until they change by no more than this share."""
 
 
 @of_graph
@@ -204,6 +207,9 @@ def _derived(graph: Graph) -> tuple[Mapping[str, tuple[str, float]], tuple[Tenso
     try:
         for equation in graph.equations:
             deriver.equation(equation)
+            for each in graph.recurrences:
+                if equation.name == each.equations[-1].name:
+                    deriver.settle(each.equations)
     except RecursionError:
         place, fix = deriver.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
@@ -238,6 +244,21 @@ class _Deriver:
         self.aim(right, 1.0, self.known.scope(right))
         found = self.known.of(right)
         self.known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+
+    def settle(self, equations: Sequence[Equation]) -> None:
+        """Goes round a recurrence, whose weights are chosen, until the moments stay; who reads it learns of these.
+
+        What grows from step to step, as a running sum does, keeps those of its first step.
+        """
+        first = {equation.name: self.known.tensors[equation.name] for equation in equations}
+        for _ in range(ROUNDS):
+            before = {name: self.known.tensors[name].square for name in first}
+            for equation in equations:
+                self.known.tensors[equation.name] = self.known.of(equation.right)
+            after = {name: self.known.tensors[name].square for name in first}
+            if all(math.isclose(before[name], after[name], rel_tol=SETTLED) for name in first):
+                return
+        self.known.tensors.update(first)
 
     # ---- what an expression is made of
 
