@@ -233,9 +233,8 @@ def test_the_ready_made_convolution(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("factorization", ["separable", "tucker2", "tucker", "cp", "tt", "tr", "low_rank"])
 def test_groups_have_factorized_kernels_of_their_own(factorization: str, groups: int) -> None:
     """The kernel is written out: all outputs, of the channels of one group."""
-    graph = tn.models.convolution(
-        4, 6, groups=groups, factorization=factorization, rank=0.5, padding=1, stride=2
-    )
+    options = {"factorization": factorization, "rank": 2 if factorization == "low_rank" else 0.5}
+    graph = tn.models.convolution(4, 6, groups=groups, padding=1, stride=2, **options)
     p = {name: np.asarray(each) for name, each in tn.init(graph, seed=0, dtype="float64").items()}
     weight = next(each for each in graph.own if "u" in each.axes and "p" in each.axes).right.factors[1:]
     kept = "(g,o),c,u,v" if groups > 1 else "o,c,u,v"
