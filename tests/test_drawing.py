@@ -51,6 +51,8 @@ def test_a_picture_shows_tensors_and_the_axes_they_are_read_with(tmp_path: Path)
     shown = texts(picture)
     for word in ("x", "Q", "K", "V", "q[b,i,d]", "a[b,i,j]", "y[b,i,e]", "b,i,c", "b,j,c", "d,c", "× Σ c"):
         assert word in shown
+    assert {"4×8", "8×8", "b×i×8", "b×i×4"} <= set(shown)
+    assert not any("×i" in each for each in texts(tn.draw(tn.layer("y[b,i] = exp(x[b,i])", inputs="x"))))
     assert any(re.fullmatch(r"softmax\[j\].*Σ d", each) for each in shown)
     edges = ElementTree.fromstring(picture.svg).iter(f"{SVG}path")
     assert sum(1 for _ in edges) == 9

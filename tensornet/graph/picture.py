@@ -12,9 +12,10 @@ from ..errors import EquationError
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, is_scalar, parts_of, show_index
 from ..operations.functions import FUNCTIONS
+from ..sizes import evaluate, show_size
 from .graph import Graph, of_graph
 from .layout import Layout, layered
-from .shape import index_of
+from .shape import dim_size, index_of
 
 __all__ = ["Picture", "draw"]
 
@@ -68,7 +69,7 @@ def draw(graph: Graph, path: str | Path | None = None) -> Picture:
     """A graph as a picture: what is read stands above what is made of it.
 
     A box is an input, a parameter, a constant, an equation with what it does, or a call of a block,
-    folded; an edge has the axes that a tensor is read with there.
+    folded; an edge has the axes that a tensor is read with there, and below them its sizes, where one is known.
 
     Args:
         graph: a layer or a model.
@@ -92,10 +93,9 @@ def draw(graph: Graph, path: str | Path | None = None) -> Picture:
 
 
 def _svg(graph: Graph) -> str:
-    nodes, labels = _nodes(graph), dict[tuple[str, str], str]()
-    for start, end, label in _edges(graph):
-        known = labels.get((start, end))
-        labels[start, end] = label if known in (None, label) else f"{known}; {label}"
+    nodes, labels = _nodes(graph), dict[tuple[str, str], dict[str, str]]()
+    for start, end, name, axes in _edges(graph):
+        labels.setdefault((start, end), {})[axes] = _sizes(graph, name)
     layout = layered(list(nodes), list(labels), {name: node.width for name, node in nodes.items()})
     width, height = layout.width + 2 * MARGIN, (layout.layers - 1) * DEEP + 2 * MARGIN + 60
     lines = [
@@ -114,7 +114,7 @@ def _at(point: tuple[float, float]) -> tuple[float, float]:
     return point[0] + MARGIN, point[1] * DEEP + MARGIN + 30
 
 
-def _drawn_edges(layout: Layout, labels: dict[tuple[str, str], str]) -> Iterator[str]:
+def _drawn_edges(layout: Layout, labels: dict[tuple[str, str], dict[str, str]]) -> Iterator[str]:
     texts = []
     for edge, label in labels.items():
         points = [_at(point) for point in layout.routes[edge]]
@@ -124,8 +124,10 @@ def _drawn_edges(layout: Layout, labels: dict[tuple[str, str], str]) -> Iterator
             way += f" C{x:.1f},{middle:.1f} {u:.1f},{middle:.1f} {u:.1f},{v:.1f}"
         yield f'<path class="edge" d="{way}"/>'
         (x, y), (u, v) = points[-2:]
-        texts.append(f'<text class="axes" x="{(x + u) / 2:.1f}" y="{(y + v) / 2 + 4:.1f}"'
-                     f' text-anchor="middle">{html.escape(label)}</text>')  # fmt: skip
+        told = ("; ".join(label), "; ".join(each for each in label.values() if each))
+        for n, text in enumerate(each for each in told if each):
+            texts.append(f'<text class="axes" x="{(x + u) / 2:.1f}" y="{(y + v) / 2 + 4 + n * LINE:.1f}"'
+                         f' text-anchor="middle">{html.escape(text)}</text>')  # fmt: skip
     yield from texts
 
 
@@ -147,7 +149,7 @@ def _drawn_box(node: _Node, x: float, y: float) -> Iterator[str]:
 
 def _nodes(graph: Graph) -> dict[str, _Node]:
     """The boxes, by the tensor that each stands for, or the first of several; in the order of the graph."""
-    read = {start for start, _, _ in _edges(graph)}
+    read = {start for start, *_ in _edges(graph)}
     found: dict[str, _Node] = {}
     for leaf in graph.leaves:
         if leaf.name in read or leaf.name in graph.outputs:
@@ -187,13 +189,19 @@ def _done(right: Expression) -> tuple[str, ...]:
     return (" ".join(words),) if words else ()
 
 
-def _edges(graph: Graph) -> Iterator[tuple[str, str, str]]:
-    """From which box to which, and the axes."""
+def _sizes(graph: Graph, name: str) -> str:
+    """The sizes of a tensor, `b×4×8`; nothing where none is known."""
+    sizes = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
+    return "×".join(map(show_size, sizes)) if any(isinstance(size, int) for size in sizes) else ""
+
+
+def _edges(graph: Graph) -> Iterator[tuple[str, str, str, str]]:
+    """From which box to which, the tensor, and the axes that it is read with."""
     made = {name: item.defines[0] for item in graph.body for name in item.defines}
     for item in graph.body:
         if isinstance(item, Equation):
             for ref in dict.fromkeys(item.references):
-                yield made.get(ref.name, ref.name), item.name, show_index(ref.index)
+                yield made.get(ref.name, ref.name), item.name, ref.name, show_index(ref.index)
         else:
             for name in dict.fromkeys(item.operands):
-                yield made.get(name, name), item.results[0], show_index(index_of(graph.named[name]))
+                yield made.get(name, name), item.results[0], name, show_index(index_of(graph.named[name]))
