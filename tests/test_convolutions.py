@@ -358,3 +358,28 @@ def test_a_window_may_be_shorter_than_fits(
 def test_a_window_longer_than_fits_is_told(text: str, sizes: dict[str, int], message: str) -> None:
     with pytest.raises(tn.ShapeError, match=message):
         _read_in_part(text, sizes)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("factorization", ["tucker2", "cp", "tt", "separable"])
+def test_the_way_back_of_a_factorized_kernel_goes_through_its_factors(
+    factorization: str, stride: int
+) -> None:
+    """Neither windows nor the dense kernel are made: fewer FLOPs than of a dense kernel's way back."""
+    options: dict[str, Any] = {"padding": 1, "stride": stride, "bias": False}
+    rank: Any = {"tucker2": (4, 4), "cp": 8}.get(factorization, 0.2)
+    graph = tn.models.convolution(16, 16, factorization=factorization, rank=rank, **options)
+    names = ["x", *(leaf.name for leaf in graph.parameters)]
+    back = tn.gradient(graph, wrt=names)
+    dense = tn.gradient(tn.models.convolution(16, 16, **options), wrt=["x", "F"])
+    sizes = {"b": 2, "h": 12, "w": 10}
+    ours, theirs = (tn.plan(each, backend="torch", compare=False, **sizes).flops for each in (back, dense))
+    assert ours < 0.8 * theirs
+    rng = np.random.default_rng(0)
+    p, x = tn.init(graph, seed=0, dtype="float64"), rng.normal(size=(2, 16, 12, 10))
+    seed = rng.normal(size=tn.compile(graph)(p, x).shape)
+    leaves = [torch.tensor(each, requires_grad=True) for each in (x, *p.values())]
+    y = tn.compile(graph, backend="torch")(dict(zip(p, leaves[1:], strict=True)), leaves[0])
+    expected = torch.autograd.grad((y * torch.tensor(seed)).sum(), leaves)
+    for found, one in zip(tn.compile(back)(p, x, seed), expected, strict=True):
+        np.testing.assert_allclose(found, one.numpy(), rtol=1e-9, atol=1e-11)

@@ -62,6 +62,7 @@ from .recurrences import is_step
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size
+from .through_windows import early
 from .writing import Written
 
 __all__ = ["GRADIENT", "Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
@@ -346,6 +347,8 @@ class _Differentiation(Written):
                 numbers = [each for each in factors if is_scalar(each)]
                 others = [self._operand(each, scope, stem) for each in factors if not is_scalar(each)]
                 if len(others) > 2:
+                    others = self._before_windows(others, frozenset(free_axes(expression)), scope, stem)
+                if len(others) > 2:
                     others = self._in_pairs(others, frozenset(free_axes(expression)), scope, stem)
                 inside = {axis for each in others for axis in free_axes(each)}
                 return contraction((*numbers, *others), tuple(inside & set(summed)), expression.place)
@@ -371,6 +374,24 @@ class _Differentiation(Written):
             self.active.add(name)
             self.needed |= {name}
         return Ref(name, left)
+
+    def _before_windows(
+        self, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
+    ) -> list[Expression]:
+        """The factors, those that have nothing to do with windows multiplied before these open, where that is less."""
+        while len(factors) > 2:
+            sizes = {axis: evaluate(scope[axis], self.bound) for each in factors for axis in free_axes(each)}
+            found = early(factors, kept, sizes, self.dims)
+            if found is None:
+                break
+            factors = [each for each in factors if each is not found.replaced and each is not found.partner]
+            outside = kept.union(found.windows, *(free_axes(each) for each in factors))
+            pair = (found.opened, found.partner)
+            inside = {axis for each in pair for axis in free_axes(each)}
+            product = contraction(pair, tuple(inside - outside), None)
+            around = _beside(scope, Scope(dict(found.sizes)))
+            factors = [found.read(self._tensor(product, around, self.numbered(stem))), *factors]
+        return factors
 
     def _in_pairs(
         self, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
