@@ -22,7 +22,7 @@ from tensornet.graph.substitution import substitute
 from tensornet.graph.weights import Modes, in_form, shared_names
 from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
-from tensornet.running.executable import compile
+from tensornet.running.compiling import compile
 from tensornet.sizes import evaluate
 
 from .torch_classes import become, leave

@@ -18,7 +18,8 @@ from tensornet.graph.initialise import init
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
 from tensornet.running.arguments import check_backward
-from tensornet.running.executable import Executable, fitting
+from tensornet.running.compiling import fitting
+from tensornet.running.executable import Executable
 
 __all__ = ["TensorModule", "make"]
 

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan, Step
+    from .running.compiling import compile, module, to_backend
     from .running.differentiated import ValueAndGrad, value_and_grad
     from .running.eager import einsum
-    from .running.executable import Executable, compile, module, to_backend
+    from .running.executable import Executable
     from .sweeping.making import sweep
     from .sweeping.sweeps import Sweep
 
@@ -114,9 +115,10 @@ _WHEN_USED = {
     "planning.gradients": ("gradient", "jvp"),
     "planning.planner": ("flop_count", "flop_formula"),
     "planning.plans": ("Plan", "Step"),
+    "running.compiling": ("compile", "module", "to_backend"),
     "running.differentiated": ("ValueAndGrad", "value_and_grad"),
     "running.eager": ("einsum",),
-    "running.executable": ("Executable", "compile", "module", "to_backend"),
+    "running.executable": ("Executable",),
     "sweeping.making": ("sweep",),
     "sweeping.sweeps": ("Sweep",),
 }

@@ -18,7 +18,7 @@ from ..graph.substitution import replaced, substitute
 from ..graph.weights import Modes
 from ..protocol import backend_of, load_backend
 from ..ranks import Rank
-from ..running.executable import compile, to_backend
+from ..running.compiling import compile, to_backend
 from .compressed import check_module, read_arrays, write_arrays
 
 __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]

@@ -20,7 +20,7 @@ from ..graph.rewriting.pruning import prune
 from ..language.equation import Equation
 from ..language.expression import Contraction, Ref, free_axes, fresh, is_scalar
 from ..protocol import Backend
-from ..running.executable import compile
+from ..running.compiling import compile
 from .metrics import Metric
 
 __all__ = ["Site", "batches_of", "metrics", "sites"]

@@ -13,7 +13,7 @@ from ..graph.graph import Graph
 from ..graph.substitution import Replacement, replaced
 from ..protocol import backend_of
 from ..running.arguments import wrong_names
-from ..running.executable import compile
+from ..running.compiling import compile
 from .activations import batches_of, metrics
 from .approximating import Progress, Settings, approximate
 from .metrics import DAMPING

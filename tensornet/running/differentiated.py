@@ -16,7 +16,8 @@ from ..planning.calibration import profile_of
 from ..planning.gradients import Quickest, both_ways, leaves_of, within
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
-from .executable import PLANS, SHAPES, Executable, about_as_long, compile
+from .compiling import compile
+from .executable import PLANS, SHAPES, Executable, about_as_long
 
 __all__ = ["ValueAndGrad", "value_and_grad"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..graph.layers import layer
 from ..operations.record import Example
-from .executable import compile
+from .compiling import compile
 
 __all__ = ["result_of"]
 

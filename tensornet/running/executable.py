@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..dtypes import element_type
 from ..emitting.functions import Place, Program, Tables, constant_array
 from ..emitting.program import planned, written
 from ..emitting.source import arguments_around, has_dropout
 from ..emitting.tuning import check_tuning
-from ..errors import BackendError, DtypeError, ShapeError
+from ..errors import BackendError, ShapeError
 from ..graph.elements import holding, of_dtype
 from ..graph.fitting import sizes_from_shapes
-from ..graph.graph import Graph, of_graph
+from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.calibration import profile_of
@@ -27,7 +26,7 @@ from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
 from .arguments import check_backward, check_choices, check_dtypes, wrong_names
 
-__all__ = ["Executable", "compile", "module", "to_backend"]
+__all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]
 
 SHAPES, PLANS = 4096, 256
 """How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
@@ -407,184 +406,3 @@ class Executable:
     def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
         """The open sizes that the shapes imply; checks every dimension on the way."""
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
-
-
-def fitting(
-    graph: Graph, params: Mapping[str, Any], backend: Backend, dtype: str | None, device: str | None
-) -> dict[str, Any]:
-    """The parameters of a graph as arrays of a backend, in order.
-
-    Raises:
-        ShapeError: one is missing or unknown, or has another shape than the graph says.
-    """
-    names = [leaf.name for leaf in graph.parameters]
-    if not hasattr(params, "keys") or set(params.keys()) != set(names):
-        raise wrong_names(graph, params)
-    arrays = to_backend({name: params[name] for name in names}, backend, dtype=dtype, device=device)
-    sizes_from_shapes(graph, graph.parameters, [tuple(array.shape) for array in arrays.values()])
-    return arrays
-
-
-@of_graph
-def compile(
-    graph: Graph,
-    /,
-    *,
-    backend: str | Backend = "numpy",
-    device: str | None = None,
-    dtype: str | None = None,
-    memory_limit: int | None = None,
-    params: Mapping[str, Any] | None = None,
-    outputs: str | Sequence[str] | None = None,
-    tune: str | None = None,
-    backward: str = "planned",
-    **sizes: int,
-) -> Executable:
-    """Makes a function of a graph, called as `f(parameters, *inputs)`.
-
-    With `params` the function holds the parameters, and is called as `f(*inputs)`.
-
-    Args:
-        graph: a layer or a model.
-        backend: "numpy", "torch", "cupy" or "jax"; the arrays must be of that library.
-        device: where to plan for; that of the arrays if not given.
-        dtype: the element type to plan for; that of the arrays if not given.
-        memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
-            axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
-            blocks are made again on the way back where more would be. A graph without blocks is computed piece by
-            piece all the same, and what is kept comes on top.
-        params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
-        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
-            as a tuple.
-        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
-            the fastest; it is kept where plans are.
-        backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
-            as they were planned together with them, where no transform or compiler is at work and nothing is
-            tuned; "autograd" to leave all to it.
-        **sizes: values for open sizes, and no others are taken then; one left out is read from the
-            arrays at each call.
-
-    Raises:
-        BackendError: there is no such backend.
-        ShapeError: a size is given that is not open, or `params` do not fit.
-        EquationError: `outputs` names what the graph does not compute.
-
-    Example:
-        >>> import numpy as np, tensornet as tn
-        >>> f = tn.compile(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), backend="numpy")
-        >>> f({"W": np.eye(2)}, np.array([[1.0, 2.0]]))
-        array([[1., 2.]])
-    """
-    chosen = load_backend(backend)
-    chosen.namespace()
-    graph = _asked_for(graph, outputs, sizes)
-    held = None if params is None else fitting(graph, params, chosen, dtype, device)
-    return Executable(
-        graph,
-        chosen,
-        device=device,
-        dtype=dtype,
-        memory_limit=memory_limit,
-        params=held,
-        tune=tune,
-        backward=backward,
-    )
-
-
-def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
-    """The graph with the outputs and the sizes that a caller gives."""
-    graph = graph if outputs is None else graph.select(outputs)
-    return graph.bind(**sizes) if sizes else graph
-
-
-@of_graph
-def module(
-    graph: Graph,
-    /,
-    *,
-    seed: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    memory_limit: int | None = None,
-    params: Mapping[str, Any] | None = None,
-    outputs: str | Sequence[str] | None = None,
-    plan_at: Mapping[str, int] | None = None,
-    tune: str | None = None,
-    backward: str = "planned",
-    **sizes: int,
-) -> Any:
-    """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
-
-    Args:
-        graph: a layer or a model whose parameters have known sizes.
-        seed: for the initial values; fresh ones from torch's generator if not given.
-        device: where the parameters live.
-        dtype: the element type of the parameters; that of `params`, else float32, if not given.
-        memory_limit: bytes that may be alive at once, or kept for gradients where these are asked for, as for
-            `tensornet.compile`.
-        params: name to array of any library, to start from copies of these.
-        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
-            as a tuple.
-        plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
-            anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
-        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
-            the fastest; it is kept where plans are.
-        backward: "planned" or "autograd", as for `tensornet.compile`.
-        **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
-
-    Raises:
-        BackendError: PyTorch is missing.
-        ShapeError: the size of a parameter is open, a size is given that is not, or `params` do not fit.
-        DtypeError: `params` hold whole numbers, which cannot be trained.
-        EquationError: `outputs` names what the graph does not compute.
-
-    Example:
-        >>> import torch, tensornet as tn
-        >>> layer = tn.module(tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=4, o=2), seed=0)
-        >>> layer(torch.ones(3, 5, 4)).shape
-        torch.Size([3, 5, 2])
-    """
-    torch: Any = load_backend("torch")  # the one backend with modules of its own
-    torch.namespace()
-    return torch.module(
-        _asked_for(graph, outputs, sizes),
-        seed=seed,
-        device=device,
-        dtype=dtype,
-        memory_limit=memory_limit,
-        params=params,
-        plan_at=plan_at,
-        tune=tune,
-        backward=backward,
-    )
-
-
-def to_backend(
-    arrays: Mapping[str, Any], backend: str | Backend, *, dtype: str | None = None, device: str | None = None
-) -> dict[str, Any]:
-    """Moves named arrays to another library; between torch and CuPy on one GPU without a copy.
-
-    Args:
-        arrays: name to array of any library.
-        backend: "numpy", "torch", "cupy" or "jax".
-        dtype: the element type to convert to; kept if not given, but where the library has none of
-            the kind: bfloat16 becomes float32 on NumPy and CuPy.
-        device: where to put them.
-
-    Raises:
-        BackendError: there is no such backend, device or element type.
-        DtypeError: the arrays have no names.
-
-    Example:
-        >>> import numpy as np, tensornet as tn
-        >>> tn.to_backend({"W": np.zeros(2)}, "torch")["W"].dtype
-        torch.float64
-    """
-    chosen = load_backend(backend)
-    if not isinstance(arrays, Mapping):
-        fix = 'give a dictionary, {"W": array}'
-        raise DtypeError(f"the arrays are a {type(arrays).__name__}, not arrays by their names", fix=fix)
-    if device is not None:
-        chosen.check_device(str(device))
-    kind = None if dtype is None else element_type(dtype, exact=True)
-    return {name: chosen.asarray(array, kind, device) for name, array in arrays.items()}

@@ -21,7 +21,7 @@ from ..planning.planner import NOMINAL, flop_count, whole_sizes
 from ..planning.plans import Plan
 from ..planning.watching import measuring, watched
 from ..protocol import Backend, load_backend
-from ..running.executable import to_backend
+from ..running.compiling import to_backend
 from ..timing import timings
 from .candidates import BASELINE, Candidate, candidates
 from .measuring import Place

@@ -16,7 +16,7 @@ from ..graph.graph import Graph
 from ..graph.initialise import init
 from ..planning.plans import Plan
 from ..protocol import Backend
-from ..running.executable import compile, module
+from ..running.compiling import compile, module
 from ..timing import Clock
 
 __all__ = ["Place"]
