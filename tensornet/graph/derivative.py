@@ -14,13 +14,12 @@ becomes two: of the block's way forward, which also returns what the way back re
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..errors import DtypeError, EquationError
+from ..errors import EquationError
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -40,7 +39,6 @@ from ..language.expression import (
     option_axes,
     product_of,
     remade_axes,
-    scalar_value,
     sized_by_name,
     sum_of,
     transform,
@@ -50,9 +48,11 @@ from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.pointwise import EQUAL, WHERE
 from ..operations.record import OPERANDS
 from ..operations.steps import PREVIOUS
-from ..operations.structure import INDEX, ONEHOT, REPEAT
+from ..operations.structure import INDEX, ONEHOT
 from ..sizes import evaluate, size_names
 from .apply import Apply, called_last, scoped, told_apart
+from .arithmetic import ONE, ZERO, as_numbers, folded, multiplied, spread, summed_over, without_ones
+from .differentiable import active, changes
 from .elements import of_body, of_tensors
 from .graph import Graph, reads
 from .instances import of_tensors_named
@@ -65,7 +65,7 @@ from .shape import Axis, Dim, Scope, dim_size
 from .through_windows import early
 from .writing import Written
 
-__all__ = ["GRADIENT", "Directions", "Pairs", "check_derivatives", "check_real", "differentiated"]
+__all__ = ["GRADIENT", "Directions", "Pairs", "differentiated", "made_again"]
 
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
@@ -73,13 +73,8 @@ Pairs: TypeAlias = (
 """Which factors to multiply, told of their axes, the axes that are kept, and sizes: two by two, products numbered
 on."""
 
-ONE, ZERO = Literal(1), Literal(0)
-
 GRADIENT = "{}.grad"
 """What the gradient of a tensor is called."""
-
-_DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
-"""What the name of a gradient or of a tangent ends in."""
 
 
 @dataclass(frozen=True)
@@ -146,83 +141,6 @@ def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
         if changing.intersection(call.results)
         and not any(is_random(equation.right) for part in call.graph.parts() for equation in part.own)
     )
-
-
-# ---------------------------------------------------------------------------- of real numbers
-
-REAL = "give the real and the imaginary part as tensors of their own"
-"""What to do where numbers are complex, of which the records of functions tell no derivatives."""
-
-
-def check_real(graph: Graph) -> None:
-    """Refuses to differentiate a graph in which there are complex numbers.
-
-    Raises:
-        DtypeError: there are some in an equation, or in a constant.
-    """
-    for leaf in (leaf for part in graph.parts() for leaf in part.constants):
-        if leaf.value is not None and "c" in leaf.value.dtype:
-            raise DtypeError(
-                f"gradients are of real numbers, and the constant '{leaf.name}' holds complex ones", fix=REAL
-            )
-    for part in graph.expressions():
-        if isinstance(part, Literal) and isinstance(part.value, complex):
-            raise DtypeError(f"gradients are of real numbers, and {part.value} is none", part.place, REAL)
-
-
-def check_derivatives(graph: Graph) -> None:
-    """Refuses complex numbers in a graph that computes derivatives.
-
-    Raises:
-        DtypeError: it does; so its tensors say by their names.
-    """
-    for name in sorted(graph.flat.needed()):
-        if _DERIVATIVE.search(name):
-            raise DtypeError(f"'{name}' is of real numbers, and complex ones are given", fix=REAL)
-
-
-# ---------------------------------------------------------------------------- what gradients go through
-
-
-def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
-    """The tensors of a graph that change where some leaves do."""
-    found, elements = set(wrt), of_tensors(graph)
-    before = -1
-    while before != len(found):  # once, and again where tensors go round
-        before = len(found)
-        _find_active(graph, elements, found)
-        if not graph.recurrences:
-            break
-    return found
-
-
-def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
-    """Adds the tensors that change where those do that are known to."""
-    for item in graph.body:
-        if isinstance(item, Apply):
-            inner = item.names()
-            inside = active(item.graph, [leaf for leaf, name in inner.items() if name in found])
-            pairs = zip(item.graph.outputs, item.results, strict=True)
-            found.update(result for output, result in pairs if output in inside)
-        elif elements[item.name] >= Element.WIDE and _changes(item.right, found):
-            found.add(item.name)
-
-
-def _changes(expression: Expression, tensors: Container[str]) -> bool:
-    """Whether a gradient goes from the value of an expression to one of some tensors."""
-    match expression:
-        case Ref(name):
-            return name in tensors
-        case Contraction(factors):
-            return any(_changes(factor, tensors) for factor in factors)
-        case Call(function, arguments):
-            row = FUNCTIONS[function]
-            return any(
-                not row.derivative or row.gradient(n) != "0"
-                for n, argument in enumerate(arguments)
-                if _changes(argument, tensors)
-            )
-    return False
 
 
 # ---------------------------------------------------------------------------- both ways
@@ -329,7 +247,7 @@ class _Differentiation(Written):
             return self.extent(scope[expression.axis])
         found = flat(transform(expression, lambda part: self._sized(part, scope)))
         if isinstance(found, Contraction) and found != expression:
-            return contraction(_without_ones(found.factors), found.summed, found.place)
+            return contraction(without_ones(found.factors), found.summed, found.place)
         return found
 
     def _one(self, expression: Expression, scope: Scope, stem: str) -> Expression:
@@ -356,7 +274,7 @@ class _Differentiation(Written):
 
     def _operand(self, expression: Expression, scope: Scope, stem: str) -> Expression:
         """A tensor that holds the value of an expression, or the expression where no gradient goes there."""
-        if isinstance(expression, Ref) or not _changes(expression, self.active):
+        if isinstance(expression, Ref) or not changes(expression, self.active):
             return expression
         if isinstance(expression, Call) and remade_axes(expression):
             scope = _beside(scope, self.scope(expression))
@@ -370,7 +288,7 @@ class _Differentiation(Written):
             *(each for each in axes if each not in self.order),
         )
         self.put(name, left, expression, scope)
-        if _changes(expression, self.active):
+        if changes(expression, self.active):
             self.active.add(name)
             self.needed |= {name}
         return Ref(name, left)
@@ -412,7 +330,7 @@ class _Differentiation(Written):
 
     def _masked(self, call: Call, operand: Expression, scope: Scope, stem: str) -> Expression:
         """What is drawn, a tensor of its own of truth values: the same mask on both ways."""
-        ones = _spread(_as_numbers(ONE), free_axes(operand))
+        ones = spread(as_numbers(ONE), free_axes(operand))
         numbers = replace(call, arguments=(ones, *call.arguments[1:]))
         drawn = Call(CONVERSIONS[Element.TRUTH], (numbers, ZERO))
         mask = self._tensor(drawn, scope, self.fresh(f"{stem}_mask"))
@@ -484,7 +402,7 @@ class _Differentiation(Written):
         assert isinstance(state.right, Call)
         name, axes = self.states[state.name], self._axes(state.name)
         total = self._total(state.name) if self.terms[state.name] else ZERO
-        whole = _spread(_as_numbers(total) if is_scalar(total) else total, axes)
+        whole = spread(as_numbers(total) if is_scalar(total) else total, axes)
         self.put(name, axes, whole, self._sizes(state.name))
         (axis,) = state.right.axes
         first = 0 if state.right.function == PREVIOUS.name else -1
@@ -496,7 +414,7 @@ class _Differentiation(Written):
     def _alone(self, term: Expression, operand: Ref) -> Expression:
         """A gradient, summed over the axes that an operand has not."""
         own = free_axes(operand)
-        return _sum(term, [axis for axis in free_axes(term) if axis not in own])
+        return summed_over(term, [axis for axis in free_axes(term) if axis not in own])
 
     def _seeds(self) -> Iterator[tuple[str, Leaf]]:
         """The gradients of the results that come from outside."""
@@ -536,7 +454,7 @@ class _Differentiation(Written):
             return
         gradient, scope = self._gradient(item), self.scope(item.right)
         for ref, term in self._terms(item, gradient):
-            term = _folded(term)
+            term = folded(term)
             if term != ZERO:
                 self._give(ref, term, _beside(scope, self.scope(ref)))
 
@@ -567,7 +485,7 @@ class _Differentiation(Written):
             case Contraction(factors):
                 for n, operand in enumerate(factors):
                     if isinstance(operand, Ref) and operand.name in self.active:
-                        product = _product((gradient, *factors[:n], *factors[n + 1 :]))
+                        product = multiplied((gradient, *factors[:n], *factors[n + 1 :]))
                         yield operand, self._summed(product, operand, (), Scope())
             case Call(_, arguments) as call:
                 made = call.axes if FUNCTIONS[call.function].axes in ("made", "joined") else ()
@@ -592,8 +510,8 @@ class _Differentiation(Written):
         """
         here, own = free_axes(term), free_axes(operand)
         alike = [axis for axis in dict.fromkeys(around) if axis not in (*here, *own)]
-        factors = _product([*(self.extent(scope[axis]) for axis in alike), term])
-        return _sum(factors, [axis for axis in here if axis not in own])
+        factors = multiplied([*(self.extent(scope[axis]) for axis in alike), term])
+        return summed_over(factors, [axis for axis in here if axis not in own])
 
     def _of_call(self, call: Call, operand: int, gradient: Expression, y: Ref) -> Expression:
         """What an operand of a function gets, as the record of the function says."""
@@ -602,7 +520,7 @@ class _Differentiation(Written):
             fix = f"register it with one: tn.register('{function.name}', derivative=…, …)"
             raise EquationError(f"'{function.name}' has no derivative", call.place, fix)
         if function.axes in ("kept", "made"):
-            gradient = _spread(gradient, call.axes)
+            gradient = spread(gradient, call.axes)
         meaning: dict[str, Expression] = dict(zip(OPERANDS, call.arguments, strict=False))
         numbers = dict(function.options)
         meaning.update({name: Literal(value) for name, value in numbers.items()})
@@ -627,7 +545,7 @@ class _Differentiation(Written):
         moved = {axis: values for axis, values in call.options if axis in option_axes(call)}
         if function.resized is not None and not moved.keys() <= set(free_axes(gradient)):
             name = self.numbered(GRADIENT.format(call.function))
-            gradient = self._tensor(_spread(gradient, moved), self.scope(call), name)
+            gradient = self._tensor(spread(gradient, moved), self.scope(call), name)
         for axis in sorted(moved.keys() & set(free_axes(gradient))):
             amounts = dict(zip(function.amounts, moved[axis], strict=True))
             gradient = parse_rule(text, {**meaning, **amounts, "g": gradient}, (axis,))
@@ -666,11 +584,11 @@ class _Differentiation(Written):
         axes: list[str] = []
         for known, axis in zip(entries, self._axes(ref.name), strict=True):
             if set(_parts(known)) & set(free_axes(term)):
-                term = _spread(term, _parts(known))
+                term = spread(term, _parts(known))
                 left.append(known)
                 axes.append(axis)
         kept = {part for entry in left for part in _parts(entry)}
-        term = _folded(_sum(term, [axis for axis in free_axes(term) if axis not in kept]))
+        term = folded(summed_over(term, [axis for axis in free_axes(term) if axis not in kept]))
         if is_scalar(term):
             self.terms[ref.name].append(term)
             return
@@ -694,7 +612,7 @@ class _Differentiation(Written):
         """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
         match entry:
             case Ref() | Contraction() | Call():
-                return _product([Call(ONEHOT.name, (entry,), (axis,)), _spread(term, free_axes(entry))])
+                return multiplied([Call(ONEHOT.name, (entry,), (axis,)), spread(term, free_axes(entry))])
             case int():
                 at: Expression = (
                     Literal(entry) if entry >= 0 else sum_of([self.extent(dim_size(dim)), Literal(entry)])
@@ -702,9 +620,9 @@ class _Differentiation(Written):
             case _:
                 at = Call(INDEX.name, (), (_parts(entry)[0],))
                 for part in _parts(entry)[1:]:
-                    at = sum_of([_product([at, self.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
+                    at = sum_of([multiplied([at, self.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
         here = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), at))
-        return Call(WHERE.name, (here, _spread(term, _parts(entry)), ZERO))
+        return Call(WHERE.name, (here, spread(term, _parts(entry)), ZERO))
 
     def _backward_call(self, call: Apply, called: _Called) -> None:
         """A call of the block's way back, and what it gives to what the block was given."""
@@ -731,7 +649,7 @@ class _Differentiation(Written):
             return total.name
         made = self.fresh(GRADIENT.format(name))
         self.put(
-            made, axes, _spread(_as_numbers(total) if is_scalar(total) else total, axes), self._sizes(name)
+            made, axes, spread(as_numbers(total) if is_scalar(total) else total, axes), self._sizes(name)
         )
         return made
 
@@ -747,7 +665,7 @@ class _Differentiation(Written):
                 yield gradient
                 continue
             axes, result = self._axes(name), self.fresh(GRADIENT.format(name))
-            self.put(result, axes, _as_numbers(Ref(gradient, axes)), self._sizes(name))
+            self.put(result, axes, as_numbers(Ref(gradient, axes)), self._sizes(name))
             yield result
 
     def _certain(self) -> dict[str, Element]:
@@ -818,58 +736,3 @@ def _parts(entry: Index) -> tuple[str, ...]:
     if isinstance(entry, str):
         return (entry,)
     return entry if isinstance(entry, tuple) else ()
-
-
-def _as_numbers(expression: Expression) -> Expression:
-    """The expression in the working type."""
-    return Call(CONVERSIONS[Element.NUMBER], (expression,))
-
-
-def _spread(expression: Expression, axes: Iterable[str]) -> Expression:
-    """The expression with all of some axes: the same along those that it lacks."""
-    for axis in axes:
-        if axis not in free_axes(expression):
-            expression = Call(REPEAT.name, (expression,), (axis,))
-    return expression
-
-
-def _product(factors: Sequence[Expression]) -> Expression:
-    """The product of some factors, without ones."""
-    return product_of(list(_without_ones(factors)))
-
-
-def _without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
-    """The factors that are not 1; one at least."""
-    return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
-
-
-def _sum(expression: Expression, axes: Sequence[str]) -> Expression:
-    """The sum over some axes, of the factors where it is a product."""
-    plain = isinstance(expression, Contraction) and not expression.summed
-    factors = expression.factors if plain else (expression,)  # type: ignore[union-attr]
-    return contraction(factors, tuple(axes), None)
-
-
-def _folded(expression: Expression) -> Expression:
-    """The expression with numbers computed, ones and zeros gone, and products in products one."""
-    expression = transform(expression, _folded)
-    value = scalar_value(expression) if is_scalar(expression) else None
-    if value is not None and not isinstance(value, bool):
-        return Literal(value)
-    match expression:
-        case Contraction(factors, summed):
-            factors = tuple(
-                each
-                for factor in factors
-                for each in (
-                    factor.factors if isinstance(factor, Contraction) and not factor.summed else (factor,)
-                )
-            )
-            if ZERO in factors or Literal(0.0) in factors:
-                return ZERO
-            return contraction(_without_ones(factors), summed, expression.place)
-        case Call("add", terms):
-            return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
-        case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):
-            return base
-    return expression

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError
-from ..graph.derivative import Directions, Pairs, check_real, differentiated, made_again
+from ..graph.derivative import Directions, Pairs, differentiated, made_again
+from ..graph.differentiable import check_real
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.instances import of_tensors_named
