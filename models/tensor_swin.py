@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -221,78 +222,38 @@ def tensor_swin(
     modes, heads = [tuple(each) for each in modes], [tuple(each) for each in heads]  # type: ignore[misc]
     parts = (tensorized,) if isinstance(tensorized, str) else tuple(tensorized)
     _check(modes, depths, heads, parts, (height, width, patch, window))
-    named: list[Sizes] = [(f"A{n}", f"B{n}", f"C{n}") for n in range(len(modes))]
-    parted: list[Sizes] = [(f"a{n}", f"b{n}", f"c{n}") for n in range(len(modes))]
-    wide, many = (["*".join(map(str, each)) for each in names] for names in (named, parted))
+    named: tuple[Sizes, ...] = tuple((f"A{n}", f"B{n}", f"C{n}") for n in range(len(modes)))
+    parted: tuple[Sizes, ...] = tuple((f"a{n}", f"b{n}", f"c{n}") for n in range(len(modes)))
     grid = (-(-height // patch), -(-width // patch))
 
-    @functools.cache
-    def attend(stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
-        if "qkv" not in parts and "output" not in parts:
-            return window_attention(wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights)
-        if "qkv" in parts:
-            core = tensor_window_attention(
-                named[stage],
-                parted[stage],
-                side,
-                grid=whole,
-                shift=shift,
-                weights=weights,
-                position_bias=position_bias,
-            )
-        else:
-            core = window_attention(
-                wide[stage], many[stage], side, grid=whole, shift=shift, weights=weights, projected=False
-            )
-        out = (
-            contraction(named[stage], named[stage])
-            if "output" in parts
-            else projection(wide[stage], wide[stage])
-        )
-        return chain(core, out, second="output")
-
-    @functools.cache
-    def mlp(stage: int) -> tn.Graph:
-        modes_of = named[stage]
-        hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(ratios, modes_of, strict=True))  # type: ignore[assignment]
-        if "mlp" not in parts:
-            return feed_forward(
-                wide[stage], f"{prod(ratios)}*{wide[stage]}", activation=activation, dropout=dropout
-            )
-        first = contraction(modes_of, hidden, activation=activation)
-        return chain(first, contraction(hidden, modes_of), first="first", second="second")
-
-    def merge(stage: int) -> tn.Graph:
-        if "merge" not in parts:
-            return projection(f"4*{wide[stage]}", wide[stage + 1], bias=False)
-        r1, r2, c = named[stage]
-        layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
-        return chain(layer, contraction((r1, r2, f"4*{c}"), named[stage + 1], bias=False))
-
     chosen(activation, ACTIVATIONS, "activation")
-    layers = Parts(
-        wide=lambda stage: wide[stage],
-        norm=lambda stage: norm(wide[stage], eps),
-        attend=attend,
-        mlp=mlp,
-        merge=merge,
-        merge_norm=lambda stage: norm(f"4*{wide[stage]}", eps),
+    layers = _Layers(
+        named,
+        parted,
+        parts=parts,
+        ratios=ratios,
+        weights=weights,
+        position_bias=position_bias,
+        activation=activation,
+        eps=eps,
+        dropout=dropout,
     )
     last, windows = len(modes) - 1, Windows(window, narrow, padding)
+    dropped = real(stochastic_depth, "stochastic_depth", 0, 1)
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, IMAGE, grid[0] * patch - height, grid[1] * patch - width)
         if "patches" in parts:
             cut = tn.layer(EMBEDDING, inputs="x", u="P", v="P", d1="A0", d2="B0", d3="C0")
         else:
-            cut = tn.layer(PATCHES, inputs="x", u="P", v="P", d=wide[0])
+            cut = tn.layer(PATCHES, inputs="x", u="P", v="P", d=layers.wide(0))
         x = cut(x, scope="patches")
-        x = norm(wide[0], eps)(x, scope="patches.norm")
-        x = stages(x, grid, depths, windows, layers, real(stochastic_depth, "stochastic_depth", 0, 1))[-1]
-        x = norm(wide[last], eps)(x, scope="norm")
+        x = layers.norm(0)(x, scope="patches.norm")
+        x = stages(x, grid, depths, windows, layers.together(), dropped)[-1]
+        x = layers.norm(last)(x, scope="norm")
         y = tn.layer(MEAN, inputs="x")(x)  # eq. 3.0.20
         if "head" not in parts:
-            return projection(wide[last], "K", start=0.02)(y, scope="head")
+            return projection(layers.wide(last), "K", start=0.02)(y, scope="head")
         split: dict[str, Any] = {f"i{number}": size for number, size in enumerate(modes[last], 1)}
         y = tn.layer("y[b,i1,i2,i3] = x[b,(i1,i2,i3)]", inputs="x", **split)(y)
         return trl(modes[last], classes, rank=head_rank)(y, scope="head")  # eq. 3.0.21
@@ -303,6 +264,105 @@ def tensor_swin(
         for each, numbers, used in zip(names, values, needed, strict=True):
             sizes |= dict(zip(map(str, each), numbers, strict=True)) if used else {}
     return tn.model(forward, inputs="x[b,C,H,W]", **sizes)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The layers of each stage, of which some parts are tensorized and the others dense.
+
+    Attributes:
+        named: what the modes of each stage are called.
+        parted: what its heads along each are.
+        parts, ratios, weights, position_bias, activation, eps, dropout: as in `tensor_swin`.
+    """
+
+    named: tuple[Sizes, ...]
+    parted: tuple[Sizes, ...]
+    parts: tuple[str, ...]
+    ratios: Modes
+    weights: str
+    position_bias: bool
+    activation: str
+    eps: float
+    dropout: float
+
+    def together(self) -> Parts:
+        """What `stages` puts together; of equal layers there is one."""
+        return Parts(
+            wide=self.wide,
+            norm=self.norm,
+            attend=functools.cache(self.attend),
+            mlp=functools.cache(self.mlp),
+            merge=self.merge,
+            merge_norm=lambda stage: norm(f"4*{self.wide(stage)}", self.eps),
+        )
+
+    def wide(self, stage: int) -> str:
+        """The channels of a stage."""
+        return "*".join(map(str, self.named[stage]))
+
+    def many(self, stage: int) -> str:
+        """The heads of a stage."""
+        return "*".join(map(str, self.parted[stage]))
+
+    def norm(self, stage: int) -> tn.Graph:
+        """The norm of a stage."""
+        return norm(self.wide(stage), self.eps)
+
+    def attend(self, stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
+        """Attention in windows of a stage, with what projects its output."""
+        if "qkv" not in self.parts and "output" not in self.parts:
+            return window_attention(
+                self.wide(stage), self.many(stage), side, grid=whole, shift=shift, weights=self.weights
+            )
+        if "qkv" in self.parts:
+            core = tensor_window_attention(
+                self.named[stage],
+                self.parted[stage],
+                side,
+                grid=whole,
+                shift=shift,
+                weights=self.weights,
+                position_bias=self.position_bias,
+            )
+        else:
+            core = window_attention(
+                self.wide(stage),
+                self.many(stage),
+                side,
+                grid=whole,
+                shift=shift,
+                weights=self.weights,
+                projected=False,
+            )
+        out = (
+            contraction(self.named[stage], self.named[stage])
+            if "output" in self.parts
+            else projection(self.wide(stage), self.wide(stage))
+        )
+        return chain(core, out, second="output")
+
+    def mlp(self, stage: int) -> tn.Graph:
+        """The MLP of a stage, which widens each mode, or all at once."""
+        modes_of = self.named[stage]
+        hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(self.ratios, modes_of, strict=True))  # type: ignore[assignment]
+        if "mlp" not in self.parts:
+            return feed_forward(
+                self.wide(stage),
+                f"{prod(self.ratios)}*{self.wide(stage)}",
+                activation=self.activation,
+                dropout=self.dropout,
+            )
+        first = contraction(modes_of, hidden, activation=self.activation)
+        return chain(first, contraction(hidden, modes_of), first="first", second="second")
+
+    def merge(self, stage: int) -> tn.Graph:
+        """What brings four patches of a stage to the channels of the next."""
+        if "merge" not in self.parts:
+            return projection(f"4*{self.wide(stage)}", self.wide(stage + 1), bias=False)
+        r1, r2, c = self.named[stage]
+        layer = tn.layer("z[...,(r1,r2,f,c)] = x[...,(f,r1,r2,c)]", inputs="x", f=4, r1=r1, r2=r2, c=c)
+        return chain(layer, contraction((r1, r2, f"4*{c}"), self.named[stage + 1], bias=False))
 
 
 def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") -> tn.Graph:
