@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.graph.doubling import doubled
@@ -18,6 +20,7 @@ from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 
 from . import reference
+from .recurring import Recurrences, recurrences
 from .test_backends import BACKENDS
 
 CELL = """
@@ -129,6 +132,34 @@ def test_what_is_computed(name: str) -> None:
     for backend in map(BACKENDS.__getitem__, few):
         for found, output in zip(compiled(graph, backend, arrays), graph.outputs, strict=True):
             np.testing.assert_allclose(found, expected[output], rtol=1e-12, atol=1e-13)
+
+
+@settings(max_examples=15, deadline=None)
+@given(recurrences(), st.sampled_from(["numpy", "torch"]))
+def test_random_recurrences_are_loops(program: Recurrences, backend: str) -> None:
+    graph = program.graph()
+    assert tn.layer(str(graph)) == graph
+    expected = program.expected()
+    for found, output in zip(compiled(graph, BACKENDS[backend], program.arrays), graph.outputs, strict=True):
+        np.testing.assert_allclose(found, expected[output], rtol=1e-10, atol=1e-11)
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@given(recurrences())
+def test_gradients_of_random_recurrences_are_those_of_autograd(program: Recurrences) -> None:
+    graph = program.graph().select("u")
+    axes = ",".join(program.orders["u"])
+    loss = tn.layer(f"l = sum[{axes}](sin(u[{axes}]))", inputs=f"u[{axes}]")
+    arrays = {leaf.name: program.arrays[leaf.name] for leaf in graph.leaves}
+    given = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+    parameters, inputs = ([leaf.name for leaf in each] for each in (graph.parameters, graph.inputs))
+    found = tn.compile(graph, backend="torch")({p: given[p] for p in parameters}, *(given[i] for i in inputs))
+    torch.sin(found).sum().backward()
+    step = tn.value_and_grad(graph, loss=loss, wrt=list(arrays))
+    _, gradients = step({p: arrays[p] for p in parameters}, *(arrays[i] for i in inputs))
+    for name, gradient in gradients.items():
+        expected = torch.zeros_like(given[name]) if given[name].grad is None else given[name].grad
+        np.testing.assert_allclose(gradient, expected.numpy(), rtol=1e-9, atol=1e-10)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -336,6 +367,19 @@ def test_the_derivative_of_running_products_is_right_with_zeros(zeros: int, back
     (made * torch.tensor(w)).sum().backward()
     assert given.grad is not None
     np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-12, atol=1e-13)
+
+
+def test_a_linear_recurrence_of_nothing_along_the_axis_is_as_long_as_it() -> None:
+    text = "h[b,-1,o] = s[b,o]\nh[b,t,o] = 0.5 * h[b,t-1,o] * g[o]\ny[b,t,o] = h[b,t,o] + x[b,t,o]"
+    for each in (text, text.replace("h[b,-1,o] = s[b,o]\n", "").replace("* g[o]", "+ g[o]")):
+        graph = tn.layer(each, inputs="x s" if "s[b" in each else "x", o=3)
+        arrays = {"x": np.zeros((2, 5, 3)), "s": np.ones((2, 3)), "g": np.arange(1.0, 4.0)}
+        (found,) = compiled(graph, BACKENDS["numpy"], {leaf.name: arrays[leaf.name] for leaf in graph.leaves})
+        h, expected = arrays["s"] if "s[b" in each else np.zeros((2, 3)), []
+        for _ in range(5):
+            h = 0.5 * h * arrays["g"] if "s[b" in each else 0.5 * h + arrays["g"]
+            expected.append(h)
+        np.testing.assert_allclose(found, np.stack(expected, 1), rtol=1e-12)
 
 
 # ---------------------------------------------------------------------------- without a loop, and with less memory

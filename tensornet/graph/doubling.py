@@ -104,8 +104,15 @@ class _Doubling(Written):
         if not self.pays(sizes[at], sizes[:at] + sizes[at + 1 :]):
             return None
         assert isinstance(state.right, Call)
-        behind = state.right.arguments[0]
-        return self._linear(behind, state, frozenset(group.names))
+        behind, *starts = state.right.arguments
+        found = self._linear(behind, state, frozenset(group.names))
+        if found is None:
+            return None
+        told = [each for each in (found.factor, found.rest, *starts) if each is not None]
+        axes = {axis for each in told for axis in free_axes(each)} | set(state.right.axes if starts else ())
+        return (
+            found if axes.issuperset(axes_of_index(state.left)) else None
+        )  # else nothing is as long as it is
 
     def _linear(self, part: Expression, state: Equation, names: frozenset[str]) -> _Linear | None:
         """An expression under the axes of the state, as a factor of the state and the rest."""

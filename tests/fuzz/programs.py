@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.graph.fitting import sizes_from_shapes
 
+from ..recurring import Recurrences, recurrences
 from ..strategies import Block, blocks
 from ..test_backends import BACKENDS, check
 from . import SilentChangeError, Trial
 
-__all__ = ["BATCH", "batch", "compositions"]
+__all__ = ["BATCH", "batch", "compositions", "rounds"]
 
 BATCH = 25
 """So many programs are drawn at once."""
@@ -48,6 +49,33 @@ def batch(trial: Trial) -> None:
             check(graph, {**block.parameters(number), **inputs}, BACKENDS[backend]())
         except AssertionError as error:
             raise SilentChangeError(str(error)) from None
+
+    run()
+
+
+def rounds(trial: Trial) -> None:
+    """Random recurrences on a backend, against plain loops over their positions; and through text."""
+
+    @seed(trial.random.randrange(2**32))
+    @settings(
+        max_examples=BATCH,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(recurrences(), st.sampled_from(sorted(BACKENDS)))
+    def run(program: Recurrences, backend: str) -> None:
+        trial.notes[:] = [program.text, f"sizes={program.sizes} on {backend}"]
+        graph, library = program.graph(), BACKENDS[backend]()
+        if tn.layer(str(graph)) != graph or tn.Graph.from_json(graph.to_json()) != graph:
+            raise SilentChangeError("it reads back as another graph")
+        arrays = {leaf.name: library.asarray(program.arrays[leaf.name], "float64") for leaf in graph.leaves}
+        inputs = [arrays.pop(leaf.name) for leaf in graph.inputs]
+        made, expected = tn.compile(graph, backend=library)(arrays, *inputs), program.expected()
+        for each, name in zip(made if isinstance(made, tuple) else (made,), graph.outputs, strict=True):
+            if not np.allclose(library.numpy(each), expected[name], rtol=1e-9, atol=1e-10):
+                raise SilentChangeError(f"'{name}' is not what a loop gives")
 
     run()
 
