@@ -351,6 +351,40 @@ def test_what_is_no_recurrence(text: str, match: str) -> None:
         tn.layer(text, inputs="x s[b]" if "s[b]" in text else "x")
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_recurrences_along_two_axes(ahead: bool) -> None:
+    """Each position is made of the one above and the one to the left, or to the right."""
+    step = "+1" if ahead else "-1"
+    text = f"h[i,b,j,o] = tanh(x[b,i,j,o] + h[i-1,b,j,p] * U[o,p] + h[i,b,j{step},p] * V[o,p])"
+    starts = f"h[-1,b,j,o] = s[b,j,o]\nh[i,b,{step},o] = r[i,o]"
+    graph = tn.layer(f"{starts}\n{text}", inputs="x s r", o=3)
+    assert tn.layer(str(graph)) == graph
+    assert text in str(graph)
+    shapes = {"x": (2, 4, 5, 3), "s": (2, 5, 3), "r": (4, 3), "U": (3, 3), "V": (3, 3)}
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(shape) * 0.5 for name, shape in shapes.items()}
+    t = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
+    made: dict[tuple[int, int], torch.Tensor] = {}
+    for i in range(4):
+        for j in range(4, -1, -1) if ahead else range(5):
+            above = made[i - 1, j] if i else t["s"][:, j]
+            beside = made.get((i, j + 1 if ahead else j - 1), t["r"][i].expand(2, 3))
+            made[i, j] = torch.tanh(t["x"][:, i, j] + above @ t["U"].T + beside @ t["V"].T)
+    expected = torch.stack([torch.stack([made[i, j] for j in range(5)], 1) for i in range(4)])
+    for backend in ("numpy", "torch"):
+        (found,) = compiled(graph, BACKENDS[backend], arrays)
+        np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-12, atol=1e-13)
+    torch.sin(expected).sum().backward()
+    loss = tn.layer("l = sum[i,b,j,o](sin(h[i,b,j,o]))", inputs="h[i,b,j,o]")
+    given = [arrays[leaf.name] for leaf in graph.inputs]
+    step_back = tn.value_and_grad(graph, loss=loss, wrt=list(arrays))
+    _, gradients = step_back({name: arrays[name] for name in "UV"}, *given)
+    for name, gradient in gradients.items():
+        grad = t[name].grad
+        assert grad is not None
+        np.testing.assert_allclose(gradient, grad.numpy(), rtol=1e-11, atol=1e-12)
+
+
 # ---------------------------------------------------------------------------- running sums and products
 
 

@@ -212,7 +212,13 @@ class _Block:
     @functools.cached_property
     def states(self) -> tuple[Equation, ...]:
         """The equations of what the position before left."""
-        return tuple(each for each in self.group.equations if is_step(each.right) and _is_state(each))
+        return tuple(
+            each
+            for each in self.group.equations
+            if isinstance(each.right, Call)
+            and each.right.axes == (self.group.labels[each.name],)
+            and _is_state(each)
+        )
 
     def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
         """What stands in brackets behind a tensor of the recurrence, without the axis."""

@@ -4,7 +4,8 @@
     z[b,t,o] = x[b,t,o] + previous[t](h[b,t,p]) * U[o,p]
 
 Each tensor in it has a position along the axis at a time, made of those of the same position, and of what
-the one before left. An equation reads another that stands below it by one of these functions alone.
+the one before left. An equation reads another that stands below it by one of these functions alone. What also goes
+round along a second axis, `previous[i](h[i,j]) + previous[j](h[i,j])`, does so at each position of the first.
 """
 
 from __future__ import annotations
@@ -206,24 +207,16 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
 def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> Recurrence:
     """Some equations that go round, as one recurrence."""
     names = {each.name for each in group}
-    steps = {
-        _STEP_OF[step.function]: step for each in group for step, ref in steps_of(each) if ref.name in names
-    }
+    found = [(each, step) for each in group for step, ref in steps_of(each) if ref.name in names]
+    labels = dict[str, str]()
+    for each, step in found:
+        if each.name not in labels:
+            labels[each.name] = step.axes[0]
+            _spread(labels, group, by_name)
+    steps = {_STEP_OF[step.function]: step for each, step in found if step.axes[0] == labels.get(each.name)}
     if len(steps) > 1:
         fix = "let one direction be computed first, and the other read it"
         raise EquationError("a recurrence goes both ways", steps[1].place, fix)
-    labels = dict[str, str]()
-    for each in group:
-        for step, ref in steps_of(each):
-            if ref.name in names:
-                labels[each.name] = step.axes[0]
-    before = -1
-    while before < len(labels) < len(group):
-        before = len(labels)
-        for each in group:
-            for ref in each.references:
-                if ref.name in names:
-                    _tell(labels, each, ref, by_name[ref.name])
     for each in group:
         if labels.get(each.name) not in each.left:
             raise EquationError(
@@ -246,6 +239,17 @@ def steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
                 inner = inner.arguments[0]
             if isinstance(inner, Ref):
                 yield part, inner
+
+
+def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:
+    """Notes what all equations call the axis, as far as those known tell."""
+    before = -1
+    while before < len(labels) < len(group):
+        before = len(labels)
+        for each in group:
+            for ref in each.references:
+                if any(ref.name == other.name for other in group):
+                    _tell(labels, each, ref, by_name[ref.name])
 
 
 def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) -> None:

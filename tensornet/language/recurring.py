@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
@@ -33,6 +33,9 @@ from .expression import (
 )
 
 __all__ = ["Start", "as_printed", "recurring", "step_of", "steps_in"]
+
+_Key: TypeAlias = "tuple[str, int, int]"
+"""What is read at which step along which of its dimensions."""
 
 FARTHEST = 8
 """So many positions back at most."""
@@ -60,6 +63,11 @@ class Start:
         """The dimension that the position is in."""
         return next(n for n, entry in enumerate(self.index) if isinstance(entry, int))
 
+    @property
+    def key(self) -> _Key:
+        """What it is looked up by."""
+        return self.name, self.step, self.at
+
     def __str__(self) -> str:
         before, after = self.index[: self.at], self.index[self.at + 1 :]
         entries = (*map(show_entry, before), f"{self.step:+d}", *map(show_entry, after))
@@ -77,31 +85,39 @@ def step_of(entry: Any) -> tuple[str, int] | None:
 @told_in("recurrences")
 def recurring(lines: Sequence[Any]) -> list[Any]:
     """The lines of a block, with what recurs said by functions, and without the starts."""
-    starts: dict[tuple[str, int], Start] = {}
+    starts: dict[_Key, Start] = {}
     for each in lines:
         if isinstance(each, Start):
-            if (each.name, each.step) in starts:
+            if each.key in starts:
                 raise EquationError(f"'{each.name}' starts twice", each.place, "say it once")
-            starts[each.name, each.step] = each
-    names = {name for name, _ in starts} | set(_late(lines))
+            starts[each.key] = each
+    names = {name for name, _, _ in starts} | set(_late(lines))
     if not names:
         return list(lines)
     _check_starts(lines, starts)
     return [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
 
 
-def _check_starts(lines: Sequence[Any], starts: Mapping[tuple[str, int], Start]) -> None:
+def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
     """Refuses a start that nothing goes on from."""
-    farthest: dict[tuple[str, int], int] = {}
+    farthest: dict[_Key, int] = {}
     for line in lines:
         for ref in steps_in(line.right) if hasattr(line, "right") else ():
-            for _, by in filter(None, map(step_of, ref.index)):
-                key = ref.name, 1 if by > 0 else -1
-                farthest[key] = max(farthest.get(key, 0), abs(by))
-    for (name, step), start in starts.items():
+            for at, entry in enumerate(ref.index):
+                told = step_of(entry)
+                if told is not None:
+                    key = ref.name, 1 if told[1] > 0 else -1, at
+                    farthest[key] = max(farthest.get(key, 0), abs(told[1]))
+    for (name, step, at), start in starts.items():
         sign = 1 if step > 0 else -1
-        if abs(step) > farthest.get((name, sign), 0):
-            other = farthest.get((name, -sign), 0)
+        if abs(step) > farthest.get((name, sign, at), 0):
+            other = farthest.get((name, -sign, at), 0)
+            if not other and any(
+                farthest.get((name, sign, n), 0) >= abs(step) for n in range(len(start.index))
+            ):
+                shown = f"[…,{start.step:+d},…]"
+                fix = f"put the position {shown} where the step stands"
+                raise EquationError(f"the start of '{name}' is along another axis", start.place, fix)
             fix = (
                 f"it is read at t{-sign:+d}, which starts at {-sign:+d}"
                 if other
@@ -130,7 +146,7 @@ def steps_in(expression: Expression) -> Iterator[Ref]:
         transform(part, lambda each: waiting.append(each) or each)  # type: ignore[func-returns-value]
 
 
-def _told(line: Any, names: set[str], starts: Mapping[tuple[str, int], Start]) -> Any:
+def _told(line: Any, names: set[str], starts: Mapping[_Key, Start]) -> Any:
     """A line in which what recurs is read by functions."""
     if not hasattr(line, "right"):
         return line
@@ -144,13 +160,18 @@ def _told(line: Any, names: set[str], starts: Mapping[tuple[str, int], Start]) -
     return replace(line, right=visit(line.right))
 
 
-def _read(ref: Ref, starts: Mapping[tuple[str, int], Start]) -> Expression:
+def _read(ref: Ref, starts: Mapping[_Key, Start]) -> Expression:
     """A tensor at another position: its function, once for each step there."""
     steps = [(n, step) for n, entry in enumerate(ref.index) if (step := step_of(entry)) is not None]
     if not steps:
         return ref
     if len(steps) > 1:
-        raise EquationError(f"'{ref.name}' is read at another position of two axes", ref.place, "move one")
+        (_, (first, _)), (_, (axis, by)) = steps[:2]
+        fix = (
+            f"move one in a line of its own: 'k[…] = {STEPS[1 if by > 0 else -1]}[{axis}]({ref.name}[…])',"
+            f" and read k at another position of '{first}'"
+        )
+        raise EquationError(f"'{ref.name}' is read at another position of two axes", ref.place, fix)
     ((at, (axis, by)),) = steps
     if abs(by) > FARTHEST:
         raise EquationError(
@@ -160,7 +181,7 @@ def _read(ref: Ref, starts: Mapping[tuple[str, int], Start]) -> Expression:
     index = (*ref.index[:at], axis, *ref.index[at + 1 :])
     found: Expression = replace(ref, index=index)
     for far in range(1, abs(by) + 1):
-        start = starts.get((ref.name, sign * far))
+        start = starts.get((ref.name, sign * far, at))
         given = () if start is None else _given(start, index, at, ref)
         found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
     return found
@@ -168,10 +189,9 @@ def _read(ref: Ref, starts: Mapping[tuple[str, int], Start]) -> Expression:
 
 def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
     """The start under the axes that a tensor is read with."""
-    if start.at != at or len(start.index) != len(index):
-        shown = f"[…,{start.step:+d},…]"
-        fix = f"put the position {shown} where the step stands"
-        raise EquationError(f"the start of '{ref.name}' is along another axis", start.place, fix)
+    if len(start.index) != len(index):
+        fix = "give it as many axes as it is read with"
+        raise EquationError(f"the start of '{ref.name}' has other axes", start.place, fix)
     if start.right == Literal(0):
         return ()
     own, read = _without(start.index, at), _without(index, at)
@@ -232,7 +252,7 @@ class _Steps:
 
 def as_printed(lines: Sequence[Any]) -> list[Any]:
     """The lines of a graph with steps in brackets, and starts, where `recurring` reads the same from these."""
-    starts = dict[str, dict[tuple[str, int], Start]]()
+    starts = dict[str, dict[_Key, Start]]()
     for name in _round_about(lines):
         found = _starts_of(name, lines)
         if found is not None:
@@ -268,7 +288,7 @@ def _mentioned(line: Any) -> set[str]:
     return {line.name, *(ref.name for ref in line.references)} if hasattr(line, "right") else set()
 
 
-def _starts_of(name: str, lines: Sequence[Any]) -> dict[tuple[str, int], Start] | None:
+def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
     """The starts of a tensor, if all that read it tell the same ones; nothing if it cannot be printed so."""
     left = next(line.left for line in lines if hasattr(line, "right") and line.name == name)
     read = [
@@ -278,12 +298,12 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[tuple[str, int], Start] 
         for each in _stepped(line.right)
         if each.ref.name == name
     ]
-    found = dict[tuple[str, int], Start]()
+    found = dict[_Key, Start]()
     for each in read:
         for far, right in enumerate(each.starts, 1):
             if right is not None:
                 start = _start(each, left, each.sign * far, right)
-                if found.setdefault((name, start.step), start) != start:
+                if found.setdefault(start.key, start) != start:
                     return None
     alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
