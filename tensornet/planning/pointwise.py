@@ -83,18 +83,20 @@ class Pointwise(Opening):
     def _common_order(self, values: Sequence[Value], wanted: Layout | None) -> tuple[Entry, ...]:
         """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
 
-        But where another is wanted and going through the operands in that takes less than copying the result.
+        But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
+        still: libraries let a result lie as its operands do.
         """
         if len({each.ref.index for each in values}) == 1:
             return values[0].left
         axes = {axis for each in values for axis in each.layout}
         order = self._order(axes, values)
         asked = tuple(axis for axis in wanted or () if axis in axes)
-        if asked == order or len(asked) < len(axes):
+        if len(asked) < len(axes):
             return order
-        pricing, layouts = self.pricing(values), tuple(each.layout for each in values)
-        at_once = pricing.walked(asked, layouts)
-        return asked if at_once < pricing.walked(order, layouts) + pricing.copied(order, asked) else order
+        moving = (each.layout for each in values if each.ref.name not in self.still)
+        return (
+            asked if all(each == tuple(axis for axis in asked if axis in each) for each in moving) else order
+        )
 
     def _order(self, axes: set[str], values: Sequence[Value]) -> Layout:
         """The order of a result of these axes: that of an operand that has all of them, the written one if
