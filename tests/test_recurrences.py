@@ -341,9 +341,13 @@ def test_compilers_take_the_loop() -> None:
         ("h[b,-2] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "goes on from 'h' at -2"),
         ("h[-1,t] = s[t]\nh[b,t] = x[b,t] + h[b,t-1]", "along another axis"),
         ("h[b,t] = x[b,t] + h[b,t-9]", "9 positions away"),
-        ("h[b,t] = x[b,t] + h[b-1,t-1]", "two axes"),
+        ("h[b,t] = x[b,t] + h[b-1,t-1]", r"(?s)two axes.*previous\[t\]\(h\["),
         ("h[b,t] = x[b,t] + h[b,t]", "used before it is defined"),
         ("h[b,t] = sum[t](previous[t](h[b,t])) * x[b,t]", "not there yet"),
+        (
+            "def cell(x, s):\n    y[b,t] = tanh(x[b,t] + s[b,t])\nr[b,t] = h[b,t-1]\nh = cell(x, r, scope='c')",
+            "(?s)'h' goes round through the call of a block.*equations of the block in the place",
+        ),
     ],
 )
 def test_what_is_no_recurrence(text: str, match: str) -> None:

@@ -91,11 +91,23 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
             if each.key in starts:
                 raise EquationError(f"'{each.name}' starts twice", each.place, "say it once")
             starts[each.key] = each
+    _check_calls(lines)
     names = {name for name, _, _ in starts} | set(_late(lines))
     if not names:
         return list(lines)
     _check_starts(lines, starts)
     return [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
+
+
+def _check_calls(lines: Sequence[Any]) -> None:
+    """Refuses what goes round through the call of a block."""
+    waiting = [name for line in lines for name in getattr(line, "results", ())]
+    for line in lines if waiting else ():
+        for ref in steps_in(line.right) if hasattr(line, "right") else ():
+            if ref.name in waiting:
+                fix = "write the equations of the block in the place of the call: these alone go round"
+                raise EquationError(f"'{ref.name}' goes round through the call of a block", ref.place, fix)
+        waiting = [name for name in waiting if name not in getattr(line, "results", ())]
 
 
 def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
