@@ -17,10 +17,13 @@ from ..strategies import Block, blocks
 from ..test_backends import BACKENDS, check
 from . import SilentChangeError, Trial
 
-__all__ = ["BATCH", "batch", "compositions", "rounds"]
+__all__ = ["BATCH", "FEW", "batch", "compositions", "rounds"]
 
 BATCH = 25
 """So many programs are drawn at once."""
+
+FEW = 5
+"""And so many recurrences."""
 
 _AXES = "bijnhd"
 
@@ -58,7 +61,7 @@ def rounds(trial: Trial) -> None:
 
     @seed(trial.random.randrange(2**32))
     @settings(
-        max_examples=BATCH,
+        max_examples=FEW,
         database=None,
         deadline=None,
         phases=[Phase.generate],
