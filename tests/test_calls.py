@@ -352,7 +352,7 @@ def test_a_block_reads_tensors_whose_axes_are_called_otherwise() -> None:
     np.testing.assert_allclose(tn.compile(graph)(given, x), state, atol=1e-12)
     later = tn.layer(text, t=14, u=3, h=2).bind(o=4)
     assert tn.parameter_count(later) == tn.parameter_count(graph) == 2 + 15 + 20 + 20 + 20
-    with pytest.raises(ShapeError, match=r"'x' has 1 dimension\(s\)\n  line 11: "):
+    with pytest.raises(ShapeError, match=r"'x' has 1 dimension\(s\)\n  line 10: "):
         tn.layer(text.replace("x[b,t]: input", "x[t]: input"))
 
 

@@ -125,7 +125,7 @@ def test_a_tensorized_lstm_trains() -> None:
         losses.append(float(value))
         for name, gradient in gradients.items():
             momentum[name] = 0.9 * momentum[name] + gradient
-            parameters[name] = parameters[name] - np.float32(0.1) * momentum[name]
+            parameters[name] = parameters[name] - np.float32(0.03) * momentum[name]
     assert np.mean(losses[-10:]) < 0.5 < np.mean(losses[:5])
 
 
