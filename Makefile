@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
+export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
 .PHONY: study test test-slow fuzz lint page bench bench-model gpu format clean
 
@@ -9,7 +10,7 @@ study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
 
 test: .venv/ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" tests
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests
 
 test-slow: .venv/ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest tests

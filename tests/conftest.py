@@ -1,8 +1,9 @@
-"""What every test shares: no calibration, a cache of their own, hypothesis profiles, the `gpu` mark."""
+"""What every test shares: no calibration, one thread, a cache of their own, hypothesis profiles, the `gpu` mark."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers side by side wait for each other's threads otherwise
 os.environ["JAX_ENABLE_X64"] = "1"  # what NumPy computes in float64, JAX does as well
 os.environ.pop("TENSORNET_CACHE", None)  # no test finds the plans of another
 
@@ -58,6 +60,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What stands by then stays: the collector of garbage need not walk all libraries again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+def examples(count: int) -> hypothesis.settings:
+    """So many of 60 examples, for a test whose examples are slow; of those of another profile the same share."""
+    return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 60)
 
 
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:

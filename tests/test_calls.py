@@ -18,6 +18,7 @@ from tensornet.errors import EquationError, ShapeError
 from tensornet.graph.inlining import inlined
 
 from . import reference
+from .conftest import examples
 
 ATTENTION = """
     q[b,i,h,d] = x[b,i,c] * Q[(h,d),c]
@@ -78,6 +79,7 @@ def arrays_of(graph: tn.Graph, seed: int) -> tuple[dict[str, Any], Any]:
     return parameters, rng.standard_normal((2, 8, 6))
 
 
+@examples(30)
 @given(models(), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance: Any) -> None:
     parameters, x = arrays_of(graph, seed)
@@ -90,6 +92,7 @@ def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance:
             np.testing.assert_allclose(value, expected[graph.outputs[each.outputs.index(name)]], atol=1e-11)
 
 
+@examples(30)
 @given(models())
 def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph)) == graph
@@ -99,6 +102,7 @@ def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph.flat)) == graph.flat
 
 
+@examples(40)
 @given(models())
 def test_formulas_are_those_of_all_equations(graph: tn.Graph) -> None:
     flat = graph.flat

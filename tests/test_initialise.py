@@ -211,7 +211,7 @@ class Weights:
         return "\n".join(self.lines)
 
 
-@settings(max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 60)
+@settings(max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 40)
 @given(st.integers(0, 10**9))
 def test_random_weights_keep_the_deviation_or_say_so(seed: int) -> None:
     """Within 0.5 and 2 times the input's; a few draws leave the mean over all draws known to a tenth."""

@@ -19,6 +19,8 @@ import tensornet as tn
 from tensornet import models
 from tensornet.ranks import choose_ranks
 
+from .conftest import examples
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _tensorly_on_numpy() -> Iterator[None]:
@@ -212,6 +214,7 @@ def test_mode_dot_and_bias() -> None:
     np.testing.assert_allclose(tn.compile(graph)({}, x, a, b, np.array(2.0)), a @ x @ b + 2, rtol=1e-12)
 
 
+@examples(20)
 @given(pairs(6))
 def test_tucker_to_tensor(case: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     sizes, ranks = case

@@ -34,6 +34,7 @@ from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 
 from . import reference
+from .conftest import examples
 from .strategies import Block, blocks
 from .test_backends import check
 
@@ -438,6 +439,7 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
     return text, arrays, np.einsum(spelled, *values)
 
 
+@examples(25)
 @given(chosen_rows())
 def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray], np.ndarray]) -> None:
     """Also where the positions are outside, which choose nothing."""

@@ -20,6 +20,7 @@ from tensornet.operations.functions import Element
 from tensornet.planning.device import default_profile
 from tensornet.protocol import load_backend
 
+from .conftest import examples
 from .test_rewrites import eager
 
 torch = pytest.importorskip("torch")
@@ -68,6 +69,7 @@ def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], n
     return text, arrays, sizes, np.einsum(spelled, *values)
 
 
+@examples(25)
 @given(added_rows())
 def test_rows_are_added_up_at_told_positions(
     case: tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray],

@@ -170,7 +170,7 @@ def test_normalized_weights_are_on_their_scale(size: int) -> None:
 # ---------------------------------------------------------------------------- at random
 
 
-@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 100)
+@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 70)
 @given(st.integers(0, 10**9))
 def test_random_layers_keep_the_deviation_or_say_so(seed: int) -> None:
     """Products, sums, norms, functions and gates: between 0.5 and 2 of what goes in."""
