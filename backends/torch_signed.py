@@ -157,14 +157,22 @@ class _Signed:
         totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
         masks = self._masks(q, k, more)
         for tile in self._tiles(q, k):
-            scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
-            most = shown.amax(-1, keepdim=True)
-            total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
-            weights = shown.mul_(scores.sign_()).to(v.dtype)
-            made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
+            made, total = self._tile_forward(tile, q, k, v, masks)
             tile.of(result, "queries").copy_(tile.apart(made))
-            tile.of(totals, "queries").copy_(tile.apart(total.log2_().add_(most)))
+            tile.of(totals, "queries").copy_(tile.apart(total))
+            del made, total  # before the next ones are made
         return result, totals, result
+
+    def _tile_forward(
+        self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The part of the result that a tile makes, and of the logarithms; what it works in is gone then."""
+        scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
+        most = shown.amax(-1, keepdim=True)
+        total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
+        weights = shown.mul_(scores.sign_()).to(v.dtype)
+        made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
+        return made, total.log2_().add_(most)
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from .record import Element, Function
+from .services import axes_in
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -84,7 +85,7 @@ def _seconds(
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     """Rows, positions and matrices with the dimensions that the backend's function asks for."""
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
-    inner = [axis for axis in writer.layout(w) if axis in call.axes or axis in _flat(left)]
+    inner = [axis for axis in writer.layout(w) if axis in call.axes or axis in axes_in(left)]
     (which,) = (axis for axis in writer.layout(w) if axis not in inner)
     both, alone, own, out, summed = _matmul_groups(writer.layout(told), writer.layout(x), inner, call.axes)
     positions = writer.looked(_view(writer, told, (both, alone)), told.name, which)
@@ -166,15 +167,11 @@ def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _axes_of(*operands: Expression) -> tuple[str, ...]:
     """The axes of some tensors, each once."""
-    return tuple(dict.fromkeys(axis for each in operands for axis in _flat(cast("Ref", each).index)))  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(axis for each in operands for axis in axes_in(cast("Ref", each).index)))
 
 
 def _view(writer: Writer, ref: Ref, groups: Groups) -> str:
     return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
-
-
-def _flat(left: Left) -> list[str]:
-    return [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
 
 
 GROUPED_MATMUL = Function(

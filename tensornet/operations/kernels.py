@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from .record import Element, Function, Meaning
+from .services import axes_in
 from .structure import REPEAT
 
 if TYPE_CHECKING:
@@ -298,6 +299,15 @@ def _seen(queries: int, keys: int, tile: float) -> float:
     return computed / max(1, queries)
 
 
+def _repeated(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Masks that have some axes of the batch and not the others: libraries take them for the whole of it."""
+    _, k, *_ = layouts = [axes_in(cast("Ref", each).index) for each in call.arguments]
+    batch = tuple(itertools.takewhile(lambda axis: axis in k, left))
+    for mask in layouts[3:]:
+        if 0 < sum(axis in mask for axis in batch) < len(batch):
+            yield (*batch, *(axis for axis in mask if axis not in batch))
+
+
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
     settings = writer.options(call)
@@ -369,6 +379,7 @@ ROWS = (
         yields="real",
         complex="refused",
         means=tuple(_meanings()),
+        works_in=_repeated,
         lowered=_lower,
         spelled=_spell,
     ),

@@ -370,6 +370,11 @@ class Function:
 
     # ---- cost
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it gives the same each time: no draw, and none of the user's own, of which nobody knows."""
+        return not self.trains and not self.implementations
+
     def is_look(self, call: Call) -> bool:
         """Whether a call of it is no more than another look at its operand."""
         return self.looks is not None and self.looks(call)

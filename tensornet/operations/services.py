@@ -5,7 +5,7 @@ Records stand below the rooms that answer, so these are protocols, and the types
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .record import Element
 
-__all__ = ["Device", "Left", "Lowering", "Reached", "Writer"]
+__all__ = ["Device", "Left", "Lowering", "Reached", "Writer", "axes_in"]
 
 Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
 """The order in memory of the result of a step: axes, and composites of them."""
 
 Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
 """An axis and by how many positions it moves on, another or no name, and the first position."""
+
+
+def axes_in(entries: Iterable[Any]) -> list[str]:
+    """The axes in the brackets of a tensor that is read as it lies, those of composites included."""
+    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 class Device(Protocol):

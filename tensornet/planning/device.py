@@ -20,7 +20,7 @@ MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 IN_CACHE = 2**20
-"""Bytes that a step may move for them to be thought to lie in the caches."""
+"""Bytes that a step moves of which it is thought that they lie in the caches."""
 
 LANES = 16
 """Elements that are computed together: a row of a product's result takes the time of whole vectors of them."""
@@ -182,7 +182,8 @@ class DeviceProfile:
 
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order."""
-        return moved / (self.held_bandwidth if moved <= IN_CACHE else self.bandwidth)
+        near = min(moved, IN_CACHE)
+        return near / self.held_bandwidth + (moved - near) / self.bandwidth
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""

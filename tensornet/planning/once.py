@@ -7,7 +7,7 @@ as further constants. A tensor much larger than what it is made of is no table, 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,16 +49,12 @@ def is_still(step: Step | CallStep, still: Container[str], sizes: frozenset[str]
         return False
     if isinstance(step, CallStep):
         checks = any(table.below is not None for table in step.plan.tables)
-        return not checks and all(map(_is_repeatable, step.plan.graph.expressions()))
-    return all(map(_is_repeatable, step.equation.parts))
+        return not checks and _is_repeatable(step.plan.graph.expressions())
+    return _is_repeatable(step.equation.parts)
 
 
-def _is_repeatable(part: Any) -> bool:
-    """Whether a part of an expression is the same each time, as nobody knows of a function of the user's own."""
-    if not isinstance(part, Call):
-        return True
-    function = FUNCTIONS[part.function]
-    return not function.trains and not function.implementations
+def _is_repeatable(parts: Iterable[Any]) -> bool:
+    return all(FUNCTIONS[part.function].is_repeatable for part in parts if isinstance(part, Call))
 
 
 def seconds_at_a_call(

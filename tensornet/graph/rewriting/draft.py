@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from ...errors import ShapeError
 from ...language.equation import Equation
-from ...language.expression import Expression, flat, fresh, occurring, transform
+from ...language.expression import Call, Expression, flat, fresh, occurring, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
 from ...sizes import evaluate
 from ..apply import Apply
@@ -58,6 +58,7 @@ class Draft:
         self.graph = graph
         self.dims = dict(graph.named)
         self.elements = of_tensors(graph)
+        self._leaves = {leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input"}
         self._equations: dict[str, Equation] = {}
         self._readers: dict[str, Counter[str]] = defaultdict(Counter)
         for equation in graph.own:
@@ -144,16 +145,32 @@ class Draft:
         return before - after if after < (1 - LEAST) * before else 0.0
 
     def part(self, equations: tuple[Equation, ...], outputs: tuple[str, ...]) -> Graph:
-        """Some equations, present or proposed, as a graph by themselves: what they read is given, or constant."""
+        """Some equations, present or proposed, as a graph by themselves: what they read is a parameter, constant if
+        it is the same at every call, or given."""
         made = {equation.name for equation in equations}
         read = dict.fromkeys(ref.name for each in equations for ref in each.references)
-        constants = {leaf.name: leaf for leaf in self.graph.constants}
-        leaves = tuple(
-            constants.get(name) or Leaf(name, "input", self.dims[name], holds=self.elements[name])
-            for name in read
-            if name not in made
-        )
+        leaves = tuple(self._leaf(name) for name in read if name not in made)
         return Graph(leaves, equations, outputs, self.graph.sizes)
+
+    def _leaf(self, name: str) -> Leaf:
+        if name in self._leaves:
+            return self._leaves[name]
+        kind = "constant" if self._is_still(name) else "input"
+        return Leaf(name, kind, self.dims[name], holds=self.elements[name])
+
+    def _is_still(self, name: str) -> bool:
+        """Whether a tensor is made of constants and positions alone, along axes of known sizes."""
+        if name not in self._equations:
+            return name in self._leaves and self._leaves[name].kind == "constant"
+        equation = self._equations[name]
+        sizes = (evaluate(size, self.graph.bound) for size in self.scope(equation.right).sizes.values())
+        return (
+            all(isinstance(size, int) for size in sizes)
+            and all(
+                FUNCTIONS[each.function].is_repeatable for each in equation.parts if isinstance(each, Call)
+            )
+            and all(self._is_still(ref.name) for ref in equation.references)
+        )
 
     def finished(self) -> Graph:
         """The graph of what stands now, checked again as a whole."""
