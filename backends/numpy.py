@@ -26,6 +26,8 @@ templates: Mapping[str, str] = {
     "contiguous": "np.ascontiguousarray({0})",
     "matmul": "np.matmul({0}, {1})",
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
+    "added": "added({0}, {1})",
+    "subtracted": "subtracted({0}, {1})",
     "take": "np.take({0}, {1}, axis={axis})",
     "broadcast": "np.broadcast_to({0}, {shape})",
     "grouped_matmul": "grouped_matmul(np, {0}, {1}, {2})",
@@ -95,6 +97,20 @@ def scatter_count(positions: Any, size: int) -> Any:
     return numpy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
 
 
+def added(made: Any, other: Any) -> Any:
+    """made + other, written where `made` lies if that is of the type of the sum."""
+    import numpy
+
+    return numpy.add(made, other, out=made if made.dtype == other.dtype else None)
+
+
+def subtracted(made: Any, other: Any) -> Any:
+    """made − other, written where `made` lies if that is of the type of the difference."""
+    import numpy
+
+    return numpy.subtract(made, other, out=made if made.dtype == other.dtype else None)
+
+
 class NumpyBackend(Plain):
     """Arrays of NumPy, on the processor."""
 
@@ -106,6 +122,8 @@ class NumpyBackend(Plain):
 
         own = {
             "np": numpy,
+            "added": added,
+            "subtracted": subtracted,
             "scatter_add": scatter_add,
             "scatter_count": scatter_count,
             **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),

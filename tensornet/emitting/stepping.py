@@ -45,6 +45,8 @@ class Stepping(Gathering):
 
     def _step(self, step: Step, left: tuple[Any, ...]) -> str:
         match step.equation.right:
+            case Call(_, terms) if step.into:
+                return self.overwriting(terms, step.into, left)
             case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
                 return self.pair(a, b, step.arrangement, left)
             case Call(_, (Contraction((Ref() as a, Ref() as b), _), Ref() as bias)) if (
@@ -65,6 +67,16 @@ class Stepping(Gathering):
                 return self.number(expression)
             case expression:
                 return self.render(expression, left)
+
+    def overwriting(self, terms: Sequence[Expression], into: str, left: tuple[Any, ...]) -> str:
+        """A sum that is written into one of its terms."""
+        at = next(n for n, term in enumerate(terms) if isinstance(term, Ref) and term.name == into)
+        text = self.render(terms[at], left)
+        for term in (*terms[:at], *terms[at + 1 :]):
+            other = self.render(term, left)
+            less = other.startswith("-")
+            text = self.op("subtracted" if less else "added", text, other[1:] if less else other)
+        return text
 
     def copy(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group, lying in memory in their order."""

@@ -95,6 +95,8 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             first, further = FUNCTIONS[function].workspace
             times = first + further * (len(option_axes(call)) - 1)
             return int(times * held(axes_of_index(step.equation.left)))
+        case Call(_, terms) if step.into:
+            return max(most for most, _ in (_parts(term, held) for term in terms))
         case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
             most, own = _parts(expression, held)
             return most - own
@@ -154,6 +156,11 @@ def is_view(step: Step) -> bool:
     if not isinstance(right, Ref) or any(isinstance(entry, int) or is_told(entry) for entry in right.index):
         return False
     return axes_of_index(right.index) == axes_of_index(step.equation.left)
+
+
+def _beneath(step: Step) -> str:
+    """The tensor in whose memory the result of a step lies; "" if memory is made for it."""
+    return step.reads[0] if is_view(step) else step.into
 
 
 # ---------------------------------------------------------------------------- together
@@ -253,10 +260,10 @@ def _in_use(
             inside = step.plan.peak_memory - sum(given(leaf, own) for leaf in step.plan.leaves)
             whole = 0 if step.slicing or step.along else sum(held[name] for name in step.results)
             beside = max(0, inside - whole)  # a piece is computed beside the whole that it is written into
-        elif is_view(step):
+        elif beneath := _beneath(step):
             held[step.equation.name] = 0
-            (read,) = step.reads
-            base[step.equation.name] = base.get(read, read)
+            base[step.equation.name] = base.get(beneath, beneath)
+            beside = temporary_bytes(step, values, itemsize)
         else:
             axes = {axis.name: axis.size for axis in step.axes}
             shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))

@@ -20,6 +20,7 @@ from ..language.expression import Call, Ref, fresh, rename_tensors
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, size_names
 from .memory import with_frees
+from .overwriting import overwriting
 from .plans import CallStep, Result, Step, Table
 from .target import Target
 
@@ -143,7 +144,7 @@ class _Division:
         target: Target,
         alone: bool,
     ) -> None:
-        self.sizes, self.itemsize, self.alone = sizes, target.itemsize, alone
+        self.sizes, self.target, self.itemsize, self.alone = sizes, target, target.itemsize, alone
         self.told = target.told_sizes(graph)
         self.outputs = {each.value.name for each in results}
         self.taken = {leaf.name for leaf in graph.leaves} | {name for step in steps for name in step.defines}
@@ -182,7 +183,8 @@ class _Division:
             self._table(name, None)
         tables = tuple(self.tables.values())
         once = with_frees(self.once, [table.made for table in tables])
-        return Divided(once, with_frees(steps, self.outputs), tables)
+        repeated = overwriting(steps, self.outputs, self.sizes, self.target)
+        return Divided(once, with_frees(repeated, self.outputs), tables)
 
     # ---- which steps
 

@@ -30,7 +30,7 @@ from ..language.encoding import (
     write_size,
 )
 from ..language.equation import Equation
-from ..language.expression import Ref, Size, axes_of_index
+from ..language.expression import Call, Ref, Size, axes_of_index
 from ..notebook import folded
 from ..operations.functions import Element
 from ..sizes import evaluate, product, put_in, size_names, symbol
@@ -69,6 +69,7 @@ class Step:
         element: what the elements of the result are.
         frees: tensors that are not needed after it.
         arrangement: how a pair is contracted, as a matrix product or otherwise.
+        into: of a sum, the term that it is written into, which nothing else reads; "" if memory is made for it.
     """
 
     equation: Equation
@@ -80,6 +81,7 @@ class Step:
     element: Element = Element.NUMBER
     frees: tuple[str, ...] = ()
     arrangement: Arrangement | None = None
+    into: str = ""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -90,6 +92,14 @@ class Step:
     def defines(self) -> tuple[str, ...]:
         """The tensor that it computes."""
         return (self.equation.name,)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The tensors that are terms of it, where it is a sum."""
+        match self.equation.right:
+            case Call("add", terms):
+                return tuple(term.name for term in terms if isinstance(term, Ref))
+        return ()
 
     @functools.cached_property
     def open_sizes(self) -> frozenset[str]:
@@ -526,7 +536,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 7
+FORMAT, VERSION = "tensornet.plan", 8
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
@@ -617,6 +627,14 @@ def _check_names(plan: Plan, part: Part) -> None:
             raise part.fail(
                 f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
             )
+    reads = Counter(name for step in plan.steps for name in step.reads)
+    reads.update(result.value.name for result in plan.results)
+    made = {name for step in plan.steps for name in step.defines}
+    for number, step in enumerate(plan.steps):
+        if isinstance(step, CallStep) or not step.into:
+            continue
+        if step.into not in made or step.into not in step.terms or reads[step.into] > 1:
+            raise part.fail(f"cannot be: step {number + 1} writes into '{step.into}', which others need")
 
 
 def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) -> set[str]:
@@ -670,6 +688,7 @@ def _write_step(step: Step) -> dict[str, Any]:
         "element": step.element.name,
         "frees": list(step.frees),
         "arrangement": step.arrangement and asdict(step.arrangement),
+        "into": step.into,
     }
 
 
@@ -759,6 +778,7 @@ def _read_step(part: Part, blocks: Sequence[Plan]) -> Step | CallStep:
         read_element(part["element"]),
         part["frees"].names(),
         None if arrangement.is_none else _read_arrangement(arrangement),
+        part["into"].text(),
     )
 
 

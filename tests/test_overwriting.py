@@ -1,0 +1,201 @@
+"""Sums written into one of their terms: the same sums, and nothing else is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensornet as tn
+from tensornet.planning import overwriting
+from tensornet.planning.plans import CallStep, Plan
+
+from . import reference
+from .strategies import Block, blocks
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of any size are written so."""
+    monkeypatch.setattr(overwriting, "IN_CACHE", 0)
+
+
+def written(plan: Plan) -> list[str]:
+    """The tensors that sums are written into, in the order of the steps."""
+    return [step.into for step in plan.steps if not isinstance(step, CallStep) and step.into]
+
+
+def residual() -> tuple[Any, dict[str, Any], Any]:
+    graph = tn.layer("t[b,i,o] = x[b,i,c] * W[o,c]\ny[b,i,o] = x[b,i,o] + t[b,i,o]", inputs="x[b,i,c]", c=128)
+    draw = torch.Generator().manual_seed(0)
+    params = {"W": torch.randn(128, 128, generator=draw) / 11}
+    return graph, params, torch.randn(64, 32, 128, generator=draw)
+
+
+# ---------------------------------------------------------------------------- which sums
+
+PROGRAMS: dict[str, tuple[str, bool]] = {
+    "a product and what it is added to": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + t[b,o]", True),
+    "a product from which another is taken": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = t[b,o] - z[b,o]", True),
+    "a product taken from another tensor": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] - t[b,o]", True),
+    "three terms": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + gelu(z[b,o]) + t[b,o]", True),
+    "a product that is read twice": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + t\nw[b,o] = y * t", False),
+    "a product that is read twice at once": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = tanh(t) + t", False),
+    "a product of fewer axes": ("t[b] = x[b,c] * w[c]\ny[b,o] = z[b,o] + t[b]", False),
+    "two inputs": ("y[b,o] = z[b,o] + x[b,o]", False),
+    "what an exponential gives": ("y[b,o] = z[b,o] + exp(x[b,o])", False),
+    "a product rolled": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + roll(t[b,o], o=3)", True),
+    "an input rolled": ("y[b,o] = z[b,o] + roll(x[b,o], o=3)", False),
+    "attention": ("y[b,o] = z[b,o] + softmax[o](x[b,o])", False),
+    "a product in other parts": ("t[b,p,q] = x[b,c] * W[(p,q),c]\ny[b,(p,q)] = t[b,p,q] + u[(p,q)]", True),
+}  # fmt: skip
+
+SHAPES = {"W": (8, 8), "w": (8,), "u": (8,)}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_written_into(name: str, backend: str, everywhere: None) -> None:
+    text, wanted = PROGRAMS[name]
+    inputs = [name for name in ("x", "z") if re.search(rf"\b{name}\b", text)]
+    graph = tn.layer(text, inputs=inputs, **({"p": 4, "q": 2} if "q" in text else {}))
+    f = tn.compile(graph, backend=backend)
+    random = np.random.default_rng(0)
+    params = {leaf.name: random.standard_normal(SHAPES[leaf.name]) for leaf in graph.parameters}
+    arrays = {leaf.name: random.standard_normal((5, 8)) for leaf in graph.inputs}
+    given = tn.to_backend({**params, **arrays}, backend)
+    found = f({each: given[each] for each in params}, *(given[each] for each in arrays))
+    assert bool(written(f.plan)) is (wanted and backend != "jax")
+    assert ("added(" in f.plan.code or "subtracted(" in f.plan.code) is (wanted and backend != "jax")
+    expected = reference.run(graph, {**arrays, **params}, {"b": 5, "c": 8, "o": 8, "p": 4, "q": 2})
+    found = found if isinstance(found, tuple) else (found,)
+    for output, one in zip(graph.outputs, found, strict=True):
+        np.testing.assert_allclose(np.asarray(one), expected[output], rtol=2e-4, atol=2e-4)
+
+
+def test_small_sums_are_written_as_ever() -> None:
+    graph, _, _ = residual()
+    assert not written(tn.plan(graph, backend="torch", b=8, i=32))
+    plan = tn.plan(graph, backend="torch", b=64, i=32)
+    assert written(plan) == ["t"]
+    assert "y = added(" in plan.code
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_block_of_a_transformer_is_as_long_as_it_was() -> None:
+    code = tn.plan(tn.models.create("vit_s_16"), backend="torch", b=8, compare=False).code
+    block = code.split("def ")[1]
+    assert block.count("added(F.linear(") == 2
+    assert len([line for line in block.split('"""')[2].splitlines() if line.strip()]) <= 12
+
+
+def test_a_plan_that_writes_into_what_others_need_is_refused() -> None:
+    graph, _, _ = residual()
+    document = json.loads(tn.plan(graph, backend="torch", b=64, i=32).to_json())
+    document["steps"][-1]["into"] = "x"
+    with pytest.raises(tn.EquationError, match="step 2 writes into 'x', which others need"):
+        Plan.from_json(json.dumps(document))
+
+
+# ---------------------------------------------------------------------------- nothing else is written
+
+
+@settings(max_examples=20)
+@given(blocks(), st.sampled_from(["numpy", "torch"]))
+def test_what_is_given_is_never_written(case: Block, backend: str) -> None:
+    graph = case.graph()
+    arrays, params = case.arrays(), case.parameters()
+    before = [each.copy() for each in (*arrays, *params.values())]
+    with patch.object(overwriting, "IN_CACHE", 0):
+        f = tn.compile(graph, backend=backend)
+        shown, held = (list(map(torch.from_numpy, arrays)), tn.to_backend(params, "torch"))
+        if backend == "numpy":
+            shown, held = list(arrays), params
+        first, second = (f(held, *shown) for _ in range(2))
+    for one, other in zip(
+        *(each if isinstance(each, tuple) else (each,) for each in (first, second)), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    for one, kept in zip((*arrays, *params.values()), before, strict=True):
+        np.testing.assert_array_equal(one, kept)
+
+
+# ---------------------------------------------------------------------------- who else looks on
+
+
+@pytest.mark.parametrize("rows", ["b", "b,i"])
+def test_gradients_and_theirs(rows: str, everywhere: None) -> None:
+    text = f"t[{rows},o] = x[{rows},c] * W[o,c] + u[o]\ns[{rows},o] = x[{rows},o] + t[{rows},o]\ny[{rows},o] = tanh(s) - s * s"
+    graph = tn.layer(text, inputs=f"x[{rows},c]", c=3)
+    draw = torch.Generator().manual_seed(1)
+    shape = (2, 3) if rows == "b" else (2, 2, 3)
+    given = [torch.randn(each, generator=draw, dtype=torch.float64) for each in (shape, (3, 3), (3,))]
+    for each in given:
+        each.requires_grad_()
+    f = tn.compile(graph, backend="torch")
+
+    def run(x: Any, w: Any, u: Any) -> Any:
+        return f({"W": w, "u": u}, x)
+
+    run(*given)
+    assert written(f.plan)
+    assert torch.autograd.gradcheck(run, given)
+    assert torch.autograd.gradgradcheck(run, given)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_transforms_forward_mode_and_a_compiler_see_a_sum() -> None:
+    graph, params, x = residual()
+    f = tn.compile(graph, backend="torch")
+    expected = f(params, x)
+    assert written(f.plan)
+
+    def total(weight: torch.Tensor) -> torch.Tensor:
+        return f({"W": weight}, x).sum()
+
+    slope = x.sum((0, 1)).expand(128, 128)
+    torch.testing.assert_close(torch.func.grad(total)(params["W"]), slope, rtol=1e-3, atol=1e-2)
+    mapped = torch.func.vmap(lambda x: f(params, x[None]))(x)
+    torch.testing.assert_close(mapped[:, 0], expected)
+    _, moved = torch.func.jvp(total, (params["W"],), (torch.ones(128, 128),))
+    torch.testing.assert_close(moved, slope.sum(), rtol=1e-3, atol=1.0)
+    compiled = torch.compile(f, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(params, x), expected)
+
+
+def test_autocast_adds_in_the_longer_type() -> None:
+    graph, params, x = residual()
+    f = tn.compile(graph, backend="torch")
+    expected = f(params, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = f(params, x)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found, expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_longer_type_beside_a_product_is_kept(backend: str) -> None:
+    own = tn.protocol.load_backend(backend).namespace()
+    made, other = (np.ones((2, 3), dtype) for dtype in ("float32", "float64"))
+    made, other = (made, other) if backend == "numpy" else (torch.from_numpy(made), torch.from_numpy(other))
+    for name, value in (("added", 2.0), ("subtracted", 0.0)):
+        found = own[name](made, other)
+        assert found.dtype == other.dtype
+        assert float(found.sum()) == 6 * value
+        assert float(made.sum()) == 6
+
+
+def test_a_call_takes_the_memory_of_a_sum_less() -> None:
+    graph, params, x = residual()
+    f = tn.compile(graph, backend="torch")
+    f(params, x)
+    whole = x.nbytes
+    assert f.plan.peak_memory == 2 * whole + params["W"].nbytes
