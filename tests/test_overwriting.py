@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.planning import overwriting
+from tensornet.planning import overwriting, planner
 from tensornet.planning.plans import CallStep, Plan
+from tensornet.running import executable
 
 from . import reference
 from .strategies import Block, blocks
@@ -22,10 +25,22 @@ from .strategies import Block, blocks
 torch = pytest.importorskip("torch")
 
 
+@contextlib.contextmanager
+def of_any_size() -> Iterator[None]:
+    """Sums of any size are written so, and no plan that says it is left behind."""
+    plans = (executable._made, planner._function, planner._product)
+    for each in plans:
+        each.cache_clear()
+    with patch.object(overwriting, "IN_CACHE", 0):
+        yield
+    for each in plans:
+        each.cache_clear()
+
+
 @pytest.fixture
-def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums of any size are written so."""
-    monkeypatch.setattr(overwriting, "IN_CACHE", 0)
+def everywhere() -> Iterator[None]:
+    with of_any_size():
+        yield
 
 
 def written(plan: Plan) -> list[str]:
@@ -114,7 +129,7 @@ def test_what_is_given_is_never_written(case: Block, backend: str) -> None:
     graph = case.graph()
     arrays, params = case.arrays(), case.parameters()
     before = [each.copy() for each in (*arrays, *params.values())]
-    with patch.object(overwriting, "IN_CACHE", 0):
+    with of_any_size():
         f = tn.compile(graph, backend=backend)
         shown, held = (list(map(torch.from_numpy, arrays)), tn.to_backend(params, "torch"))
         if backend == "numpy":
