@@ -113,9 +113,8 @@ def seconds_of(problem: Problem, tree: Any) -> tuple[set[int], set[str], float]:
 
     summed = (a | b) - result
     if summed:
-        one = problem.profile.matmul(
-            count(a & b & result), count((a - b) & result), count((b - a) & result), count(summed), 4
-        )
+        outer = sorted((count((a - b) & result), count((b - a) & result)))
+        one = problem.profile.matmul(count(a & b & result), *outer, count(summed), 4)
     else:
         one = problem.profile.pointwise(4 * (count(a) + count(b) + count(result)), 4 * count(result))
     return members, result, before + other + one

@@ -173,6 +173,16 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
 
     Raises:
         EquationError: the file holds no adapters, or those of another network.
+
+    Example:
+        >>> import tempfile, torch, tensornet as tn
+        >>> network = torch.nn.Sequential(torch.nn.Linear(8, 4))
+        >>> adapted = adapt(network, "*", method="low_rank", rank=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = load_adapters(save_adapters(f"{folder}/lora.safetensors", adapted), network)
+        >>> x = torch.ones(1, 8)
+        >>> bool((again(x) == adapted(x)).all())
+        True
     """
     arrays, metadata = read_arrays(Path(path))
     if metadata.get("format") != ADAPTERS or ("graph" in metadata) != isinstance(network, Graph):

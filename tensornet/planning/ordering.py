@@ -282,8 +282,8 @@ class _Network:
         summed = (a | b) - joined
         if summed:
             groups = (a & b & joined, (a - b) & joined, (b - a) & joined, summed)
-            batch, rows, columns, inner = (self._count(group) for group in groups)
-            return profile.matmul(batch, rows, columns, inner, itemsize)
+            batch, *outer, inner = (self._count(group) for group in groups)
+            return profile.matmul(batch, min(outer), max(outer), inner, itemsize)
         moved = itemsize * (self._count(a) + self._count(b) + self._count(joined))
         return profile.pointwise(moved, itemsize * self._count(joined))
 
