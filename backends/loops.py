@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["along"]
+__all__ = ["along", "gone_along"]
 
 
 def along(
@@ -24,7 +24,42 @@ def along(
     empty: Callable[[Any, int], Any],
     stacked: Callable[[Sequence[Any]], Any],
 ) -> Any:
-    """The first results of a function of each position, put together along a new first axis.
+    """The first results of a function of each position, put together along a new first axis; see `gone_along`."""
+    wholes, _ = gone_along(
+        function,
+        cut,
+        states,
+        rest,
+        size,
+        axes,
+        following,
+        results,
+        back,
+        parts=parts,
+        blank=blank,
+        empty=empty,
+        stacked=stacked,
+    )
+    return wholes[0] if results == 1 else tuple(wholes)
+
+
+def gone_along(
+    function: Callable[..., Any],
+    cut: Sequence[Any],
+    states: Sequence[Any],
+    rest: Sequence[Any],
+    size: int,
+    axes: Sequence[int],
+    following: Sequence[int],
+    results: int,
+    back: bool,
+    *,
+    parts: Callable[[Any, int], Sequence[Any]],
+    blank: Callable[[Any, int], Any],
+    empty: Callable[[Any, int], Any],
+    stacked: Callable[[Sequence[Any]], Any],
+) -> tuple[list[Any], Sequence[Any]]:
+    """The first results of a function of each position, each put together along a new first axis, and the last states.
 
     Args:
         function: of what comes in at a position, the states, and the rest; its results, or its one result.
@@ -47,8 +82,7 @@ def along(
 
     if not size:
         found = called([blank(each, axis) for each, axis in zip(cut, axes, strict=True)], states)
-        wholes = [stacked([each])[:0, ...] for each in found[:results]]
-        return wholes[0] if results == 1 else tuple(wholes)
+        return [stacked([each])[:0, ...] for each in found[:results]], states
     pieces = [parts(each, axis) for each, axis in zip(cut, axes, strict=True)]
     made: list[list[Any]] = [[] for _ in range(results)]
     now, first = states, size - 1 if back else 0
@@ -65,4 +99,4 @@ def along(
     for number, kept in enumerate(made):
         if kept:
             wholes[number] = stacked(kept[::-1] if back else kept)
-    return wholes[0] if results == 1 else tuple(wholes)
+    return wholes, now

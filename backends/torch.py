@@ -13,7 +13,7 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .choosing import largest
-from .loops import along
+from .loops import gone_along
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -51,6 +51,7 @@ templates: Mapping[str, str] = {
     "stack": "torch.cat([{0}], dim={axis})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
+    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {segment}, {more})",
     "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -248,13 +249,57 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
 
 
 def _along(*call: Any) -> Any:
-    """A function called along an axis; its results are put together at last, as autograd and compilers ask."""
+    """A function called along an axis."""
+    wholes, _ = _gone_along(*call)
+    return wholes[0] if len(wholes) == 1 else tuple(wholes)
+
+
+def _gone_along(*call: Any) -> tuple[list[Any], Sequence[Any]]:
+    """The results of a function called along an axis, put together at last, as autograd and compilers ask, and the
+    last states."""
     torch = _library()
 
     def blank(x: Any, axis: int) -> Any:
         return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
 
-    return along(*call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack)
+    return gone_along(
+        *call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack
+    )
+
+
+def _along_again(
+    function: Any,
+    cut: Sequence[Any],
+    states: Sequence[Any],
+    rest: Sequence[Any],
+    size: int,
+    axes: Sequence[int],
+    following: Sequence[int],
+    results: int,
+    back: bool,
+    segment: int,
+    again: Any,
+    **options: Any,
+) -> Any:
+    """A function called along an axis, so many positions at a time, each time by a call that is made again."""
+    count = len(cut)
+
+    def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
+        called = functools.partial(function, **options) if options else function
+        pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
+        wholes, last = _gone_along(called, pieces, now, others, length, axes, following, results, back)
+        return (*wholes, *last)
+
+    made, now = list[Any](), states
+    for done in range(0, max(size, 1), segment):
+        length = min(segment, size - done)
+        first = size - done - length if back else done
+        pieces = [x.narrow(axis, first, length) for x, axis in zip(cut, axes, strict=True)]
+        found = again(positions, *pieces, *now, *rest, length=length, **options)
+        made.append(found[:results])
+        now = found[results:]
+    wholes = [_library().cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
+    return wholes[0] if results == 1 else tuple(wholes)
 
 
 def _running(function: Any, x: Any, axis: int, back: float) -> Any:
@@ -273,11 +318,6 @@ def _roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
         at = -shift % size
         x = torch.cat([x.narrow(axis, at, size - at), x.narrow(axis, 0, at)], axis)
     return x
-
-
-def _again(function: Any, *given: Any, **options: Any) -> Any:
-    """A call of which nothing is kept but what it is given: the way back calls again."""
-    return _library().utils.checkpoint.checkpoint(function, *given, use_reentrant=False, **options)
 
 
 def _binary(function: Any, a: Any, b: Any) -> Any:
@@ -338,7 +378,8 @@ class TorchBackend:
             "in_pieces": _in_pieces,
             "along": _along,
             "running": _running,
-            "again": _again,
+            "again": _beside("again").again,
+            "along_again": _along_again,
             "roll": _roll,
             "added": _beside("sums").added,
             "subtracted": _beside("sums").subtracted,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,15 +57,15 @@ class Seen(TorchDispatchMode):
         return sum(size for reference, size in self.made.values() if not reference.expired())
 
 
-def kept_by(module: Any, x: torch.Tensor) -> int:
+def kept_by(module: Any, *values: torch.Tensor) -> int:
     """Bytes that are alive after the way forward because of the way back."""
-    module(x)  # plans
-    given = {each.untyped_storage()._cdata for each in (x, *module.parameters(), *module.buffers())}
+    module(*values)  # plans
+    given = {each.untyped_storage()._cdata for each in (*values, *module.parameters(), *module.buffers())}
     with Seen(given) as seen:
-        y = module(x)
-    node = y.grad_fn
-    assert node is not None
-    del y
+        found = results_of(module, values)
+    nodes = [each.grad_fn for each in found]
+    assert None not in nodes
+    del found
     return seen.alive
 
 
@@ -169,3 +169,155 @@ def test_what_draws_is_not_made_again_by_a_program() -> None:
     step(parameters, x)
     with pytest.raises(tn.BackendError, match="the plan needs"):
         tn.value_and_grad(graph, loss=loss, memory_limit=int(0.8 * step.plan.peak_memory))(parameters, x)
+
+
+# ---------------------------------------------------------------------------- recurrences
+
+CELL = """
+f[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + previous[t](h[b,t,p]) * U[o,p])
+h[b,t,o] = tanh(f[b,t,o] * V[o,i] * x[b,t,i]) + f[b,t,o] * previous[t](h[b,t,o], h0[b,o])
+"""
+
+
+def lstm() -> tn.Graph:
+    """A layer that the library has a kernel for."""
+    graph, _ = tn.models.from_torch(torch.nn.LSTM(6, 8, batch_first=True))
+    return graph
+
+
+LOOPS: dict[str, tuple[Callable[[], tn.Graph], list[tuple[int, ...]]]] = {
+    "cell": (lambda: tn.layer(CELL, inputs="x, h0", outputs="h, f", i=6, o=8), [(3, 50, 6), (3, 8)]),
+    "from the end": (
+        lambda: tn.layer(CELL.replace("previous", "following"), inputs="x, h0", outputs="h", i=6, o=8),
+        [(3, 50, 6), (3, 8)],
+    ),
+    "nothing comes in": (
+        lambda: tn.layer(
+            "h[t,b,o] = tanh(previous[t](h[t,b,p], h0[b,p]) * U[o,p])", inputs="h0", outputs="h", t=50, o=8
+        ),
+        [(3, 8)],
+    ),
+    "kernel": (lstm, [(3, 50, 6)]),
+    "linear": (
+        lambda: tn.layer(
+            "h[b,t,o] = sigmoid(x[b,t,o]) * previous[t](h[b,t,o]) + w[o] * x[b,t,o]", inputs="x", o=8
+        ),
+        [(3, 50, 8)],
+    ),
+    "layers": (
+        lambda: tn.models.from_torch(torch.nn.GRU(6, 8, num_layers=3, batch_first=True))[0],
+        [(3, 50, 6)],
+    ),
+}
+
+
+def results_of(module: Any, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    found = module(*values)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def gradients_of(module: Any, values: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Those of a number, and those of a number made of these."""
+    given = [each.clone().requires_grad_() for each in values]
+    wrt = [*module.parameters(), *given]
+    total = sum(torch.sin(each).sum() for each in results_of(module, given))
+    assert isinstance(total, torch.Tensor)
+    first = torch.autograd.grad(total, wrt, create_graph=True)
+    norm = torch.stack([(each**2).sum() for each in first]).sum()
+    return (*first, *torch.autograd.grad(norm, wrt))
+
+
+def least_of(graph: tn.Graph, wrt: list[str], **sizes: int) -> int:
+    """The bytes that are kept at least."""
+    with pytest.raises(tn.BackendError, match="each position of a recurrence, and nothing smaller") as raised:
+        tn.plan(
+            graph,
+            backend="torch",
+            dtype="float64",
+            training=True,
+            memory_limit=1,
+            compare=False,
+            wrt=wrt,
+            **sizes,
+        )
+    return int(str(raised.value).split("allow ")[1].split(" bytes")[0].replace(",", ""))
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_recurrences_are_made_again_in_segments(name: str) -> None:
+    make, shapes = LOOPS[name]
+    graph, values = make(), [drawn(shape) for shape in shapes]
+    sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
+    wrt = [leaf.name for leaf in (*graph.inputs, *graph.parameters)]
+    free = tn.plan(graph, backend="torch", dtype="float64", training=True, compare=False, wrt=wrt, **sizes)
+    least = least_of(graph, wrt, **sizes)
+    assert least < 0.7 * sum(size for _, size in free.kept)
+    expected = gradients_of(of_random_values(graph), values)
+    module = of_random_values(graph, memory_limit=least)
+    found = gradients_of(module, values)
+    assert (
+        "along(" if name == "linear" else "along_again("
+    ) in module.plan.code  # where the kernel keeps most
+    assert sum(size for _, size in module.plan.kept) <= least
+    assert Plan.from_json(module.plan.to_json()) == module.plan
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["cell", "from the end", "kernel"])
+def test_what_segments_keep_is_told_before(name: str) -> None:
+    make, shapes = LOOPS[name]
+    graph, values = make(), [drawn(shape) for shape in shapes]
+    sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
+    least = least_of(graph, [leaf.name for leaf in graph.parameters], **sizes)
+    for limit in (least, 3 * least // 2):
+        module = of_random_values(graph, memory_limit=limit)
+        found = kept_by(module, *values)
+        told = sum(size for _, size in module.plan.kept)
+        assert told <= found < told + 1000
+        assert told <= limit
+
+
+def test_a_recurrence_is_cut_into_no_more_segments_than_it_takes() -> None:
+    graph = tn.layer(CELL, inputs="x, h0", i=6, o=8)
+
+    def within(limit: int | None) -> Plan:
+        return tn.plan(graph, backend="torch", training=True, memory_limit=limit, compare=False, b=3, t=64)
+
+    most = sum(size for _, size in within(None).kept)
+    lengths = []
+    for limit in range(most, most // 2, -most // 10):
+        (loop,) = (step.along for step in within(limit).steps if getattr(step, "along", None))
+        lengths.append(loop.segment)
+    assert lengths[0] is None
+    assert lengths[1:] == sorted(lengths[1:], reverse=True)
+    assert lengths[-1] < lengths[1]
+
+
+def test_other_lengths_than_planned_for_and_none() -> None:
+    graph = tn.layer(CELL, inputs="x, h0", outputs="h", i=6, o=8)
+    free, bound = of_random_values(graph), of_random_values(graph, memory_limit=15_000)
+    for length in (50, 41, 33, 1, 0):
+        values = [drawn((3, length, 6)), drawn((3, 8))]
+        gradients = []
+        for module in (free, bound):
+            x, h0 = (each.clone().requires_grad_() for each in values)
+            total, wrt = torch.sin(module(x, h0)).sum(), [*module.parameters(), x, h0]
+            gradients.append(torch.autograd.grad(total, wrt, allow_unused=True, materialize_grads=True))
+        assert ("along_again(" in bound.plan.code) == (length > 30)
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_segments_drop_the_same() -> None:
+    text = "h[b,t,o] = tanh(dropout(previous[t](h[b,t,p]), 0.3) * U[o,p] + x[b,t,o])"
+    graph = tn.layer(text, inputs="x", o=8)
+    x = drawn((3, 50, 8)).requires_grad_()
+    gradients = []
+    for limit in (None, 6_000):
+        module = of_random_values(graph, memory_limit=limit)
+        torch.manual_seed(3)
+        gradients.append(torch.autograd.grad(torch.sin(module(x)).sum(), [x, *module.parameters()]))
+    assert "along_again(" in module.plan.code
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..dtypes import element_type, itemsize
+from ..graph.apply import Apply
 from ..graph.derivative import Directions
 from ..graph.elements import holding, of_tensors
 from ..graph.graph import Graph, of_graph
+from ..graph.inlining import inlined
 from ..language.equation import Equation
 from ..operations.functions import Element
 from ..planning.calibration import profile_of
@@ -18,7 +20,7 @@ from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.watching import watched
 from ..protocol import Backend, load_backend
-from .keeping import recorded, recorded_within
+from .keeping import in_parts, recorded, recorded_within
 from .source import arguments_around, generate, generate_around
 from .tuning import check_tuning, tuned
 
@@ -55,8 +57,9 @@ def plan(
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
             is given and the results are alive in any case. With `training`, what is kept for the way back is
             alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
-            keeps it, the limit is of what is kept, besides inputs and parameters; of a graph without blocks it is
-            of what else is alive, and what autograd keeps comes on top.
+            keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are made again too, a
+            segment of their positions at a time. Of a graph without blocks and recurrences it is of what else is
+            alive, and what autograd keeps comes on top.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
@@ -90,7 +93,7 @@ def plan(
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
     leaves = leaves_of(graph, wrt)
     if "both_ways" in chosen.templates:
-        bounded = memory_limit is not None and not graph.calls
+        bounded = memory_limit is not None and not in_parts(graph)
         changing = frozenset() if bounded else frozenset(leaves)
         found = planned(
             graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
@@ -143,14 +146,17 @@ def planned(
     at_once = None if changing else memory_limit
 
     def made(profile: DeviceProfile) -> Plan:
-        if changing and memory_limit is not None and around is None:
-            calls = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
-            apart = replace(graph, body=tuple(calls))
-            found = replace(scheduled(apart, profile), graph=graph)
-            return recorded_within(found, memory_limit, backend, changing)
-        return written(scheduled(graph, profile), backend, around)
+        if not changing or memory_limit is None or around is not None:
+            return written(scheduled(graph, profile), backend, around)
+        return recorded_within(in_calls(profile), memory_limit, backend, changing)
 
-    def scheduled(graph: Graph, profile: DeviceProfile) -> Plan:
+    def in_calls(profile: DeviceProfile) -> Iterator[Plan]:
+        """The plan with all blocks as calls, and where there are recurrences that with loops for these, in no calls."""
+        yield replace(scheduled(_apart(graph), profile), graph=graph)
+        if any(part.recurrences for part in graph.parts()):
+            yield replace(scheduled(_apart(inlined(graph, _recurs)), profile, loops=True), graph=graph)
+
+    def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
         return schedule(
             graph,
             backend.name,
@@ -164,9 +170,21 @@ def planned(
             spelled,
             closed,
             changing,
+            loops,
         )
 
     return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
+
+
+def _apart(graph: Graph) -> Graph:
+    """The graph, whose calls are planned as calls in any case."""
+    body = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
+    return replace(graph, body=tuple(body))
+
+
+def _recurs(call: Apply) -> bool:
+    """Whether there are recurrences in a block."""
+    return any(part.recurrences for part in call.graph.parts())
 
 
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:

@@ -223,12 +223,13 @@ class _Writer(Stepping):
 
     def _along(self, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]) -> str:
         """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
-        name = self.functions[step.plan]
-        function = f"lambda *given: {name}(*given, {', '.join(training)})" if training else name
+        name, again = self.functions[step.plan], along.segment is not None
+        function = f"lambda *given: {name}(*given, {', '.join(training)})" if training and not again else name
+        more = {"segment": str(along.segment), "more": ", ".join(["again", *training])} if again else {}
         cuts, states = len(along.cuts), len(along.states)
         parts = (given[:cuts], given[cuts : cuts + states], given[cuts + states :])
         return self.op(
-            "along",
+            "along_again" if again else "along",
             function,
             *map(tuple_source, parts),
             size=self.size(along.axis.size),
@@ -236,6 +237,7 @@ class _Writer(Stepping):
             states=tuple_source(list(map(str, along.states))),
             results=str(len(step.results)),
             back=str(along.back),
+            **more,
         )
 
     def _piece(self, text: str, axis: int, length: int) -> str:

@@ -38,7 +38,7 @@ from ..language.expression import (
     sum_of,
     transform,
 )
-from ..operations.functions import CONVERSIONS, Element
+from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.steps import PREVIOUS
 from ..operations.structure import CONCAT, PAD, REPEAT
 from ..sizes import evaluate
@@ -179,18 +179,20 @@ Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
 """Whether a tensor of some sizes had better not be there as a whole."""
 
 
-def looped(graph: Graph, large: Large = lambda sizes: False) -> Graph:
+def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False) -> Graph:
     """The graph with a call along its axis in the place of each recurrence, and without steps otherwise.
 
     Args:
         graph: the graph.
         large: tells states of which nothing but smaller tensors is made at once, position by position.
+        alone: whether products of what comes in are made position by position too, so that they are never there as
+            a whole.
     """
     if not any(map(is_step, (part for equation in graph.own for part in equation.parts))):
         return graph
     needed = graph.needed()
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
-    return _Looping(with_states(replace(graph, body=body)), large).changed()
+    return _Looping(with_states(replace(graph, body=body)), large, alone).changed()
 
 
 @dataclass
@@ -229,9 +231,9 @@ class _Block:
 class _Looping(Written):
     """Writes the graph anew, each equation after those that it reads, a recurrence as one call."""
 
-    def __init__(self, graph: Graph, large: Large) -> None:
+    def __init__(self, graph: Graph, large: Large, alone: bool) -> None:
         super().__init__(graph)
-        self.large = large
+        self.large, self.alone = large, alone
         self.recurrences = tuple(map(self._with_readers, graph.recurrences))
         self.groups = {name: each for each in self.recurrences for name in each.names}
         self.wholes: dict[str, tuple[str, int]] = {}  # of a result, what holds it, and where it has the axis
@@ -399,9 +401,18 @@ class _Looping(Written):
     def _recurs(self, expression: Expression, block: _Block) -> bool:
         return any(ref.name in block.group.labels for ref in references(expression))
 
+    def _is_alone(self, part: Expression, equation: Equation, block: _Block) -> bool:
+        """Whether what comes in is a product that is made position by position, or of such ones element by element."""
+        match part:
+            case Contraction(_, summed) if summed:
+                return self.alone and block.group.labels[equation.name] in free_axes(part)
+            case Call(function, arguments) if FUNCTIONS[function].kind == "pointwise":
+                return any(self._is_alone(each, equation, block) for each in arguments)
+        return False
+
     def _inside(self, part: Expression, equation: Equation, block: _Block) -> Expression:
         """A part of an equation as the block has it; sums of products are equations there, which may be joined."""
-        if not self._recurs(part, block):
+        if not self._recurs(part, block) and not self._is_alone(part, equation, block):
             return self._given(part, equation, block)
         match part:
             case Ref(name, index) if name in block.group.labels:
@@ -409,7 +420,11 @@ class _Looping(Written):
             case Ref():
                 return self._looked_up(part, equation, block)
             case Call("add", terms):
-                others = [each for each in terms if not self._recurs(each, block)]
+                others = [
+                    each
+                    for each in terms
+                    if not self._recurs(each, block) and not self._is_alone(each, equation, block)
+                ]
                 inside = [self._inside(each, equation, block) for each in terms if each not in others]
                 given = [self._given(sum_of(others), equation, block)] if others else []
                 return sum_of([*given, *inside], part.place)

@@ -80,6 +80,7 @@ def schedule(
     spelled: frozenset[str] = frozenset(),
     closed: bool = False,
     changing: frozenset[str] = frozenset(),
+    loops: bool = False,
 ) -> Plan:
     """The plan, its code not yet written.
 
@@ -88,12 +89,13 @@ def schedule(
         around: scopes whose calls stay calls in any case, for blocks that run by themselves.
         closed: whether what depends on open sizes is made anew at each call.
         changing: the leaves that get gradients, where what computes them is planned as well.
+        loops: whether recurrences are loops in any case, which make what they can position by position.
     """
     if "complex" in dtype:
         check_derivatives(graph)
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target.of(backend, device, dtype, profile, spelled, closed, changing)
+    target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
     whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
     whole = _looped(whole, values, target)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
@@ -386,7 +388,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
             product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
         )
 
-    return looped(doubled(graph, pays), large)
+    return looped(graph if target.loops else doubled(graph, pays), large, target.loops)
 
 
 def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
@@ -397,6 +399,7 @@ def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Grap
         return seconds_at_a_call(part, steps, values, target)
 
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
+    alike = alike and not target.loops
     return as_cells(
         graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.spelled if alike else ()
     )

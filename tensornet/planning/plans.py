@@ -146,6 +146,8 @@ class Repetition:
         cuts: the dimension along which each of the first operands is cut.
         states: for each of the operands behind them the result of the block that takes its place.
         back: whether it goes from the last position to the first.
+        segment: where nothing is kept for the way back but the states between segments, of which each is made again
+            there, the positions of one.
     """
 
     axis: Axis
@@ -153,9 +155,11 @@ class Repetition:
     cuts: tuple[int, ...]
     states: tuple[int, ...]
     back: bool
+    segment: int | None = None
 
     def __str__(self) -> str:
-        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times"
+        again = "" if self.segment is None else f", made again {self.segment} at a time"
+        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{again}"
 
 
 @dataclass(frozen=True)
@@ -714,7 +718,8 @@ def _write_repetition(along: Repetition) -> dict[str, Any]:
 def _read_repetition(part: Part) -> Repetition:
     (axis,) = read_axes(part["axis"])
     cuts, states = (tuple(each.whole() for each in part[name]) for name in ("cuts", "states"))
-    return Repetition(axis, part["count"].whole(), cuts, states, part["back"].truth())
+    segment = None if part["segment"].is_none else part["segment"].whole()
+    return Repetition(axis, part["count"].whole(), cuts, states, part["back"].truth(), segment)
 
 
 def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
@@ -751,6 +756,8 @@ def _check_repetition(call: CallStep, along: Repetition, part: Part) -> None:
     given, made = len(along.cuts) + len(along.states), len(call.plan.results)
     if len(call.results) > made or given > len(call.operands) or any(at >= made for at in along.states):
         raise part.fail("is repeated with states that it does not make")
+    if along.segment is not None and along.segment < 1:
+        raise part.fail("is made again no position at a time")
 
 
 def _read_slicing(part: Part) -> Slicing:

@@ -24,6 +24,7 @@ class Target:
         closed: whether what depends on open sizes is made anew at each call.
         kernels: those that compute what several equations say, the backend's and the user's.
         changing: the leaves that get gradients, where what computes them is planned as well.
+        loops: whether recurrences are loops in any case, which make what they can position by position.
     """
 
     backend: str
@@ -34,6 +35,7 @@ class Target:
     closed: bool = False
     kernels: tuple[Function, ...] = ()
     changing: frozenset[str] = frozenset()
+    loops: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -50,12 +52,13 @@ class Target:
         spelled: frozenset[str],
         closed: bool = False,
         changing: frozenset[str] = frozenset(),
+        loops: bool = False,
     ) -> Target:
         """The target with the kernels that there are for it; the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.means]
         own = [row for row in known if backend in dict(row.implementations)]
         kernels = (*own, *(row for row in known if row.name in spelled))
-        return cls(backend, device, dtype, profile, spelled, closed, kernels, changing)
+        return cls(backend, device, dtype, profile, spelled, closed, kernels, changing, loops)
 
     def told_sizes(self, graph: Graph) -> frozenset[str]:
         """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""

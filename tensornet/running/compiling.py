@@ -58,8 +58,8 @@ def compile(
         dtype: the element type to plan for; that of the arrays if not given.
         memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
             axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
-            blocks are made again on the way back where more would be. A graph without blocks is computed piece by
-            piece all the same, and what is kept comes on top.
+            blocks, and segments of recurrences, are made again on the way back where more would be. A graph without
+            these is computed piece by piece all the same, and what is kept comes on top.
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..emitting.functions import Place, Program, Tables, constant_array
+from ..emitting.keeping import in_parts
 from ..emitting.program import planned, written
 from ..emitting.source import arguments_around, has_dropout
 from ..emitting.tuning import check_tuning
@@ -345,7 +346,7 @@ class Executable:
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which arrays get gradients that are planned: none where a plan is measured as it stands, or bounded and
         without blocks that could be computed again."""
-        bounded = self._memory_limit is not None and not self.graph.calls
+        bounded = self._memory_limit is not None and not in_parts(self.graph)
         asked = self._backward == "planned" and self._tune is None and not bounded
         return self.backend.changing(arrays) if asked else ()
 
