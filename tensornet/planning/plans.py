@@ -540,7 +540,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 8
+FORMAT, VERSION = "tensornet.plan", 9
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
