@@ -110,10 +110,9 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
     found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
     held, elements = IN_CACHE // (4 * size), 2**19 if on_cpu else 2**26
-    near = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else math.inf
-    seconds, moved = probe.beyond(found.launch, "{0} + 1", (elements,)), 2.0 * size * elements
-    bandwidth = (moved - IN_CACHE) / max(seconds - IN_CACHE / near, 0.5 * seconds)
-    found = replace(found, bandwidth=bandwidth, held_bandwidth=max(near if on_cpu else 0.0, bandwidth))
+    near = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
+    bandwidth = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
+    found = replace(found, bandwidth=bandwidth, held_bandwidth=max(near, bandwidth))
     large = 768 if on_cpu else 4096
     seconds = probe.matmul((large, large), (large, large)) - found.launch
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large

@@ -20,7 +20,7 @@ MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 IN_CACHE = 2**20
-"""Bytes that a step moves of which it is thought that they lie in the caches."""
+"""Bytes that a step may move for all of them to be thought to lie in the caches."""
 
 LANES = 16
 """Elements that are computed together: a row of a product's result takes the time of whole vectors of them."""
@@ -181,9 +181,9 @@ class DeviceProfile:
         return TURNED * self.scattered * elements
 
     def stream(self, moved: float) -> float:
-        """Seconds to move bytes in order."""
-        near = min(moved, IN_CACHE)
-        return near / self.held_bandwidth + (moved - near) / self.bandwidth
+        """Seconds to move bytes in order: all of them from the caches up to so many, none of twice as many."""
+        far = min(1.0, max(0.0, 2.0 - 2.0 * IN_CACHE / moved)) if moved else 0.0
+        return moved * (far / self.bandwidth + (1.0 - far) / self.held_bandwidth)
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""

@@ -31,7 +31,7 @@ from ..language.expression import (
     rename_tensors,
 )
 from ..operations.functions import Element
-from .arrangement import Layout
+from .arrangement import Layout, view_order
 from .calling import Calling
 from .memory import with_frees
 from .plans import CallStep, Plan, Repetition, Result, Step
@@ -240,8 +240,9 @@ class _Lowering(Calling):
         value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
         if stored.element is Element.WIDE and not inside:  # what leaves is of the working type
             value = self.convert(value, Element.NUMBER)
-        if inside:  # a caller takes it to lie as it is declared
-            value = self.reorder(value, left) if value.layout != axes_of_index(left) else value
+        groups = tuple(stored.logical)
+        if value.layout != axes_of_index(left) and (inside or view_order(value.layout, groups) is None):
+            value = self.reorder(value, left)  # a caller takes it to lie as it is declared
         return Result(name, value.ref, left, axes, value.element)
 
 
