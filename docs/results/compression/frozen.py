@@ -18,7 +18,7 @@ import tensornet as tn
 
 HERE = Path(__file__).parent
 BUDGET = 0.2
-FORMS = ("low_rank", "tt", "blocktt", "kronecker")
+FORMS = ("low_rank", "tt")
 ROUNDS = {1: 15, 8: 7, 64: 5}
 """Batch → turns of each; the first two do not count."""
 
