@@ -205,7 +205,8 @@ def test_half_the_memory_is_enough(name: str, backend: str) -> None:
     found = f(params, *shown)
     assert f.plan.peak_memory <= limit
     assert along in str(f.plan)
-    assert f.plan.seconds >= free.plan.seconds * 0.6  # pieces lie in the caches
+    assert f.plan.seconds >= free.plan.seconds * 0.85  # pieces lie in the caches
+    assert f.plan.flops >= free.plan.flops or name == "queries of attention"  # whose fastest order takes more
     assert type(f.plan).from_json(f.plan.to_json()) == f.plan
     for name, one in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
         np.testing.assert_allclose(np.asarray(one), expected[name], rtol=1e-4, atol=1e-5)

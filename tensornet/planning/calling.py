@@ -83,15 +83,15 @@ class Calling(Contracting):
         normed = self._normed(call, scope)
         if normed is not None:
             return normed
-        hidden = self._hidden(call, scope, wanted)
-        if hidden is not None:
-            return hidden
         function = FUNCTIONS[call.function]
         split = function.conditions
         conditions = [
             Operand(self.convert(self.lower(each, scope, wanted), Element.TRUTH))
             for each in call.arguments[:split]
         ]
+        hidden = self._hidden(call, conditions, scope, wanted)
+        if hidden is not None:
+            return hidden
         adds = call.function == "add"
         operands = [self.operand(each, scope, wanted, adds) for each in call.arguments[split:]]
         if function.converts is Element.TRUTH and _is_truth(operands):
@@ -107,26 +107,25 @@ class Calling(Contracting):
             _rule(call), lambda *each: replace(call, arguments=each), operands, conditions, wanted
         )
 
-    def _hidden(self, call: Call, scope: Scope, wanted: Layout | None) -> Value | None:
+    def _hidden(
+        self, call: Call, conditions: list[Operand], scope: Scope, wanted: Layout | None
+    ) -> Value | None:
         """`where(see, P, -1e30)` as a sum with 0 and -1e30, which takes a tenth of choosing and is the same.
 
         Where `see` is the same at every call, so that the numbers are made once, and P a parameter: of other
         tensors nobody knows that they are finite.
         """
         match call:
-            case Call(WHERE.name, (see, Ref() as hides, Literal() as number)) if (
-                hides.name in self.parameters
-            ):
+            case Call(WHERE.name, (_, Ref() as hides, Literal() as number)) if hides.name in self.parameters:
                 value = scalar_value(number)
             case _:
                 return None
         if not isinstance(value, int | float) or value > (HIDDEN if self.itemsize > 2 else HIDDEN_IN_HALF):
             return None
-        seen = self.convert(self.lower(see, scope, wanted), Element.TRUTH)
-        if seen.ref.name not in self.still:
+        if not all(each.value is not None and each.value.ref.name in self.still for each in conditions):
             return None
         choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
-        table = self.combine(WHERE, lambda *each: Call(WHERE.name, each), choices, [Operand(seen)], wanted)
+        table = self.combine(WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
         bias = self.lower(hides, scope, wanted)
         axes = {*table.layout, *bias.layout}
         order = tuple(axis for axis in wanted or self._order(axes, [table, bias]) if axis in axes)
