@@ -91,8 +91,8 @@ templates: Mapping[str, str] = {
     "cumprod": "running(torch.cumprod, {0}, {axis}, {back})",
     "sum": "torch.sum({0}, {axes})",
     "mean": "torch.mean({0}, {axes})",
-    "var": "torch.var({0}, {axes}, correction=0)",
-    "std": "torch.std({0}, {axes}, correction=0)",
+    "var": "variance({0}, {axes})",
+    "std": "deviation({0}, {axes})",
     "norm": "torch.linalg.vector_norm({0}, dim={axes})",
     "argmax": "torch.argmax({0}, dim={axis})",
     "argmin": "torch.argmin({0}, dim={axis})",
@@ -128,10 +128,32 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
         if gain is None or gain.dtype == x.dtype == bias.dtype:
             return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, eps)
         return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps) * gain + bias
-    variance, mean = torch.var_mean(x, axis, correction=0, keepdim=True)
-    normed = (x - mean) * torch.rsqrt(variance + eps)
+    if x.itemsize == 2:  # whose squares would not fit
+        made = x.dtype if gain is None else torch.result_type(x, gain)
+        return _normalize(x.float(), axis, eps, gain, bias).to(made)
+    sums = _beside("sums")
+    centred = x - x.mean(axis, keepdim=True)  # torch.var_mean goes element by element: ten times as long
+    scale = torch.rsqrt(centred.square().mean(axis, keepdim=True) + eps)
+    normed = sums.multiplied(centred, scale)
+    if gain is None:
+        return normed
     shape = (-1,) + (1,) * (x.ndim - axis - 1)
-    return normed if gain is None else normed * gain.reshape(shape) + bias.reshape(shape)
+    return sums.added(sums.multiplied(normed, gain.reshape(shape)), bias.reshape(shape))
+
+
+def _variance(x: Any, axes: tuple[int, ...]) -> Any:
+    """The biased variance; torch.var goes element by element."""
+    if x.itemsize == 2:  # whose squares would not fit
+        return _variance(x.float(), axes).to(x.dtype)
+    centred = x - x.mean(axes, keepdim=True)
+    return (centred.abs() if x.is_complex() else centred).square().mean(axes)
+
+
+def _deviation(x: Any, axes: tuple[int, ...]) -> Any:
+    """The biased standard deviation, flat where it is 0."""
+    torch, variance = _library(), _variance(x, axes)
+    still = variance == 0
+    return torch.where(still, variance, torch.where(still, 1.0, variance).sqrt())
 
 
 def _recur(a: Any, b: Any, start: float, back: float) -> Any:
@@ -353,6 +375,8 @@ class TorchBackend:
             "F": _library().nn.functional,
             "math": math,
             "normalize": _normalize,
+            "variance": _variance,
+            "deviation": _deviation,
             "recur": _recur,
             "dropped": _dropped,
             "top": _top,

@@ -1,4 +1,4 @@
-"""Sums written into one of their terms, which nothing else reads: into no memory that is new."""
+"""Sums and products written into one of their operands, which nothing else reads: into no memory that is new."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from .torch_products import is_traced
 
-__all__ = ["added", "subtracted"]
+__all__ = ["added", "multiplied", "subtracted"]
 
 
 def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -19,16 +19,24 @@ def subtracted(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return made.sub_(other) if _is_room(made, other) else made - other
 
 
+def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made · other, written where `made` lies if it may be; for its derivative autograd keeps what is multiplied."""
+    return made.mul_(other) if _is_room(made, other) and not _is_recorded(made, other) else made * other
+
+
 def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a sum may lie where its first term does, which is of no other use.
+    """Whether a result may lie where its first operand does, which is of no other use.
 
     To a compiler, `torch.func` and forward mode it is a sum like any other; nor may it be of a longer type. Autograd
     would copy the gradient of what is written into a view.
     """
     if is_traced() or made.dtype != other.dtype or not _PLAIN.issuperset((type(made), type(other))):
         return False
-    recorded = torch.is_grad_enabled() and (made.requires_grad or other.requires_grad)
-    return not (recorded and made._is_view())
+    return not (made._is_view() and _is_recorded(made, other))
+
+
+def _is_recorded(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}

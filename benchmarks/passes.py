@@ -1,9 +1,10 @@
-"""How often a function over axes moves its data, as time goes: the `passes` of the records.
+"""How often a function goes through its data, as time goes: the `passes` of the records.
 
     python -m benchmarks.passes
 
-Each function along the innermost axis and along the other, on NumPy and PyTorch, beside `x + 1` in the
-same process; the time is divided by that of reading the operand and writing the result as `x + 1` does.
+Each function along the innermost axis and along the other, on NumPy and PyTorch, of what the caches hold, beside
+`x + 1` and `normalize` in the same process. One pass is `x + 1`; what a function takes beyond it is told in
+passes of `normalize`, to which its record gives how many it has.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from tensornet.operations.functions import FUNCTIONS
 
 from .timing import geometric_mean, interleaved
 
-ROWS, COLUMNS = 4096, 768
+ROWS, COLUMNS = 512, 768
 ADDED = "x + 1"
 
 
 def contestants(backend: str) -> dict[str, Callable[[], object]]:
     """Every function over axes along both axes of a matrix, and what they are measured by."""
-    x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32) / 2 + 1
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (ROWS, COLUMNS)).astype(np.float32)
     array = torch.tensor(x) if backend == "torch" else x
     texts = {ADDED: "y[b,i] = x[b,i] + 1"}
     for row in FUNCTIONS.values():
-        if row.kind in ("axis", "reduction") and not row.is_kernel:
+        if row.arity[0] > 1 or row.is_kernel or row.axes == "exchanged" or row.trains:
+            continue
+        if row.kind == "pointwise":
+            texts[f"{row.name} i"] = f"y[b,i] = {row.name}(x[b,i])"
+        elif row.kind in ("axis", "reduction"):
             for axis, other in (("i", "b"), ("b", "i")):
                 left = "b,i" if row.kind == "axis" else other
                 texts[f"{row.name} {axis}"] = f"y[{left}] = {row.name}[{axis}](x[b,i])"
@@ -44,11 +49,13 @@ def contestants(backend: str) -> dict[str, Callable[[], object]]:
 def passes(backend: str) -> dict[str, float]:
     """The passes of each function along each axis."""
     seconds = interleaved(contestants(backend), rounds=9)
-    once = seconds.pop(ADDED) / 2  # which reads and writes
-    return {
-        name: each / once / (2 if FUNCTIONS[name.split()[0]].kind == "axis" else 1)
-        for name, each in seconds.items()
-    }
+    added = seconds.pop(ADDED)
+    computed = (seconds["normalize i"] - added) / (FUNCTIONS["normalize"].passes[0] - 1.0)
+    found = {}
+    for name, each in seconds.items():
+        part = 0.5 if FUNCTIONS[name.split()[0]].kind == "reduction" else 1.0  # of what is moved
+        found[name] = 1.0 + max(0.0, each - part * added) / (part * computed)
+    return found
 
 
 def main() -> None:

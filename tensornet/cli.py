@@ -720,7 +720,9 @@ def calibrate(
 _UNITS = {
     "flops": "FLOP/s",
     "bandwidth": "bytes/s",
+    "near_bandwidth": "bytes/s",
     "held_bandwidth": "bytes/s",
+    "pass_bandwidth": "bytes/s",
     "launch": "s",
     "view": "s",
     "batch": "s",

@@ -212,10 +212,10 @@ def test_other_axes_than_the_innermost_cost_more(name: str) -> None:
 def test_the_cost_of_a_step_is_that_of_its_passes() -> None:
     device = default_profile("cpu")
     row = FUNCTIONS["normalize"]
-    inner, outer = (row.seconds(device, 8e6, 4e6, inner) - device.launch for inner in (True, False))
-    assert inner == pytest.approx(device.stream(row.passes[0] * 8e6))
-    assert outer == pytest.approx(device.stream(row.passes[1] * 8e6))
-    assert FUNCTIONS["tanh"].seconds(device, 8e6, 4e6, True) == device.pointwise(8e6, 4e6)
+    inner, outer = (row.seconds(device, 8e6, 4e6, each) - device.launch for each in (True, False))
+    assert inner - device.stream(8e6) == pytest.approx((row.passes[0] - 1.0) * 8e6 / device.pass_bandwidth)
+    assert outer - device.stream(8e6) == pytest.approx((row.passes[1] - 1.0) * 8e6 / device.pass_bandwidth)
+    assert FUNCTIONS["relu"].seconds(device, 8e6, 4e6, True) == device.pointwise(8e6, 4e6)
 
 
 # ---------------------------------------------------------------------------- steps and source
@@ -269,3 +269,24 @@ def test_backends_spell_every_function() -> None:
             known = row.means or row.implementations or row.infix or row.name in templates
             spread = (REPEAT, PREVIOUS, FOLLOWING)  # the one is broadcast, the others are loops or crops
             assert known or row in (*spread, *cells.ROWS), (name, row.name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["normalize", "var", "std"])
+def test_squares_of_a_half_precision_type_may_be_larger_than_it_holds(name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    left = "c,b" if name == "normalize" else "b"
+    graph = tn.layer(f"y[{left}] = {name}[c](x[c,b])", inputs="x")
+    x = torch.tensor(np.random.default_rng(0).standard_normal((1000, 3)))
+    x[0] = 600.0
+    x = x.to(getattr(torch, dtype))
+    y = tn.compile(graph, backend="torch", dtype=dtype)({}, x)
+    whole = x.double().numpy()
+    variance = whole.var(0)
+    expected = {
+        "normalize": (whole - whole.mean(0)) / np.sqrt(variance + 1e-5),
+        "var": variance,
+        "std": np.sqrt(variance),
+    }
+    assert y.dtype == x.dtype
+    np.testing.assert_allclose(y.double().numpy(), expected[name], rtol=0.01, atol=0.01)

@@ -33,9 +33,9 @@ def _told(name: str, formula: str, axes: Axes, passes: float, *, least: bool = T
 
 
 ROWS = (
-    _told("argmax", "position of the largest element, the first of several", "removed", 2.0),
-    _told("argmin", "position of the smallest element, the first of several", "removed", 2.0),
-    _told("argsort", "positions of the elements, the smallest first", "kept", 30.0, least=False),
+    _told("argmax", "position of the largest element, the first of several", "removed", 6.0),
+    _told("argmin", "position of the smallest element, the first of several", "removed", 6.0),
+    _told("argsort", "positions of the elements, the smallest first", "kept", 200.0, least=False),
     replace(
         _told(
             "top", "positions along j of the largest elements, the largest first, along k", "exchanged", 30.0

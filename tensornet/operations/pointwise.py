@@ -35,9 +35,19 @@ LARGEST_HALF = 65504.0
 """What a half-precision type holds at most."""
 
 
-def _real(name: str, formula: str, scalar: Callable[[float], Any], derivative: str, **more: Any) -> Function:
+def _real(
+    name: str,
+    formula: str,
+    scalar: Callable[[float], Any],
+    derivative: str,
+    passes: float = 1.0,
+    **more: Any,
+) -> Function:
     """A function of one number that gives a real one."""
-    return Function(name, formula, yields="real", scalar=scalar, derivative=(derivative,), **more)
+    costs = (passes, passes)
+    return Function(
+        name, formula, yields="real", scalar=scalar, derivative=(derivative,), passes=costs, **more
+    )
 
 
 def _same(name: str, formula: str, scalar: Callable[..., Any], *derivative: str, **more: Any) -> Function:
@@ -181,14 +191,14 @@ _ARITHMETIC = (
     ),
 )
 
-TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})")
-SIGMOID = _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)")
+TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})", passes=8)
+SIGMOID = _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)", passes=3)
 RELU = _same("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)", complex="refused")
 
 _CURVES = (
-    _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})"),
-    _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})"),
-    _real("log", "natural logarithm", math.log, "g / a", number="math.log({0})", positive=True),
+    _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})", passes=3.5),
+    _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})", passes=5),
+    _real("log", "natural logarithm", math.log, "g / a", number="math.log({0})", positive=True, passes=4.5),
     _real(
         "log1p",
         "log(1 + a)",
@@ -196,8 +206,9 @@ _CURVES = (
         "g / (1 + a)",
         number="math.log1p({0})",
         example=Example.of("y[i] = log1p(a[i])", a=(0.0, 0.5, 2.0)),
+        passes=4,
     ),
-    _real("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True),
+    _real("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True, passes=2.5),
     _real(
         "rsqrt",
         "1 / √a",
@@ -205,6 +216,7 @@ _CURVES = (
         "-g * y ** 3 / 2",
         number="({0} ** -0.5)",
         positive=True,
+        passes=2,
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a"),
     _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
@@ -237,8 +249,8 @@ _CURVES = (
         complex="refused",
         lowered=_lower_whole,
     ),
-    _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})"),
-    _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})"),
+    _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})", passes=6),
+    _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})", passes=6),
     TANH,
     _real(
         "erf",
@@ -247,6 +259,7 @@ _CURVES = (
         "g * 2 / sqrt(pi) * exp(-a ** 2)",
         number="math.erf({0})",
         complex="refused",
+        passes=8,
     ),
     SIGMOID,
     RELU,
@@ -256,6 +269,7 @@ _CURVES = (
         _gelu,
         "g * (0.5 + 0.5 * erf(a * sqrt(0.5)) + a * exp(-0.5 * a ** 2) / sqrt(2 * pi))",
         complex="refused",
+        passes=3.5,
     ),
     _real(
         "gelu_tanh",
@@ -265,10 +279,20 @@ _CURVES = (
         " + 0.5 * a * (1 - tanh(sqrt(2 / pi) * (a + 0.044715 * a ** 3)) ** 2)"
         " * sqrt(2 / pi) * (1 + 0.134145 * a ** 2))",
         complex="refused",
+        passes=9,
     ),
-    _real("silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))"),
-    _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused"),
-    _real("log_sigmoid", "log sigmoid(a)", lambda a: -_softplus(-a), "g * sigmoid(-a)", complex="refused"),
+    _real(
+        "silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))", passes=3
+    ),
+    _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused", passes=9),
+    _real(
+        "log_sigmoid",
+        "log sigmoid(a)",
+        lambda a: -_softplus(-a),
+        "g * sigmoid(-a)",
+        complex="refused",
+        passes=9,
+    ),
     _real(
         "leaky_relu",
         "a where a > 0, else slope·a",
@@ -284,6 +308,7 @@ _CURVES = (
         "where(a > 0, g, g * (y + alpha))",
         options=(("alpha", 1.0),),
         complex="refused",
+        passes=2,
     ),
     _real(
         "selu",
@@ -298,9 +323,15 @@ _CURVES = (
         lambda a: a * math.tanh(_softplus(a)),
         "g * (tanh(softplus(a)) + a * sigmoid(a) * (1 - tanh(softplus(a)) ** 2))",
         complex="refused",
+        passes=20,
     ),
     _real(
-        "softsign", "a / (1 + |a|)", lambda a: a / (1 + abs(a)), "g / (1 + abs(a)) ** 2", complex="refused"
+        "softsign",
+        "a / (1 + |a|)",
+        lambda a: a / (1 + abs(a)),
+        "g / (1 + abs(a)) ** 2",
+        complex="refused",
+        passes=2.5,
     ),
     _real(
         "hardsigmoid",
@@ -308,6 +339,7 @@ _CURVES = (
         _hardsigmoid,
         "where(abs(a) < 3, g / 6, 0)",
         complex="refused",
+        passes=2.5,
     ),
     _real(
         "hardswish",
@@ -332,7 +364,7 @@ WHERE = _same(
     conditions=1,
     carries=True,
     moments=_of_choices,
-    passes=(6.0, 6.0),
+    passes=(12.0, 12.0),
     spelled=_spell_where,
 )
 

@@ -388,7 +388,7 @@ class Function:
             written: bytes of the result.
             inner: whether the axes it runs over are the innermost in memory.
         """
-        return device.pointwise(moved * self.passes[0 if inner else 1], written)
+        return device.computed(moved, written, self.passes[0 if inner else 1])
 
 
 def _compared(tensors: Sequence[Element], whole: Element) -> Element:

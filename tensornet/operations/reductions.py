@@ -67,7 +67,7 @@ VAR = Function(
     complex="measured",
     derivative=("2 / n * g * (a - mean[j](a))",),
     moments=_of_variance,
-    passes=(8.0, 8.0),
+    passes=(5.5, 5.0),
 )
 
 ROWS = (
@@ -91,7 +91,7 @@ ROWS = (
         complex="measured",
         derivative=("g / n * (a - mean[j](a)) / where(y == 0, 1, y)",),
         moments=_of_deviation,
-        passes=(8.0, 8.0),
+        passes=(5.5, 5.0),
     ),
     Function(
         "norm",
@@ -101,7 +101,7 @@ ROWS = (
         complex="measured",
         derivative=("g * a / where(y == 0, 1, y)",),
         moments=_of_length,
-        passes=(3.0, 3.0),
+        passes=(2.5, 5.5),
     ),
     MAX,
     Function(

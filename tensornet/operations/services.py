@@ -34,6 +34,9 @@ class Device(Protocol):
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
 
+    def computed(self, moved: float, written: float, passes: float) -> float:
+        """The same where it takes so many passes to compute what is written."""
+
     @property
     def tile(self) -> float:
         """Keys that the library's attention computes together, or leaves out where all of them are hidden."""

@@ -57,7 +57,7 @@ CUMSUM = Function(
     ordered=True,
     yields="same",
     moments=lambda known: Moments(known.operands[0].mean, known.count * known.operands[0].square),
-    passes=(1.5, 2.0),
+    passes=(8.5, 19.0),
     derivative=("cumsum[j](g, back=1 - back)",),
 )
 
@@ -73,7 +73,7 @@ ROWS = (
         ordered=True,
         yields="same",
         moments=lambda known: STANDARD,
-        passes=(3.0, 4.0),
+        passes=(8.5, 19.0),
         derivative=("recur[j](a, 0, start=1, back=back) * (g + recur[j](a, a * g, back=1 - back))",),
     ),
 )

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..dtypes import itemsize
+from ..dtypes import itemsize, real_type
 from ..errors import BackendError
+from ..operations.axes import NORMALIZE
 from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
-from .device import IN_CACHE, MAPPED, DeviceProfile, default_profile
+from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
 
@@ -110,13 +111,20 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
     found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
     held, elements = IN_CACHE // (4 * size), 2**19 if on_cpu else 2**26
-    near = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
-    bandwidth = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
-    found = replace(found, bandwidth=bandwidth, held_bandwidth=max(near, bandwidth))
+    held_rate = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
+    near = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
+    most = 3 * NEAR // (2 * size)  # the result not so large that it is touched for the first time
+    away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
+    found = replace(
+        found, bandwidth=min(away, near), near_bandwidth=near, held_bandwidth=max(held_rate, near)
+    )
+    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
+        found = replace(found, pass_bandwidth=_pass(probe, found))
     large = 768 if on_cpu else 4096
     seconds = probe.matmul((large, large), (large, large)) - found.launch
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
+    found = replace(found, widths=tuple(_widths(probe, found)) if on_cpu else ())
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
@@ -130,6 +138,24 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     far = (max(1e-13, probe.copied(shape, axes, found, "fetched")) for shape, axes in FAR)
     found = replace(found, line=statistics.geometric_mean(far))
     return _fresh(probe, found)
+
+
+def _pass(probe: _Probe, found: DeviceProfile) -> float:
+    """The bytes per second of a pass of a function that computes, which one record tells."""
+    rows, columns = 512, 256
+    moved = 2.0 * probe.itemsize * rows * columns
+    seconds = probe.beyond(found.pointwise(moved, 0.0), f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
+    return (NORMALIZE.passes[0] - 1.0) * moved / max(seconds, 0.1 * found.stream(moved))
+
+
+def _widths(probe: _Probe, found: DeviceProfile) -> Iterator[float]:
+    """Columns of a large product that take the time of few."""
+    m, k = 4000, 64
+    for n in COLUMNS:
+        seconds = max(0.0, probe.matmul((m, k), (k, n)) - found.launch)
+        moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
+        arithmetic = math.sqrt(max(0.0, seconds**2 - moved**2))
+        yield max(float(n), arithmetic * found.flops / (2.0 * m * k))
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
@@ -219,9 +245,9 @@ class _Probe:
         left = self.permuted(shape, axes) - known.view - known.walked(path)
         return left / float(getattr(path, counted))
 
-    def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...]) -> float:
+    def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
         """Seconds above those that the call takes."""
-        return max(self.seconds(source, *shapes) - fixed, 1e-9)
+        return max(self.seconds(source, *shapes, repeats=repeats) - fixed, 1e-9)
 
     def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
         """The least time of all rounds so far; of a round the least of its runs, the first not counted."""

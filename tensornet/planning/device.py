@@ -9,6 +9,7 @@ memory. Constants belong to one element type: a profile is measured for each.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, replace
 
@@ -20,10 +21,16 @@ MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 IN_CACHE = 2**20
-"""Bytes that a step may move for all of them to be thought to lie in the caches."""
+"""Bytes that a step may move for all of them to be thought to lie in the caches of a processor's core."""
+
+NEAR = 2**24
+"""The same for the last of the caches."""
 
 LANES = 16
 """Elements that are computed together: a row of a product's result takes the time of whole vectors of them."""
+
+COLUMNS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+"""Columns of a product's result for which it is measured how many of a large product take the same time."""
 
 RESULT = 6.0
 """In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
@@ -86,7 +93,9 @@ class DeviceProfile:
         key: tells device, library, version and element type.
         flops: FLOP/s of a large matrix product.
         bandwidth: bytes/s, read plus written, in order.
-        held_bandwidth: the same of what the caches hold.
+        near_bandwidth: the same of what the last of the caches holds.
+        held_bandwidth: the same of what those before it hold.
+        pass_bandwidth: the same of a function that computes, for each pass but one.
         launch: seconds that an operation costs whatever its size.
         view: seconds to look at a tensor in another way, nothing moved.
         batch: seconds that each matrix of a batched product costs.
@@ -103,6 +112,8 @@ class DeviceProfile:
             the cache.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
+        widths: columns of a large product that take the time of as few as `COLUMNS` says; empty where whole vectors
+            of `LANES` tell it.
         unrest: the part by which measuring again gave other times, or that others had of the processors,
             whichever is more; 0 of the built-in constants.
     """
@@ -110,7 +121,9 @@ class DeviceProfile:
     key: str
     flops: float
     bandwidth: float
+    near_bandwidth: float
     held_bandwidth: float
+    pass_bandwidth: float
     launch: float
     view: float
     batch: float
@@ -126,6 +139,7 @@ class DeviceProfile:
     cached: float = float(6 * 2**20)
     spread: float = SPREAD
     unrest: float = 0.0
+    widths: tuple[float, ...] = ()
 
     @property
     def certainty(self) -> Certainty:
@@ -150,12 +164,27 @@ class DeviceProfile:
         fixed += written / self.fresh_product if written > self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
             return fixed + self.plain * batch * m * n * (k + RESULT)
-        arithmetic = 2.0 * batch * m * k * LANES * math.ceil(n / LANES) / self.flops
+        columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
+        arithmetic = 2.0 * batch * m * k * self.width(columns) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
         if turned and 1 < m < NARROW:
             each += self.run * batch * n * k
         return fixed + math.hypot(arithmetic, self.stream(moved)) + each
+
+    def width(self, columns: float) -> float:
+        """Columns of a large product that take the time of these: whole vectors, or as measured for a few.
+
+        How libraries compute few columns differs: one takes 8 of them as long as 16, another as long as 57.
+        """
+        if not self.widths or columns > COLUMNS[-1]:
+            beyond = COLUMNS[-1] if self.widths else 0
+            return (self.widths[-1] if self.widths else 0.0) + LANES * math.ceil((columns - beyond) / LANES)
+        after = bisect.bisect_left(COLUMNS, columns)
+        if after == 0 or COLUMNS[after] == columns:
+            return self.widths[after]
+        part = (columns - COLUMNS[after - 1]) / (COLUMNS[after] - COLUMNS[after - 1])
+        return (1.0 - part) * self.widths[after - 1] + part * self.widths[after]
 
     def convolution(
         self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
@@ -181,9 +210,12 @@ class DeviceProfile:
         return TURNED * self.scattered * elements
 
     def stream(self, moved: float) -> float:
-        """Seconds to move bytes in order: all of them from the caches up to so many, none of twice as many."""
-        far = min(1.0, max(0.0, 2.0 - 2.0 * IN_CACHE / moved)) if moved else 0.0
-        return moved * (far / self.bandwidth + (1.0 - far) / self.held_bandwidth)
+        """Seconds to move bytes in order, from the caches as far as they hold them."""
+        if moved <= IN_CACHE:
+            return moved / self.held_bandwidth
+        away, far = _beyond(moved, IN_CACHE, 2.0), _beyond(moved, NEAR, 4.0)
+        rates = (1.0 - away) / self.held_bandwidth + (away - far) / self.near_bandwidth + far / self.bandwidth
+        return moved * rates
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""
@@ -195,6 +227,10 @@ class DeviceProfile:
         """Seconds of a step element by element, of tensors that all lie as the result does."""
         return self.stream(moved) + self.fresh(written) + self.launch
 
+    def computed(self, moved: float, written: float, passes: float) -> float:
+        """The same of a function, which takes the time of so many passes: all but one of them in the caches."""
+        return self.pointwise(moved, written) + (passes - 1.0) * moved / self.pass_bandwidth
+
     def scatter(self, moved: float, written: float, rows: float) -> float:
         """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
         return self.pointwise(moved, written) + STEPS * self.launch + self.run * rows
@@ -204,11 +240,18 @@ class DeviceProfile:
         return written / self.fresh_bandwidth if written > self.fresh_bytes else 0.0
 
 
+def _beyond(moved: float, held: float, times: float) -> float:
+    """The part of what is moved that a cache does not hold: all of it from so many times on as much as it does."""
+    return min(1.0, max(0.0, 1.0 - held / moved) * times / (times - 1.0))
+
+
 _CPU = DeviceProfile(
     key=f"{BUILT_IN}cpu",
     flops=1.7e11,
     bandwidth=2.6e10,
+    near_bandwidth=2.6e10,
     held_bandwidth=5.5e10,
+    pass_bandwidth=5.0e10,
     launch=1.4e-6,
     view=1.2e-6,
     batch=6e-8,
@@ -225,7 +268,9 @@ _GPU = DeviceProfile(
     key=f"{BUILT_IN}gpu",
     flops=5.0e13,
     bandwidth=1.5e12,
+    near_bandwidth=1.5e12,
     held_bandwidth=1.5e12,
+    pass_bandwidth=6e12,
     launch=6e-6,
     view=1e-6,
     batch=1e-9,

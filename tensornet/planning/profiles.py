@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from pathlib import Path
 
-from .device import DeviceProfile
+from .device import COLUMNS, DeviceProfile
 from .store import Store, cache_folder
 
 __all__ = ["load_profile", "save_profile"]
@@ -13,7 +14,9 @@ __all__ = ["load_profile", "save_profile"]
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
     "bandwidth": (1e6, 1e15),
+    "near_bandwidth": (1e6, 1e15),
     "held_bandwidth": (1e6, 1e15),
+    "pass_bandwidth": (1e6, 1e16),
     "launch": (1e-9, 1.0),
     "view": (1e-9, 1.0),
     "batch": (1e-12, 1.0),
@@ -37,9 +40,9 @@ def load_profile(key: str) -> DeviceProfile | None:
     """The constants measured under `key`, if they are there, as they were written, and plausible."""
     found = _store().read(key)
     try:
-        profile = DeviceProfile(**found)
+        profile = DeviceProfile(**{**found, "widths": tuple(found["widths"])})
         return profile if profile.key == key and _plausible(profile) else None
-    except TypeError:  # nothing, or constants of another version
+    except (TypeError, KeyError):  # nothing, or constants of another version
         return None
 
 
@@ -53,8 +56,9 @@ def _store() -> Store:
 
 
 def _plausible(profile: DeviceProfile) -> bool:
-    return all(
+    numbers = ((getattr(profile, name), *bounds) for name, bounds in _PLAUSIBLE.items())
+    widths = ((width, columns, 1e4) for width, columns in zip(profile.widths, COLUMNS, strict=False))
+    return len(profile.widths) in (0, len(COLUMNS)) and all(
         type(value) in (int, float) and least <= value <= largest
-        for name, (least, largest) in _PLAUSIBLE.items()
-        for value in [getattr(profile, name)]
+        for value, least, largest in itertools.chain(numbers, widths)
     )
