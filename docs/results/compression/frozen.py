@@ -18,7 +18,7 @@ import tensornet as tn
 
 HERE = Path(__file__).parent
 BUDGET = 0.2
-FORMS = ("low_rank", "tt")
+FORMS = ("low_rank", "tt", "blocktt", "kronecker")
 ROUNDS = {1: 15, 8: 7, 64: 5}
 """Batch → turns of each; the first two do not count."""
 
@@ -54,6 +54,7 @@ def main() -> None:
         f"{BUDGET:.0%} of its parameters in one form each, and frozen (`tensornet.freeze`); dense frozen likewise, and",
         "as transformers runs it. PyTorch on one thread, float32; processor time of a call, the contestants in turns,",
         "the median; plans by built-in constants.",
+        "Of a matrix in two parts a block tensor train and a sum of Kronecker products are one form, in another order.",
         "`TENSORNET_CALIBRATE=0 python docs/results/compression/frozen.py` writes this page.",
         "",
         f"| form | parameters | {heads} |",
