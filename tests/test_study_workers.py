@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tensornet import cli
+from tensornet.cli.study import seeds_of, workers_of
 from tensornet.errors import TensornetError
 
 pytest.importorskip("torch")
@@ -317,21 +317,21 @@ def test_submitit_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
 
 
 def test_workers_as_they_are_asked_for(tmp_path: Path) -> None:
-    asked = cli._workers(tmp_path, None, None, "slurm", ["slurm_partition=gpu", "timeout_min=60"])
+    asked = workers_of(tmp_path, None, None, "slurm", ["slurm_partition=gpu", "timeout_min=60"])
     assert asked == Submitit(tmp_path / "submitit", "slurm", {"slurm_partition": "gpu", "timeout_min": 60})
-    assert cli._workers(tmp_path, 2, None, None, []) == Processes(2)
-    assert cli._workers(tmp_path, None, "tcp://h:1", None, []) == Dask("tcp://h:1")
-    assert cli._workers(tmp_path, None, None, None, []) is None
+    assert workers_of(tmp_path, 2, None, None, []) == Processes(2)
+    assert workers_of(tmp_path, None, "tcp://h:1", None, []) == Dask("tcp://h:1")
+    assert workers_of(tmp_path, None, None, None, []) is None
     assert (Processes(4).threads(8), Processes(4).threads(2)) == (2, 1)
     assert Submitit(tmp_path, resources={"cpus_per_task": 3}).threads(64) == 3
     with pytest.raises(TensornetError, match="--jobs and --dask are both given"):
-        cli._workers(tmp_path, 2, "tcp://h:1", None, [])
+        workers_of(tmp_path, 2, "tcp://h:1", None, [])
     with pytest.raises(TensornetError, match="--resource is for --submitit"):
-        cli._workers(tmp_path, None, None, None, ["timeout_min=60"])
-    assert (cli._seeds("3"), cli._seeds("0, 2"), cli._seeds("-1,2")) == (3, [0, 2], [-1, 2])
+        workers_of(tmp_path, None, None, None, ["timeout_min=60"])
+    assert (seeds_of("3"), seeds_of("0, 2"), seeds_of("-1,2")) == (3, [0, 2], [-1, 2])
     for text in ("1;2", "", "1,"):
         with pytest.raises(TensornetError, match=f"the seeds are '{text}'"):
-            cli._seeds(text)
+            seeds_of(text)
     with pytest.raises(TensornetError, match="jobs is 0"):
         Processes(0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from .device import COLUMNS, DeviceProfile
 from .store import Store, cache_folder
 
-__all__ = ["load_profile", "save_profile"]
+__all__ = ["UNITS", "load_profile", "save_profile"]
 
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
@@ -34,6 +34,24 @@ _PLAUSIBLE = {
     "unrest": (0.0, 1e3),
 }
 """The least and the largest that each constant of any device, slow or to come, may be."""
+
+UNITS = {
+    "flops": "FLOP/s",
+    "bandwidth": "bytes/s",
+    "held_bandwidth": "bytes/s",
+    "launch": "s",
+    "view": "s",
+    "batch": "s",
+    "small": "multiply-adds",
+    "plain": "s",
+    "run": "s",
+    "scattered": "s",
+    "line": "s",
+    "fresh_bytes": "bytes",
+    "fresh_bandwidth": "bytes/s",
+    "fresh_product": "bytes/s",
+}
+"""In what the constants of a device are measured."""
 
 
 def load_profile(key: str) -> DeviceProfile | None:

@@ -1,0 +1,63 @@
+"""The commands, and how each of them ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import TensornetError
+from ..terminal import printable
+from .calibrate import calibrate
+from .compress import compress
+from .count import count
+from .draw import draw
+from .functions import functions
+from .plan import plan
+from .study import study
+from .sweep import sweep
+from .telling import console
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tensornet",
+    help="Layers as equations: their formulas, their plans, and what compression costs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (plan, count, draw, sweep, compress, functions, study, calibrate):
+    app.command()(command)
+
+
+def main() -> None:
+    """Runs the command line; what a user can cause ends with one message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without µ shows ?
+    try:
+        app()
+    except TensornetError as error:
+        console(stderr=True).print(printable(f"error: {error}"))
+        sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tensornet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass

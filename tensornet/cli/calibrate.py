@@ -1,0 +1,44 @@
+"""The command that measures a device."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from .options import Backend, Json
+from .telling import tell, tell_json
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    backend: Backend = "torch",
+    device: Annotated[str | None, typer.Option(help="The device, e.g. cpu or cuda:0.")] = None,
+    dtype: Annotated[str, typer.Option(help="The element type; each has constants of its own.")] = "float32",
+    as_json: Json = False,
+) -> None:
+    """Measure the constants of this device anew, and keep them for every later plan."""
+    from dataclasses import asdict
+
+    from ..dtypes import element_type
+    from ..planning.calibration import measure
+    from ..planning.profiles import UNITS, save_profile
+    from ..protocol import load_backend
+
+    chosen = load_backend(backend)
+    profile = measure(chosen, chosen.device() if device is None else device, element_type(dtype))
+    path = save_profile(profile)
+    if as_json:
+        tell_json({**asdict(profile), "path": str(path or "")})
+        return
+    table = Table("constant", "value", title=profile.key, title_justify="left")
+    for name, unit in UNITS.items():
+        table.add_row(name, f"{getattr(profile, name):.3g} {unit}")
+    tell(table)
+    tell(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
+    if not profile.is_steady:
+        part = f"{100 * profile.unrest:.0f} %"
+        tell(f"the device had other work ({part}): measure again when it is idle")
+    tell(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")

@@ -1,0 +1,105 @@
+"""The command that compresses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import EquationError
+from .options import Inputs, Json, Outputs, Sizes
+from .reading import equations_of, sizes_of
+from .telling import console, tell, tell_json
+
+__all__ = ["compress"]
+
+
+def compress(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of tensors with their equations: a run of a study (`runs/*.safetensors`), or what this"
+            " command wrote; or the folder of a Hugging Face model; or tensors alone, with --equations."
+        ),
+    ],
+    equations: Annotated[
+        str | None,
+        typer.Option(help="The equations that the tensors belong to, as for `plan`, if the file has none."),
+    ] = None,
+    inputs: Inputs = "",
+    outputs: Outputs = "",
+    parameters: Annotated[
+        float | None, typer.Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
+    ] = None,
+    flops: Annotated[float | None, typer.Option(help="FLOPs of a call, a part or a number.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Expected time of a call, as a part of now.")] = None,
+    error: Annotated[float | None, typer.Option(help="As few parameters as lose no more than this.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A form, e.g. `tt`; repeatable, to choose from several. `low_rank` if not given."),
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(help="A pattern of the weights to look at; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="A pattern of weights to leave as they are; repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The file to write, `<checkpoint>.small.safetensors` if not given."),
+    ] = None,
+    size: Sizes = None,
+    as_json: Json = False,
+) -> None:
+    """Put factors in the place of weights of a trained network, under one budget; never over what is read.
+
+    Example: tensornet compress runs/swin.1f2e3d4c.safetensors --parameters 0.2 --method tt
+
+    Example: tensornet compress weights.safetensors --equations net.txt --inputs x --parameters 0.2
+    """
+    from rich.progress import Progress
+
+    import tensornet as tn
+
+    from ..compression.compressed import read_checkpoint
+    from ..compression.compressing import compress as compressed
+    from ..compression.hugging_face import read_folder
+
+    if equations is not None and checkpoint.is_dir():
+        raise EquationError(f"{checkpoint} is a folder", fix="--equations are for a file of tensors")
+    graph = None if equations is None else tn.layer(equations_of(equations), inputs=inputs, outputs=outputs)
+    target = out or checkpoint.with_name(f"{checkpoint.name.removesuffix('.safetensors')}.small.safetensors")
+    if target.exists():
+        raise EquationError(f"{target} is there already", fix="give another --out, or remove it first")
+    given = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    budgets: dict[str, Any] = {name: _part_or_number(value) for name, value in given.items()}
+    network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
+    with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("weights", total=None)
+
+        def progress(path: str, done: int, count: int) -> None:
+            bar.update(task, completed=done, total=count, description=path)
+
+        found = compressed(
+            *network,
+            **budgets,
+            method=tuple(method or ("low_rank",)),
+            include=tuple(include or ("*",)),
+            exclude=tuple(exclude or ()),
+            progress=progress,
+            **sizes_of(size, compressed),
+        )
+    found.save(target)
+    if as_json:
+        tell_json({"file": str(target), **json.loads(found.allocation.to_json())})
+        return
+    tell(found.allocation)
+    tell(f"written: {target}")
+
+
+def _part_or_number(value: float | None) -> float | None:
+    """A budget as it was written: above 1 a whole number."""
+    return int(value) if value is not None and value > 1 and value.is_integer() else value

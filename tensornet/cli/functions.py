@@ -1,0 +1,81 @@
+"""The command that tells of functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from ..errors import EquationError, near
+from .options import Json
+from .telling import tell, tell_json
+
+if TYPE_CHECKING:
+    from ..operations.record import Function
+
+__all__ = ["functions"]
+
+
+def functions(
+    name: Annotated[
+        str, typer.Argument(help="A function, to be told all of it; without one, all are listed.")
+    ] = "",
+    page: Annotated[
+        bool, typer.Option("--page", help="Print the reference page, `docs/language.md`, in Markdown.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the functions of the equation language, or tell all of one: how it is written, and what it is.
+
+    Example: tensornet functions softmax
+    """
+    from ..language import reference
+    from ..operations.functions import FUNCTIONS, SUM
+    from ..running.examples import result_of
+
+    if page:
+        typer.echo(reference.page(result_of), nl=False)
+        return
+    rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
+    if name:
+        _tell_function(_named(name, rows), as_json)
+        return
+    if as_json:
+        tell_json([reference.document(row) for row in rows])
+        return
+    table = Table("function", "form", "formula")
+    for row in rows:
+        table.add_row(row.name, row.form, row.formula)
+    tell(table)
+    tell("besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own")
+
+
+def _named(name: str, rows: list[Function]) -> Function:
+    """The function of a name, or of a sign."""
+    found = next((row for row in rows if name in (row.name, row.infix)), None)
+    if found is None:
+        fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
+        raise EquationError(f"'{name}' is not a function", fix=fix)
+    return found
+
+
+def _tell_function(row: Function, as_json: bool) -> None:
+    """All that its record tells of one function, and what its example comes out as."""
+    from ..language import reference
+    from ..running.examples import result_of
+
+    shown = row.shown
+    result = "" if row.implementations else result_of(shown)
+    if as_json:
+        document = {**reference.document(row), "result": result}
+        tell_json(document)
+        return
+    tell(row.name)
+    for what, text in reference.told(row).items():
+        tell(f"  {what + ':':<12}{text.replace('`', '')}")
+    if result:
+        tell(f"  {'example:':<12}{shown.equation}")
+        for each, value in shown.given:
+            tell(f"  {'':<12}{each} = {value}")
+        tell(f"  {'':<12}y = {result}")

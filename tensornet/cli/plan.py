@@ -1,0 +1,45 @@
+"""The command that plans."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import Backend, Dtype, Inputs, Json, Outputs, Sizes
+from .reading import equations_of, sizes_of
+from .telling import tell
+
+__all__ = ["plan"]
+
+
+def plan(
+    equation: Annotated[
+        str,
+        typer.Argument(
+            help="Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
+        ),
+    ],
+    inputs: Inputs = "",
+    outputs: Outputs = "",
+    size: Sizes = None,
+    backend: Backend = "numpy",
+    device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
+    dtype: Dtype = "float32",
+    code: Annotated[bool, typer.Option("--code", help="Print the generated function as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the fastest order of an equation, beside the order as written and the one of fewest FLOPs.
+
+    Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000,i=8,j=8,p=8,q=8
+    """
+    import tensornet as tn
+
+    graph = tn.layer(equations_of(equation), inputs=inputs, outputs=outputs, **sizes_of(size, tn.layer))
+    found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    tell(str(found))
+    if code:
+        typer.echo("\n" + found.code)
