@@ -24,6 +24,7 @@ def calibrate(
 
     from ..dtypes import element_type
     from ..planning.calibration import measure
+    from ..planning.device import COLUMNS
     from ..planning.profiles import UNITS, save_profile
     from ..protocol import load_backend
 
@@ -36,6 +37,8 @@ def calibrate(
     table = Table("constant", "value", title=profile.key, title_justify="left")
     for name, unit in UNITS.items():
         table.add_row(name, f"{getattr(profile, name):.3g} {unit}")
+    for columns, width in zip(COLUMNS, profile.widths, strict=False):
+        table.add_row(f"{columns} columns", f"the time of {width:.3g}")
     tell(table)
     tell(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
     if not profile.is_steady:

@@ -38,7 +38,9 @@ _PLAUSIBLE = {
 UNITS = {
     "flops": "FLOP/s",
     "bandwidth": "bytes/s",
+    "near_bandwidth": "bytes/s",
     "held_bandwidth": "bytes/s",
+    "pass_bandwidth": "bytes/s",
     "launch": "s",
     "view": "s",
     "batch": "s",
