@@ -124,7 +124,8 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     seconds = probe.matmul((large, large), (large, large)) - found.launch
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
-    found = replace(found, widths=tuple(_widths(probe, found)) if on_cpu else ())
+    if on_cpu:
+        found = replace(found, widths=tuple(_widths(probe, found)), packing=_packing(probe, found))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
@@ -152,10 +153,20 @@ def _widths(probe: _Probe, found: DeviceProfile) -> Iterator[float]:
     """Columns of a large product that take the time of few."""
     m, k = 4000, 64
     for n in COLUMNS:
-        seconds = max(0.0, probe.matmul((m, k), (k, n)) - found.launch)
-        moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
-        arithmetic = math.sqrt(max(0.0, seconds**2 - moved**2))
-        yield max(float(n), arithmetic * found.flops / (2.0 * m * k))
+        yield max(float(n), _rate(probe, found, m, n, k) / m)
+
+
+def _packing(probe: _Probe, found: DeviceProfile) -> float:
+    """Rows that take the time in which the second matrix is laid out."""
+    m, n, k = 8, 4000, 64
+    return max(0.0, _rate(probe, found, m, n, k) / n - m)
+
+
+def _rate(probe: _Probe, found: DeviceProfile, m: int, n: int, k: int) -> float:
+    """Elements of a large product's result that take the time of such a one."""
+    seconds = max(0.0, probe.matmul((m, k), (k, n)) - found.launch)
+    moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
+    return math.sqrt(max(0.0, seconds**2 - moved**2)) * found.flops / (2.0 * k)
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:

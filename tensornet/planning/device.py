@@ -114,6 +114,7 @@ class DeviceProfile:
             say; how sure a plan is.
         widths: columns of a large product that take the time of as few as `COLUMNS` says; empty where whole vectors
             of `LANES` tell it.
+        packing: rows of a product that take the time in which its second matrix is laid out for it.
         unrest: the part by which measuring again gave other times, or that others had of the processors,
             whichever is more; 0 of the built-in constants.
     """
@@ -140,6 +141,7 @@ class DeviceProfile:
     spread: float = SPREAD
     unrest: float = 0.0
     widths: tuple[float, ...] = ()
+    packing: float = 0.0
 
     @property
     def certainty(self) -> Certainty:
@@ -165,7 +167,8 @@ class DeviceProfile:
         if batch > 1 and m * n * k < self.small:
             return fixed + self.plain * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
-        arithmetic = 2.0 * batch * m * k * self.width(columns) / self.flops
+        rows = m * self.width(columns) + (self.packing * n if m > 1 else 0.0)
+        arithmetic = 2.0 * batch * k * rows / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
         if turned and 1 < m < NARROW:

@@ -30,6 +30,7 @@ _PLAUSIBLE = {
     "fresh_product": (1e5, 1e18),
     "tile": (1.0, 1e6),
     "cached": (1e3, 1e19),
+    "packing": (0.0, 1e3),
     "spread": (1.0, 1e3),
     "unrest": (0.0, 1e3),
 }
@@ -41,6 +42,7 @@ UNITS = {
     "near_bandwidth": "bytes/s",
     "held_bandwidth": "bytes/s",
     "pass_bandwidth": "bytes/s",
+    "packing": "rows",
     "launch": "s",
     "view": "s",
     "batch": "s",
