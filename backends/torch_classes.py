@@ -1,14 +1,34 @@
 """Modules that become of another class in their place: what they do besides, and behind it what they were.
 
 Each such class is made once, and what is of it can be copied and pickled: it is made again where it is read.
+What is changed so is a copy of the network that was given.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any, Protocol
 
-__all__ = ["become", "leave"]
+import torch
+
+from tensornet.errors import EquationError
+
+__all__ = ["become", "copied", "leave"]
+
+
+def copied(network: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a network; tensors that it computes of its parameters and keeps, as pruning does, are copied too.
+
+    Raises:
+        EquationError: a parameter is not made before the first call.
+    """
+    for name, each in network.named_parameters():
+        if isinstance(each, torch.nn.UninitializedParameter):
+            raise EquationError(f"'{name}' is not made yet", fix="run the network once on an input first")
+    held = (value for each in network.modules() for value in vars(each).values())
+    computed = [value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf]
+    return copy.deepcopy(network, {id(value): value.detach().clone() for value in computed})
 
 
 class Besides(Protocol):

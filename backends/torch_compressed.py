@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import cost_of, included
 from tensornet.compression.levels import Candidate, gathered, multiplied, multiplied_in_groups
 from tensornet.errors import EquationError, ShapeError
+from tensornet.fitting.activations import no_batches
 from tensornet.fitting.approximating import approximate
 from tensornet.fitting.metrics import DAMPING, Metric
 from tensornet.fitting.weights import Misfit
@@ -24,6 +24,8 @@ from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
 from tensornet.sizes import evaluate
 
+from .torch_adapted import Adapted
+from .torch_classes import copied
 from .torch_factorized import (
     CONVOLUTION,
     EMBEDDING,
@@ -107,14 +109,16 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     for name, each in module.named_modules():
         kind = kind_of(each)
         weight = None if kind is None else each._parameters.get(kind.parameter)
-        if kind is None or weight is None or not weight.is_floating_point():
+        if kind is None or weight is None or not weight.is_floating_point() or not weight.numel():
             continue
         path = f"{name}.{kind.parameter}" if name else kind.parameter
+        if isinstance(each, Adapted):
+            raise EquationError(f"'{path}' has an adapter", fix="merge it first: tensornet.merge(module)")
         if id(weight) in found:
             found[id(weight)].holders.append((each, kind))
         else:
             found[id(weight)] = _Holding(path, weight, [(each, kind)])
-    elsewhere = Counter(id(weight) for _, weight in module.named_parameters(remove_duplicate=False))
+    elsewhere = Counter(id(weight) for each in module.modules() for weight in each._parameters.values())
     whole = [each for key, each in found.items() if elsewhere[key] == len(each.holders)]
     known = [each.path for each in whole]
     if not known:
@@ -143,11 +147,17 @@ def compressed(
     """A copy of a network in which some weights are factors; see `tensornet.compress`.
 
     Raises:
-        EquationError: a pattern tells nothing.
+        EquationError: a pattern tells nothing; parameters have no values yet; batches are none, or none of the network.
         ShapeError: there is not one budget, no forms meet it, or nothing tells how large calls are.
+        DtypeError: a weight, or what it is multiplied by, is not finite.
     """
     budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
-    network = copy.deepcopy(module)
+    network = copied(module)
+    for name, weight in network.named_parameters():
+        if weight.is_meta:
+            raise EquationError(
+                f"'{name}' has no values: it is on the device 'meta'", fix="load its values first"
+            )
     holdings = _holdings(network, include, exclude)
     if calibrate is not None:
         _calibrate(network, holdings, calibrate)
@@ -199,7 +209,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
     """
     from safetensors.torch import load_model
 
-    network, weights = copy.deepcopy(module), allocation.weights
+    network, weights = copied(module), allocation.weights
     holdings = {each.path: each for each in _holdings(network, list(weights), ())} if weights else {}
     shapes_of = {row.path: row.shape for row in allocation.rows}
     for name in weights:
@@ -250,19 +260,39 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> N
         for module, kind in holding.holders
         if kind is not PROJECTIONS
     ]
-    training = network.training
+    training = {each: each.training for each in network.modules()}
     network.eval()
+    count = 0
     try:
         with torch.no_grad():
             for batch in [batches] if isinstance(batches, torch.Tensor | tuple | Mapping) else batches:
-                if isinstance(batch, Mapping):
-                    network(**batch)
-                else:
-                    network(*batch if isinstance(batch, tuple | list) else (batch,))
+                _run(network, batch)
+                count += 1
     finally:
-        network.train(training)
+        for each, was in training.items():
+            each.training = was
         for hook in hooks:
             hook.remove()
+    if not count:
+        raise no_batches()
+
+
+def _run(network: Module, batch: Any) -> None:
+    """Runs a network on a batch.
+
+    Raises:
+        EquationError: it is not called so.
+    """
+    try:
+        if isinstance(batch, Mapping):
+            network(**batch)
+        else:
+            network(*batch if isinstance(batch, tuple | list) else (batch,))
+    except TypeError as error:
+        fix = (
+            "give what it is called with: an array, a tuple of arguments, or a mapping; no labels beside them"
+        )
+        raise EquationError(f"the network does not take a batch of calibrate=: {error}", fix=fix) from error
 
 
 def _seen(holding: _Holding, kind: Kind, module: Module, args: tuple[Any, ...], result: Any) -> None:

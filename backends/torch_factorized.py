@@ -20,6 +20,7 @@ from tensornet.graph.weights import LETTERS, Modes, in_form
 from tensornet.ranks import Rank
 
 from .torch_classes import become
+from .torch_module import TensorModule
 from .torch_module import make as module_of
 
 __all__ = [
@@ -29,9 +30,12 @@ __all__ = [
     "PROJECTIONS",
     "TURNED",
     "Kind",
+    "computed",
     "factorize",
     "form_of",
+    "is_plain",
     "kind_of",
+    "of_inputs",
     "splits_output",
     "without_scope",
 ]
@@ -73,7 +77,7 @@ PROJECTIONS = Kind("projections", parameter="in_proj_weight")
 def kind_of(module: Module) -> Kind | None:
     """What kind of layer a module is, if it is one whose weight may be factors."""
     nn = torch.nn
-    if isinstance(getattr(module, "weight", None), nn.UninitializedParameter):
+    if isinstance(module._parameters.get("weight"), nn.UninitializedParameter):
         return None
     if isinstance(module, nn.Linear):
         return LINEAR
@@ -120,7 +124,7 @@ class Factorized:
 
 def _linear(module: Any, x: Any) -> Any:
     found = module._modules[module._kind.factors](x)
-    return found if module.bias is None else found + module.bias
+    return found if module.bias is None else found + module.bias.to(found.dtype)
 
 
 def _embedding(module: Any, x: Any) -> Any:
@@ -159,7 +163,7 @@ def _weight_of(parameter: str) -> property:
     def read(module: Any) -> torch.Tensor:
         if "_whole" not in module.__dict__:
             raise AttributeError(parameter)
-        array: torch.Tensor = module._whole()
+        array = computed(module._whole, module._modules[module._kind.factors])
         if module._kind is EMBEDDING and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
             array = torch.where(is_padding[:, None], module.padding_row, array)
@@ -276,15 +280,29 @@ def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.n
     dense = module._parameters.pop(kind.parameter)
     if kind is EMBEDDING and module.padding_idx is not None:
         module.register_buffer("padding_row", dense.detach()[module.padding_idx].clone())
-    is_plain = type(module).forward in _PLAIN or kind is TURNED
-    whole, run = (module_of(graph, params=factors) for graph in (form.program, form.run))
-    for name, parameter in factors.items():
-        whole._parameters[name] = run._parameters[name] = parameter
-    for each in (whole, run):
-        each.train(module.training)
+    plain = is_plain(module, kind)
+    whole, run = module_of(of_inputs(form.program)), module_of(form.run, params=factors)
+    run._parameters.update(factors)
+    run.train(module.training)
     become(module, Factorized, kind.parameter)
     module.add_module(kind.factors, run)
-    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=is_plain)
+    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain)
+
+
+def of_inputs(program: Graph) -> Graph:
+    """The program as a function of its factors: they are those of another module, whatever becomes of them there."""
+    return replace(program, leaves=tuple(replace(leaf, kind="input", start=None) for leaf in program.leaves))
+
+
+def computed(whole: TensorModule, factors: Module) -> torch.Tensor:
+    """What a function of factors makes of those that a module holds."""
+    found: torch.Tensor = whole(*(getattr(factors, leaf.name) for leaf in whole.graph.inputs))
+    return found
+
+
+def is_plain(module: Module, kind: Kind) -> bool:
+    """Whether a layer computes what its kind does, and nothing of its own."""
+    return type(module).forward in _PLAIN or kind is TURNED
 
 
 _PLAIN = frozenset(

@@ -15,12 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import prune
 from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
+from tensornet.compression.compressed import read_arrays
 
 FORMS = ("low_rank", "tucker", "cp", "tt", "blocktt", "kronecker")
 DRAW = np.random.default_rng(0)
@@ -536,3 +538,119 @@ def test_networks_of_transformers(kind: str) -> None:
     torch.testing.assert_close(y, expected, rtol=1e-3, atol=1e-4)
     assert found.allocation.parameters[1] <= 0.6 * found.allocation.parameters[0]
     assert sum("weight_factors" in key for key in found.model.state_dict()) >= 2
+
+
+def mended(weight: Any) -> nn.Module:
+    """A linear layer of some weight, and another after it."""
+    network = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    network[0].weight.data = torch.as_tensor(weight, dtype=torch.float32)
+    return network
+
+
+def test_a_layer_that_stands_at_two_places_is_one() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(32, 32)
+    small: Any = tn.compress(nn.Sequential(layer, nn.ReLU(), layer), parameters=0.5).model
+    assert small[0] is small[2]
+    assert sum(each.numel() for each in small.parameters()) <= 0.5 * (32 * 32 + 32)
+
+
+def test_weights_and_batches_that_are_not_finite_are_told_by_name() -> None:
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(tn.DtypeError, match=r"'0\.weight' holds what is not finite"):
+            tn.compress(mended(np.full((32, 32), value)), parameters=0.5)
+        with pytest.raises(tn.DtypeError, match="'B' holds what is not finite"):
+            tn.compress(PAIR, {**VALUES, "B": np.full((40, 64), value)}, parameters=0.5)
+        with pytest.raises(tn.DtypeError, match="in these batches is not finite"):
+            tn.compress(mended(np.eye(32)), parameters=0.5, calibrate=torch.full((3, 32), value))
+        with pytest.raises(tn.DtypeError, match="in these batches is not finite"):
+            tn.compress(PAIR, VALUES, parameters=0.5, calibrate=np.full_like(X, np.nan))
+
+
+def test_batches_that_are_none_or_not_those_of_the_network_are_refused() -> None:
+    network = mended(np.eye(32))
+    batches: Any
+    for batches in ([], iter(())):
+        with pytest.raises(tn.EquationError, match="no batches to weigh weights by"):
+            tn.compress(network, parameters=0.5, calibrate=batches)
+        with pytest.raises(tn.EquationError, match="no batches to weigh weights by"):
+            tn.compress(PAIR, VALUES, parameters=0.5, calibrate=batches)
+    with pytest.raises(tn.EquationError, match="does not take a batch of calibrate="):
+        tn.compress(network, parameters=0.5, calibrate=[(torch.ones(2, 32), torch.ones(2))])
+
+
+def test_networks_without_values_and_what_is_no_network_are_refused() -> None:
+    refused: list[tuple[Any, str]] = [
+        (nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)), r"'0\.weight' is not made yet"),
+        (nn.Linear(8, 8, device="meta"), "'weight' has no values"),
+        (nn.Linear, "expected here, not <class"),
+        (tn.adapt(nn.Sequential(nn.Linear(8, 8)), "*", rank=1), r"'0\.weight' has an adapter"),
+    ]
+    for network, message in refused:
+        with pytest.raises(tn.EquationError, match=message):
+            tn.compress(network, parameters=0.5)
+    for method in ("", [], 3, [None]):
+        with pytest.raises(tn.ShapeError, match="names no forms"):
+            tn.compress(nn.Linear(8, 8), parameters=0.5, method=method)  # type: ignore[arg-type]
+
+
+def test_empty_weights_and_weights_of_hooks_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    pruned: Any = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32))
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    pruned[1].weight = nn.Parameter(torch.empty(0, 32))
+    small: Any = tn.compress(pruned, parameters=0.9).model
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(small[0](x), pruned[0](x))
+    assert small[1].weight.shape == (0, 32)
+    assert set(dict(small[2].named_parameters())) == {"weight_factors.U", "weight_factors.V", "bias"}
+
+
+def test_calibration_leaves_each_part_in_the_mode_that_it_was_in() -> None:
+    network = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Linear(32, 32)).train()
+    network[1].eval()
+    small: Any = tn.compress(network, parameters=0.5, calibrate=torch.randn(8, 32)).model
+    assert [each.training for each in small] == [True, False, True]
+
+
+def test_the_weight_is_that_of_the_factors_wherever_they_went() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 32)
+    network = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True).eval()
+    small: Any = tn.compress(network, parameters=0.5).model
+    twice = {name: 1.5 * each.detach() for name, each in small.state_dict().items()}
+    expected = copy.deepcopy(small)
+    expected.load_state_dict(twice)
+    torch.testing.assert_close(torch.func.functional_call(small, twice, (x,)), expected(x))
+    empty = copy.deepcopy(small).to("meta")
+    assert empty.linear1.weight.is_meta
+    assert empty.self_attn.in_proj_weight.is_meta
+    empty.load_state_dict(twice, assign=True)
+    with torch.no_grad():
+        torch.testing.assert_close(empty(x), expected(x))
+
+
+def test_a_layer_of_factors_gives_under_autocast_what_it_gave() -> None:
+    network = nn.Sequential(nn.Linear(32, 32))
+    small = tn.compress(network, parameters=0.5).model
+    with torch.autocast("cpu", torch.bfloat16):
+        assert small(torch.ones(2, 32)).dtype == network(torch.ones(2, 32)).dtype == torch.bfloat16
+
+
+def test_networks_in_bfloat16_are_saved_and_loaded(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+
+    def made() -> nn.Module:
+        return nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)).bfloat16()
+
+    found = tn.compress(made(), parameters=0.5)
+    again = tn.load_compressed(found.save(tmp_path / "small.safetensors"), made())
+    x = torch.randn(3, 32, dtype=torch.bfloat16)
+    assert torch.equal(again.model(x), found.model(x))
+    tensors = {"a": torch.randn(3, 4).bfloat16(), "b": torch.tensor(2.0).bfloat16(), "c": torch.ones(2)}
+    save_file(tensors, tmp_path / "any.safetensors")
+    arrays, _ = read_arrays(tmp_path / "any.safetensors")
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(arrays[name], tensor.float().numpy())

@@ -386,5 +386,14 @@ def _allotted(
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of forms, one or several."""
-    return tuple(methods.split()) if isinstance(methods, str) else tuple(methods)
+    """Names of forms, one or several.
+
+    Raises:
+        ShapeError: there are none.
+    """
+    given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
+    found = tuple(given) if isinstance(given, Sequence) else ()
+    if not found or not all(isinstance(each, str) for each in found):
+        fix = f"give one or several of {', '.join(FACTORIZATIONS)}"
+        raise ShapeError(f"method={methods!r} names no forms", fix=fix)
+    return found

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import EquationError
 from ..fitting.weights import Misfit
 from ..graph.fitting import sizes_from_shapes
@@ -25,6 +27,7 @@ __all__ = [
     "load_compressed",
     "read_arrays",
     "read_checkpoint",
+    "read_header",
     "write_arrays",
 ]
 
@@ -113,8 +116,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
 
 def check_module(network: Any) -> None:
     """Refuses what is neither a graph nor a module."""
-    if not hasattr(network, "named_modules"):
-        what = repr(network) if isinstance(network, str) else type(network).__name__
+    if isinstance(network, type) or not hasattr(network, "named_modules"):
+        what = repr(network) if isinstance(network, str | type) else type(network).__name__
         fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
         raise EquationError(f"a network is expected here, not {what}", fix=fix)
 
@@ -141,13 +144,13 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    arrays, metadata = read_arrays(Path(path))
+    metadata = read_header(Path(path))
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"
         raise EquationError(f"{path} is no compressed network", fix=fix)
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
-        return Compressed(Graph.from_json(metadata["graph"]), arrays, allocation)
+        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(Path(path))[0], allocation)
     if module is None:
         fix = "give module=, one of the structure that it had before"
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
@@ -182,8 +185,43 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
     return graph.bind(**sizes_from_shapes(graph, graph.parameters, shapes)), arrays
 
 
+def read_header(path: Path) -> Mapping[str, str]:
+    """The texts in the header of a safetensors file.
+
+    Raises:
+        EquationError: there is no such file.
+    """
+    with _opened(path) as file:
+        found: Mapping[str, str] = file.metadata() or {}
+        return found
+
+
 def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """The arrays in a safetensors file, and the texts in its header.
+    """The arrays in a safetensors file, and the texts in its header; bfloat16, which NumPy has not, as float32.
+
+    Raises:
+        EquationError: there is no such file.
+    """
+    from safetensors import deserialize
+
+    with _opened(path) as file:
+        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        arrays = {name: None if kind == "BF16" else file.get_tensor(name) for name, kind in kinds.items()}
+        if "BF16" in kinds.values():
+            raw = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+            arrays |= {name: _widened(each) for name, each in raw if kinds[name] == "BF16"}
+        return arrays, file.metadata() or {}
+
+
+def _widened(raw: Mapping[str, Any]) -> Any:
+    """An array of bfloat16 as float32: the upper half of its bits."""
+    halves = np.frombuffer(raw["data"], dtype="<u2").astype(np.uint32)
+    return (halves << 16).view(np.float32).reshape(raw["shape"])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file to read.
 
     Raises:
         EquationError: there is no such file.
@@ -192,7 +230,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
 
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            yield file
     except FileNotFoundError:
         raise EquationError(f"there is no file {path}", fix="give one that is there") from None
     except (SafetensorError, OSError, TypeError, ValueError) as error:

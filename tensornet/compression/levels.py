@@ -15,14 +15,13 @@ import numpy as np
 
 from ..errors import ShapeError, TensornetWarning
 from ..factorizations import FACTORIZATIONS, form_named
-from ..fitting.approximating import Settings, approximate
+from ..fitting.approximating import Settings, approximate, numbers
 from ..fitting.forms import form_of
 from ..fitting.metrics import Metric
 from ..fitting.trees import tree_of
 from ..graph.graph import Graph
 from ..graph.layers import layer
 from ..graph.weights import Modes, in_form
-from ..protocol import backend_of
 from ..ranks import Rank
 from ..sizes import evaluate
 
@@ -87,7 +86,7 @@ class Candidate:
     @functools.cached_property
     def spectrum(self) -> Any:
         """The squares of the singular values of the weight as a matrix, its columns weighed."""
-        array = np.asarray(backend_of(self.array).numpy(self.array), dtype=np.float64)
+        array = numbers(self.array, self.path, "float64")
         weighed = array if self.metric is None else self.metric.weighed(array)
         return np.linalg.svd(weighed.reshape(len(array), -1), compute_uv=False) ** 2
 
@@ -285,7 +284,9 @@ def _error(candidate: Candidate, kind: str, rank: Rank, form: _Form) -> float:
         whole = float(values.sum())
         return math.sqrt(max(0.0, float(values[rank:].sum())) / whole) if whole else 0.0
     settings = Settings(iterations=0 if _is_tree(form.program) else ROUNDS, tolerance=1e-4)
-    found = approximate(form.program, candidate.array, settings=settings, metric=candidate.metric)
+    found = approximate(
+        form.program, candidate.array, settings=settings, metric=candidate.metric, path=candidate.path
+    )
     return found.error if found.output is None else found.output
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import EquationError
 from ..graph.graph import Graph
 from ..graph.rewriting.pruning import prune
 from ..language.equation import Equation
@@ -23,7 +24,7 @@ from ..protocol import Backend
 from ..running.compiling import compile
 from .metrics import Metric
 
-__all__ = ["Site", "batches_of", "metrics", "sites"]
+__all__ = ["Site", "batches_of", "metrics", "no_batches", "sites"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
             yield batch if isinstance(batch, tuple) else (batch,)
 
 
+def no_batches() -> EquationError:
+    """What to say where there are none."""
+    fix = "give a list or a loader, and no iterator that was used up"
+    return EquationError("there are no batches to weigh weights by", fix=fix)
+
+
 def metrics(
     graph: Graph,
     params: Mapping[str, Any],
@@ -95,6 +102,10 @@ def metrics(
         batches: the inputs, in order, of each batch.
         backend: of the parameters.
         damping: see `Metric`.
+
+    Raises:
+        EquationError: there are no batches.
+        DtypeError: what a weight is multiplied by is not finite.
     """
     flat = graph.flat
     places = {path: found for path in paths if (found := sites(flat, path)) is not None}
@@ -108,17 +119,18 @@ def metrics(
     run = compile(asked, backend=backend, params=held)
     names = [leaf.name for leaf in graph.inputs]
     taken = [names.index(leaf.name) for leaf in asked.inputs]
-    sums: list[Any] = [0.0] * len(outputs)
+    sums: list[Any] = []
     for batch in batches:
         made = run(*(batch[n] for n in taken))
         parts = [made] if len(outputs) == 1 else made
-        sums = [
-            total + backend.numpy(each).astype(np.float64) for total, each in zip(sums, parts, strict=True)
-        ]
+        seen = [backend.numpy(each).astype(np.float64) for each in parts]
+        sums = [total + each for total, each in zip(sums, seen, strict=True)] if sums else seen
+    if not sums:
+        raise no_batches()
     rest = iter(sums)
     return {
-        path: Metric(found[0].dims, sum(_matrix(site, next(rest)) for site in found), damping)
-        for path, found in places.items()
+        path: Metric(at[0].dims, sum(_matrix(site, next(rest)) for site in at), damping)
+        for path, at in places.items()
     }
 
 

@@ -25,7 +25,7 @@ from .metrics import ROOT, Metric, holders, times, with_root
 from .together import Together, fits_in
 from .trees import Tree, tree_of
 
-__all__ = ["Approximation", "Progress", "Settings", "approximate"]
+__all__ = ["Approximation", "Progress", "Settings", "approximate", "numbers"]
 
 LARGE = 1 << 27
 """Elements of float32 from which on these are not worked on in float64."""
@@ -136,8 +136,8 @@ def approximate(
     """
     settings = settings or Settings()
     backend = backend_of(target)
-    weight = _numbers(target, settings.dtype, path or program.outputs[0])
-    given = {name: _numbers(array, str(weight.dtype), name) for name, array in (known or {}).items()}
+    weight = numbers(target, path or program.outputs[0], settings.dtype)
+    given = {name: numbers(array, name, str(weight.dtype)) for name, array in (known or {}).items()}
     program = _sized(program, weight.shape, {name: array.shape for name, array in given.items()})
     for leaf in program.constants:
         if leaf.value is not None:
@@ -158,8 +158,12 @@ def approximate(
     return Approximation(factors, error, output)
 
 
-def _numbers(array: Any, dtype: str | None, name: str) -> Any:
-    """An array as it is worked on, in NumPy."""
+def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
+    """An array as it is worked on, in NumPy.
+
+    Raises:
+        DtypeError: it holds no finite real numbers.
+    """
     backend = backend_of(array)
     found, kind = backend.numpy(array), backend.dtype(array)
     if found.dtype.kind not in "biuf" or not np.isfinite(found).all():

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DtypeError
 from .forms import Factor, Form, Product
 
 __all__ = ["DAMPING", "ROOT", "Metric", "holders", "times", "with_root"]
@@ -39,6 +40,11 @@ class Metric:
     dims: tuple[int, ...]
     moments: Any
     damping: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.moments).all():
+            what = "what a weight is multiplied by in these batches is not finite"
+            raise DtypeError(what, fix="give batches of which the network makes finite numbers")
 
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
