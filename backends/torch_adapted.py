@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,16 +21,16 @@ from tensornet.graph.layers import layer
 from tensornet.graph.naming import told_by
 from tensornet.graph.substitution import substitute
 from tensornet.graph.weights import Modes, in_form, shared_names
+from tensornet.language.expression import show_index
 from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
-from tensornet.running.compiling import compile
 from tensornet.sizes import evaluate
 
-from .torch_classes import become, leave
-from .torch_factorized import LINEAR, TURNED, Kind, kind_of, without_scope
+from .torch_classes import become, copied, leave
+from .torch_factorized import LINEAR, TURNED, Kind, computed, is_plain, kind_of, of_inputs, without_scope
 from .torch_module import make as module_of
 
-__all__ = ["adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
+__all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
 
 Module: TypeAlias = torch.nn.Module
 
@@ -40,27 +41,47 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
 class Adapted:
-    """What a linear layer is besides that has an adapter: it adds what the factors make of its input."""
+    """What a linear layer is besides that has an adapter: it adds what the factors make of its input.
+
+    Its weight, for whoever reads it, as attention and the fast ways of torch do, is W₀ + s·∏ factors. The parameter of
+    that name is W₀ still.
+    """
 
     @staticmethod
     def members(name: str) -> dict[str, Any]:
-        """Those of the class besides: none."""
-        return {}
+        """Those of the class besides: the weight, W₀ and what is added to it."""
+        return {name: property(_weight)}
 
-    def forward(self, x: Any) -> Any:
-        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ; where a layer does something of its own, that with its whole weight."""
         module: Any = self
-        found = super().forward(x)  # type: ignore[misc]
-        return found + module.adapter(x).to(found.dtype)
+        kind, _ = module._form
+        if len(args) != 1 or kwargs or not module._is_plain:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        weight = module._parameters["weight"]
+        found = torch.nn.functional.linear(args[0], weight.mT if kind is TURNED else weight, module.bias)
+        return found + module.adapter(args[0]).to(found.dtype)
+
+
+def _weight(module: Any) -> torch.Tensor:
+    weight: torch.Tensor = module._parameters["weight"]
+    return weight + computed(module._added, module.adapter).to(weight.dtype)
 
 
 def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
-    """The layers that can have an adapter, by the names of their weights."""
+    """The layers that can have an adapter, by the names of their weights.
+
+    Raises:
+        EquationError: there are none.
+    """
     found = {}
     for name, module in network.named_modules():
-        kind = kind_of(module)
-        if kind in (LINEAR, TURNED) and "weight" in module._parameters:
+        kind, weight = kind_of(module), module._parameters.get("weight")
+        if kind in (LINEAR, TURNED) and weight is not None and weight.is_floating_point():
             found[f"{name}.weight" if name else "weight"] = module, kind
+    if not found:
+        fix = "give one with linear layers whose weights are parameters, and no factors"
+        raise EquationError("the network has no layer that may have an adapter", fix=fix)
     return found
 
 
@@ -87,6 +108,12 @@ class _Form:
         whole = substitute(plain, {WEIGHT: (f"+{self.method}", self.rank)}, modes=self.modes)
         return without_scope(adapter), whole
 
+    def added(self, shape: tuple[int, ...]) -> Graph:
+        """What is added to a weight, of the factors."""
+        program, found = in_form([(size,) for size in shape], self.method, self.rank, self.modes)
+        left, sizes = show_index(program.equations[0].left), dict[str, Any](program.bound)
+        return of_inputs(layer(f"{WEIGHT}[{left}] = {self.scale} * {found}", **sizes))
+
 
 def adapted(
     module: Module,
@@ -100,7 +127,7 @@ def adapted(
     seed: int | None,
 ) -> Module:
     """A copy of a network in which some linear layers have adapters, and nothing else is trained."""
-    network = copy.deepcopy(module)
+    network = copied(module)
     layers = _layers(network)
     draw = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
     if seed is None:
@@ -147,12 +174,13 @@ def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: 
         raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
     like = found.weight
     values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
-    become(found, Adapted)
+    added = module_of(form[1].added(tuple(like.shape)))
+    found.__dict__.update(_form=form, _added=added, _is_plain=is_plain(found, form[0]))
+    become(found, Adapted, "weight")
     found.add_module("adapter", module_of(adapter, params=values).train(found.training))
     found.adapter._parameters.update(
         (name, each) for name, each in factors.items() if isinstance(each, torch.nn.Parameter)
     )
-    found.__dict__["_form"] = form
 
 
 def _only_adapters(network: Module) -> None:
@@ -167,21 +195,27 @@ def _with_adapters(network: Module) -> dict[str, Any]:
 
 
 def merged(module: Module) -> Module:
-    """A copy of a network whose adapters are added to the weights; all of it is trained again."""
-    network = copy.deepcopy(module)
+    """A copy of a network whose adapters are added to the weights; all of it is trained again.
+
+    What had a weight together with a layer that has an adapter keeps that weight as it was.
+    """
+    network = copied(module)
     layers = _with_adapters(network)
     if not layers:
         raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    holders = Counter(id(weight) for each in network.modules() for weight in each._parameters.values())
     for each in layers.values():
-        _, form = each._form
-        program, _ = in_form(_dims(each), form.method, form.rank, form.modes)
-        factors = {name: array.detach() for name, array in each.adapter.named_parameters()}
-        with torch.no_grad():
-            each.weight += form.scale * compile(program, backend="torch")(factors)
-        del each._modules["adapter"], each.__dict__["_form"]
+        weight, whole = each._parameters["weight"], each.weight.detach()
         leave(each)
+        del each._modules["adapter"]
+        for name in ("_form", "_added", "_is_plain"):
+            del each.__dict__[name]
+        if holders[id(weight)] > 1:
+            each.weight = torch.nn.Parameter(whole)
+        else:
+            weight.data.copy_(whole)
     for parameter in network.parameters():
-        parameter.requires_grad_(True)
+        parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
     return network
 
 
@@ -216,7 +250,7 @@ def with_adapters(
     Raises:
         EquationError: it is another network, or they are not whole.
     """
-    network = copy.deepcopy(module)
+    network = copied(module)
     layers = _layers(network)
     parameters: dict[str, torch.nn.Parameter] = {}
     for row in rows:
@@ -263,8 +297,12 @@ def load_peft(module: Module, folder: Path) -> Module:
             f"{folder} holds adapters of kind {kind}, or with more than factors",
             fix="give plain LoRA adapters",
         )
-    network = copy.deepcopy(module)
+    network = copied(module)
     layers = _layers(network)
+    odd = [key for key in tensors if not re.fullmatch(re.escape(PREFIX) + r".+\.lora_[AB]\.weight", key)]
+    if odd:
+        fix = "give plain LoRA adapters, of linear layers and without biases or trained modules"
+        raise EquationError(f"{folder} holds '{odd[0]}', which is no factor of an adapter", fix=fix)
     names = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}
     for name in sorted(names):
         path, keys = f"{name}.weight", [f"{PREFIX}{name}.lora_{each}.weight" for each in "AB"]
@@ -287,9 +325,9 @@ def load_peft(module: Module, folder: Path) -> Module:
 def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
     """What peft multiplies an adapter with."""
     alpha = config.get("lora_alpha", 8)
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if name == pattern or name.endswith(f".{pattern}"):
-            alpha = value
+    patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
+    fitting = (each for each in patterns if re.fullmatch(rf"(.*\.)?({each})", name))
+    alpha = patterns[first] if (first := next(fitting, None)) is not None else alpha
     return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 

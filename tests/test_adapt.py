@@ -93,7 +93,7 @@ def test_a_module_with_adapters_trains_these_alone_and_merges(method: str) -> No
         optimizer.zero_grad()
         (small(x) - 1).pow(2).mean().backward()
         optimizer.step()
-    assert torch.equal(small.one.weight, network.one.weight)
+    assert torch.equal(small.state_dict()["one.weight"], network.one.weight)
     assert not torch.allclose(small(x), network(x))
     merged: Any = tn.merge(small)
     assert type(merged.one) is nn.Linear
@@ -264,7 +264,7 @@ def test_layers_of_a_module_share_factors(method: str, tmp_path: Path) -> None:
         (small(x) - 1).pow(2).mean().backward()
         optimizer.step()
     y = small(x)
-    assert torch.equal(small.layers[1].weight, network.layers[1].weight)
+    assert torch.equal(small.state_dict()["layers.1.weight"], network.layers[1].weight)
     copied: Any = copy.deepcopy(small)
     assert copied.layers[0].adapter.V is copied.layers[1].adapter.V
     torch.testing.assert_close(pickle.loads(pickle.dumps(small))(x), y)
@@ -321,3 +321,88 @@ def test_every_projection_of_a_vit() -> None:
         torch.testing.assert_close(small(x)[0], network(x)[0])
         y = moved(small)(x)[0]
         torch.testing.assert_close(tn.merge(small)(x)[0], y, rtol=1e-12, atol=1e-12)
+
+
+class Doubling(nn.Linear):
+    """A layer that does something of its own with its weight."""
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.linear(x, 2 * self.weight, self.bias)
+
+
+def test_who_reads_a_weight_with_an_adapter_reads_the_whole_of_it() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), Doubling(16, 16)
+    ).eval()
+    network, x = network.double(), torch.randn(2, 5, 16, dtype=torch.float64)
+    small: Any = moved(tn.adapt(network, "*", rank=2, alpha=3, seed=0))
+    expected = copy.deepcopy(network)
+    for name, layer in small.named_modules():
+        if hasattr(layer, "adapter"):
+            change = 1.5 * layer.adapter.U.detach() @ layer.adapter.V.detach()
+            expected.get_parameter(f"{name}.weight").data += change
+    with torch.no_grad():  # the fast way of an encoder's layer, which calls none of its parts
+        torch.testing.assert_close(small(x), expected(x))
+    y = small(x)
+    torch.testing.assert_close(y, expected(x))
+    torch.testing.assert_close(tn.merge(small)(x), y)
+    torch.testing.assert_close(small[0].linear1(input=x), expected[0].linear1(x))
+    y.pow(2).sum().backward()
+    assert all(each.grad.abs().max() > 0 for each in small.parameters() if each.requires_grad)
+
+
+def test_a_weight_that_others_have_too_stays_theirs_when_an_adapter_is_merged() -> None:
+    torch.manual_seed(0)
+    network: Any = nn.Sequential(
+        nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 9)
+    ).double()
+    network[3].weight, network[2].weight = network[0].weight, network[1].weight
+    small, k = moved(tn.adapt(network, "*", rank=2, seed=0)), torch.arange(9)
+    merged: Any = tn.merge(small)
+    torch.testing.assert_close(merged(k), small(k))
+    assert torch.equal(merged[0].weight, network[0].weight)
+
+
+def test_adapters_of_networks_that_hold_other_things_than_floats() -> None:
+    network, x = net()
+    network.register_parameter("count", nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False))
+    small = moved(tn.adapt(network, "*", rank=2))
+    torch.testing.assert_close(tn.merge(small)(x), small(x))
+    with pytest.raises(tn.EquationError, match="no layer that may have an adapter"):
+        tn.adapt(nn.Sequential(nn.Conv1d(2, 2, 1)), "*")
+    with pytest.raises(tn.EquationError, match="no weights are told"):
+        tn.adapt(network, ())
+    with pytest.raises(tn.EquationError, match=r"'0\.weight' is not made yet"):
+        tn.adapt(nn.Sequential(nn.LazyLinear(3)), "*")
+    for alpha in (float("nan"), "8"):
+        with pytest.raises(tn.ShapeError, match="no number to scale by"):
+            tn.adapt(network, "*", alpha=alpha)  # type: ignore[arg-type]
+
+
+def test_peft_tells_alphas_by_patterns(tmp_path: Any) -> None:
+    network, x = net()
+    small = moved(tn.adapt(network, "*", rank=2, seed=0))
+    folder = tn.save_peft(small, tmp_path / "lora")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config |= {"lora_alpha": 2, "alpha_pattern": {"t.o": 6, "one": 4}}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    found = tn.load_peft(network, folder)
+    expected: Any = copy.deepcopy(network)
+    for name, scale in {"one": 2.0, "two": 3.0}.items():
+        adapter = small.get_submodule(name).adapter
+        expected.get_submodule(name).weight.data += scale * (adapter.U @ adapter.V).detach()
+    torch.testing.assert_close(found(x), expected(x))
+
+
+def test_what_is_no_factor_in_a_file_of_peft_is_refused(tmp_path: Any) -> None:
+    from safetensors.torch import load_file, save_file
+
+    network, _ = net()
+    folder = tn.save_peft(tn.adapt(network, "one.weight", rank=2), tmp_path / "lora")
+    tensors = load_file(folder / "adapter_model.safetensors")
+    save_file(
+        {**tensors, "base_model.model.one.lora_B.bias": torch.ones(16)}, folder / "adapter_model.safetensors"
+    )
+    with pytest.raises(tn.EquationError, match=r"lora_B\.bias', which is no factor"):
+        tn.load_peft(network, folder)

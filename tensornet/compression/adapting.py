@@ -8,6 +8,7 @@ with any other form of the table alike.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def adapt(
         gives it the parameters that the network had); or a module.
 
     Raises:
-        EquationError: a pattern fits nothing that can have an adapter.
-        ShapeError: a weight has no such form, or alpha comes without a rank that is one integer.
+        EquationError: a pattern fits nothing that can have an adapter, or none is given.
+        ShapeError: a weight has no such form; alpha is no finite number, or the rank with it no integer.
 
     Example:
         >>> import tensornet as tn
@@ -68,9 +69,13 @@ def adapt(
     """
     scale = 1.0
     if alpha is not None:
-        if isinstance(rank, bool) or not isinstance(rank, int):
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise ShapeError(f"alpha={alpha} is for a rank that is one integer", fix=f"not rank={rank!r}")
+        if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+            raise ShapeError(f"alpha={alpha!r} is no number to scale by", fix="give a finite one, as 16")
         scale = alpha / rank
+    if not weights:
+        raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
     if isinstance(network, Graph):
         patterns = (weights,) if isinstance(weights, str) else tuple(weights)
         form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
@@ -90,7 +95,8 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
         params: its parameters.
 
     Returns:
-        The parameters of the graph as it was; or a copy of the module without adapters.
+        The parameters of the graph as it was; or a copy of the module without adapters. What had a weight together
+        with a layer that has an adapter keeps it as it was: the layer has one of its own.
 
     Raises:
         EquationError: of a graph not all three are given, or no weight is computed; the module has no adapters.
