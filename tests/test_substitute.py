@@ -636,3 +636,10 @@ def test_open_shapes_take_equations_and_no_factorization() -> None:
     with pytest.raises(tn.ShapeError, match=r"its shape \(o, i\) is open\nfix: bind the sizes first"):
         tn.substitute(graph, {"W": "tt"})
     assert tn.parameter_count(tn.substitute(graph, {"W": LOW}, r=2), o=4, i=5) == 18
+
+
+def test_weights_of_one_shape_share_factors_whatever_their_sizes_are_called() -> None:
+    graph = tn.layer("h[b,k] = x[b,i] * A[k,i]\ny[b,o] = h[b,k] * B[o,k]", inputs="x", i=6, k=6, o=6)
+    made = tn.substitute(graph, {"*": "fact_tt"}, rank=2)
+    assert [leaf.name for leaf in made.parameters] == ["A.S", "B.S", "U", "V"]
+    assert tn.parameter_count(made) == 2 * 2 * 2 + 2 * 6 * 2

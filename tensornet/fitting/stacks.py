@@ -23,6 +23,7 @@ from ..graph.shape import Axis
 from ..graph.substitution import Replacement
 from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, references, transform
+from ..sizes import evaluate
 
 __all__ = ["Stack", "sharing", "stack_of"]
 
@@ -119,7 +120,8 @@ def _shown(program: Graph, names: Mapping[str, str]) -> list[str]:
     """The program in the names that the first one has, as text."""
     first = {theirs: ours for ours, theirs in names.items()}
     leaves = (replace(leaf, name=first.get(leaf.name, leaf.name), start=None) for leaf in program.leaves)
-    shapes = sorted(f"{leaf.name} {leaf.kind} {leaf.shape}" for leaf in leaves)
+    values = ((leaf, [evaluate(size, program.bound) for size in leaf.shape]) for leaf in leaves)
+    shapes = sorted(f"{leaf.name} {leaf.kind} {shape}" for leaf, shape in values)
     return [*shapes, *(str(of_tensors_named(line, first)) for line in program.own)]
 
 

@@ -118,9 +118,11 @@ def substitute(
     """
     made = Weights(graph, inputs, constants or {}, init or {}, shared, rank, modes, sizes)
     told = _told(graph, weights)
-    together = _together(told)
+    together = _together(told, graph.bound)
     found = {
-        each.leaf.name: made.weight(each.leaf, each.text, together[each.pattern, each.leaf.shape])
+        each.leaf.name: made.weight(
+            each.leaf, each.text, together[each.pattern, _shape(each.leaf, graph.bound)]
+        )
         for each in told
     }
     made.check_given()
@@ -137,11 +139,17 @@ class _Told(NamedTuple):
     text: Form
 
 
-def _together(told: Iterable[_Told]) -> dict[tuple[str, Any], tuple[str, ...]]:
+def _shape(leaf: Leaf, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The shape of a leaf, in values where sizes have them: weights may call one size by several names."""
+    return tuple(evaluate(size, bound) for size in leaf.shape)
+
+
+def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str, Any], tuple[str, ...]]:
     """The names of the weights of one pattern and shape."""
     found: dict[tuple[str, Any], tuple[str, ...]] = {}
     for leaf, pattern, _ in told:
-        found[pattern, leaf.shape] = (*found.get((pattern, leaf.shape), ()), leaf.name)
+        key = pattern, _shape(leaf, bound)
+        found[key] = (*found.get(key, ()), leaf.name)
     return found
 
 
