@@ -592,6 +592,9 @@ def test_networks_without_values_and_what_is_no_network_are_refused() -> None:
     for method in ("", [], 3, [None]):
         with pytest.raises(tn.ShapeError, match="names no forms"):
             tn.compress(nn.Linear(8, 8), parameters=0.5, method=method)  # type: ignore[arg-type]
+    for form in ("fact_tt", "FACT_TK"):
+        with pytest.raises(tn.ShapeError, match=f"'{form}' is a form of several weights together"):
+            tn.compress(PAIR, VALUES, parameters=0.5, method=form)
 
 
 def test_empty_weights_and_weights_of_hooks_stay_as_they_are() -> None:

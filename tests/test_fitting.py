@@ -555,8 +555,54 @@ def test_a_stack_takes_constants_and_known_terms_along() -> None:
     params, lost = tn.fit(LAYERS, exact, added)
     assert max(each.weight for each in lost.values()) == 0.0
     np.testing.assert_array_equal(params["B.base"], exact["B"])
-    with pytest.raises(EquationError, match=r"'\w' and '\w' share factors, and each is weighed"):
-        tn.fit(LAYERS, exact, made, inputs=np.ones((4, 9)))
+    x = draw.standard_normal((40, 9)) * np.arange(1, 10)
+    weighed, output = tn.fit(LAYERS, exact, made, inputs=x, iterations=30)
+    assert not tn.merge(LAYERS, made, weighed)["B"][mask == 0].any()
+    assert sum(outputs_of(exact, tn.merge(LAYERS, made, weighed), x)) < sum(outputs_of(exact, again, x))
+    assert all(each.output is not None for each in output.values())
+
+
+def outputs_of(dense: Any, made: Any, x: Any) -> list[float]:
+    """E‖(W − Ŵ)·x‖² of the weights of `LAYERS`, each over what it meets."""
+    found = []
+    for name in "ABC":
+        found.append(float(np.linalg.norm(x @ (dense[name] - made[name]).T) ** 2))
+        x = x @ dense[name].T
+    return found
+
+
+@pytest.mark.parametrize("form", ["fact_tt", "fact_tk", "W[o,i] = U[o,r] * V[r,i]"])
+def test_weights_that_share_factors_are_weighed_each_by_what_it_meets(form: str) -> None:
+    """Against the gradient: of the sum of the errors of outputs there is none where it is least."""
+    draw = np.random.default_rng(3)
+    dense = dict(zip("ABC", draw.standard_normal((3, 9, 9)), strict=True))
+    x = draw.standard_normal((200, 9)) @ np.diag(0.6 ** np.arange(9)) @ draw.standard_normal((9, 9))
+    made = tn.substitute(LAYERS, {"*": form}, rank=3, shared="U", **({"r": 3} if "=" in form else {}))
+    plain, _ = tn.fit(LAYERS, dense, made, tolerance=1e-10)
+    found, lost = tn.fit(LAYERS, dense, made, inputs=x, tolerance=1e-12, iterations=2000, damping=0.0)
+
+    def error(params: Any) -> float:
+        return sum(outputs_of(dense, tn.merge(LAYERS, made, params), x))
+
+    assert error(found) < 0.95 * error(plain)
+    for name, each in found.items():
+        step = 1e-4 * np.linalg.norm(each) * draw.standard_normal(each.shape) / np.sqrt(each.size)
+        slope = (error({**found, name: each + step}) - error({**found, name: each - step})) / error(found)
+        assert abs(slope) < 1e-6, name
+    again = tn.merge(LAYERS, made, found)
+    met = x
+    for name in "ABC":
+        off = np.linalg.norm(met @ (dense[name] - again[name]).T) / np.linalg.norm(met @ dense[name].T)
+        assert lost[name].output == pytest.approx(off, rel=1e-6)
+        met = met @ dense[name].T
+
+
+def test_weights_that_share_factors_and_are_multiplied_differently_are_not_weighed() -> None:
+    graph = tn.layer("h[b,o] = x[b,i] * W[o,i]\ny[b,o] = h[b,i] * V[i,o]", inputs="x", i=4, o=4)
+    made = tn.substitute(graph, {"*": "fact_tt"}, rank=2)
+    values = {"W": np.eye(4), "V": np.eye(4)}
+    with pytest.raises(EquationError, match=r"shares factors with 'W', and is not multiplied"):
+        tn.fit(graph, values, made, inputs=np.ones((3, 4)))
 
 
 def test_a_factor_of_two_weights_of_other_equations_is_told() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..documents import Part
 from ..errors import ShapeError
-from ..factorizations import FACTORIZATIONS
+from ..factorizations import FACTORIZATIONS, SHARING
 from ..graph.weights import Modes
 from ..ranks import Rank
 from .levels import Candidate, Cost, Level, check_modes, levels
@@ -389,11 +389,18 @@ def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
     """Names of forms, one or several.
 
     Raises:
-        ShapeError: there are none.
+        ShapeError: there are none, or one has factors that several weights share.
     """
     given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
     found = tuple(given) if isinstance(given, Sequence) else ()
     if not found or not all(isinstance(each, str) for each in found):
         fix = f"give one or several of {', '.join(FACTORIZATIONS)}"
         raise ShapeError(f"method={methods!r} names no forms", fix=fix)
+    for name in found:
+        if name.lower() in SHARING:
+            what = (
+                f"'{name}' is a form of several weights together, and a budget is spread over them one by one"
+            )
+            fix = f"""choose its rank: tensornet.substitute(graph, {{"*.Wq": "{name}"}}, rank=16), tensornet.fit"""
+            raise ShapeError(what, fix=fix)
     return found

@@ -273,9 +273,10 @@ def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
     axes = tuple(axis for dim in metric.dims for axis in form.dims[dim])
     turned = metric.weighed(least.weight.reshape(task.weight.shape)).reshape(least.weight.shape)
     root, inverse = metric.roots
-    alone = holders(form, task.wanted, axes)
+    apart = () if metric.apart is None else form.dims[metric.apart]
+    alone = holders(form, task.wanted, axes, apart)
     if alone is None:
-        rooted = with_root(form, axes)
+        rooted = with_root(form, axes, apart)
         shape = rooted.shape(rooted.read()[ROOT].axes)
         arrays = {**least.arrays, ROOT: root.reshape(shape).astype(turned.dtype)}
         again = replace(least, form=rooted, weight=turned, arrays={**arrays, **_solved(task, least)})
@@ -285,7 +286,8 @@ def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
     found = _solved(task, replace(least, weight=turned))
     for factor in alone:
         dims = tuple(factor.axes.index(axis) for axis in axes)
-        found[factor.name] = times(found[factor.name], dims, inverse)
+        place = factor.axes.index(apart[0]) if apart else None
+        found[factor.name] = times(found[factor.name], dims, inverse, place)
     return found
 
 

@@ -16,7 +16,7 @@ from ..running.arguments import wrong_names
 from ..running.compiling import compile
 from .activations import batches_of, metrics
 from .approximating import Progress, Settings, approximate
-from .metrics import DAMPING
+from .metrics import DAMPING, Metric
 from .stacks import sharing, stack_of
 
 __all__ = ["Misfit", "fit"]
@@ -64,7 +64,7 @@ def fit(
     by these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000); Kronecker products as
     Van Loan and Pitsianis (1993); all others, as CP, tensor rings, sums of such, by alternating least squares
     (Kolda, Bader 2009). Factors are then scaled to equal norms, which changes no product. Weights that share factors
-    are fitted as one, the stack of them, W[l,o,i].
+    are fitted as one, the stack of them, W[l,o,i], each weighed by what it meets itself.
 
     Args:
         graph: the graph that was trained.
@@ -88,7 +88,7 @@ def fit(
 
     Raises:
         EquationError: no weight is replaced; or an equation is not linear in each of its new parameters; weights that
-            share factors are not of one equation, or are to be weighed.
+            share factors are not of one equation, or not multiplied alike where they are to be weighed.
         ShapeError: a parameter is missing, or of another shape.
         DtypeError: a weight holds no finite real numbers.
 
@@ -108,7 +108,6 @@ def fit(
     groups = sharing(found, [leaf.name for leaf in graph.parameters])
     weighed = {}
     if inputs is not None:
-        _check_alone(groups)
         backend = backend_of(params[found[0].path])
         paths = [each.path for each in found]
         weighed = metrics(graph, params, paths, batches_of(inputs), backend, damping)
@@ -116,7 +115,8 @@ def fit(
     lost: dict[str, Misfit] = {}
     for group in groups:
         if len(group) > 1:
-            arrays, misfits = _fitted_together(group, params, settings)
+            metric = {each.path: weighed[each.path] for each in group if each.path in weighed}
+            arrays, misfits = _fitted_together(group, params, settings, metric)
             made |= arrays
             lost |= misfits
             continue
@@ -143,7 +143,10 @@ def _known(each: Replacement, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted_together(
-    group: Sequence[Replacement], params: Mapping[str, Any], settings: Settings
+    group: Sequence[Replacement],
+    params: Mapping[str, Any],
+    settings: Settings,
+    weighed: Mapping[str, Metric],
 ) -> tuple[dict[str, Any], dict[str, Misfit]]:
     """The factors of weights that share some, and what each weight loses."""
     stack, like = stack_of(group), params[group[0].path]
@@ -157,11 +160,12 @@ def _fitted_together(
         np.stack(targets),
         known=stack.gathered(arrays),
         settings=settings,
+        metric=_metric_of([each.path for each in group], weighed) if weighed else None,
         path=group[0].path,
     )
     whole = compile(stack.program, backend="numpy")({**stack.gathered(arrays), **result.factors})
     misfits = {
-        each.path: Misfit(float(np.linalg.norm(target - made)) / (float(np.linalg.norm(target)) or 1.0))
+        each.path: _misfit(target, made, weighed.get(each.path))
         for each, target, made in zip(group, targets, whole, strict=True)
     }
     factors = stack.spread(result.factors)
@@ -171,13 +175,25 @@ def _fitted_together(
     }, misfits
 
 
-def _check_alone(groups: Sequence[Sequence[Replacement]]) -> None:
-    """Refuses weights that share factors, where they are to be weighed, each by what it meets."""
-    for group in groups:
-        if len(group) > 1:
-            paths = " and ".join(f"'{each.path}'" for each in group[:2])
-            fix = "leave inputs= out, or give each weight parameters of its own"
-            raise EquationError(f"{paths} share factors, and each is weighed by other inputs", fix=fix)
+def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
+    """What weighs the stack of weights: each by what it meets itself.
+
+    Raises:
+        EquationError: some are not multiplied by anything, or along other dimensions.
+    """
+    like, first = next(iter(weighed.items()))
+    for path in paths:
+        if path not in weighed or weighed[path].dims != first.dims:
+            told = f"'{path}' shares factors with '{like}', and is not multiplied by its input as that is"
+            raise EquationError(told, fix="leave inputs= out, or give it parameters of its own")
+    moments = np.stack([weighed[path].moments for path in paths])
+    return Metric(tuple(dim + 1 for dim in first.dims), moments, first.damping, apart=0)
+
+
+def _misfit(weight: Any, made: Any, metric: Metric | None) -> Misfit:
+    """What is lost of a weight."""
+    output = None if metric is None else metric.norm(weight - made) / (metric.norm(weight) or 1.0)
+    return Misfit(float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output)
 
 
 def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
