@@ -12,9 +12,9 @@ from typing import Any
 import tensornet as tn
 
 from .attention import attention
-from .blocks import activated, embedding, encoder_layer, feed_forward, norm, projection
+from .blocks import LOGITS, SHIFTED, activated, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real
+from .dimensions import Size, chosen, count, divided, hygienic, real, when
 from .positions import learned_positions
 
 __all__ = ["PRESETS", "bert"]
@@ -31,8 +31,6 @@ SEGMENTS = "S[s,c]: parameter(std=0.02)\ny[b,n,c] = x[b,n,c] + S[{row},c]"
 POOLED = "y[b,f] = tanh(x[b,0,c] * W[f,c] + bias[f])"
 """What a text is classified by: its first token."""
 
-LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
-SHIFTED = "y[b,n,v] = x[b,n,v] + bias[v]"
 
 HEADS = (None, "pooled", "classes", "labels", "tokens")
 
@@ -122,11 +120,9 @@ def bert(
             z = layer(z, *([given["keep"]] if padding else []), scope=f"layers.{number}")
         return _read(z, head, activation, ln)
 
-    inputs = {"t": "t[b,n]"} | ({"keep": "keep[b,n]"} if padding else {})
-    inputs |= {"segment": "segment[b,n]"} if segments else {}
-    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "S": kinds, "D": dim, "h": heads, "F": hidden}
-    sizes |= {"K": classes} if head in ("classes", "labels") else {}
-    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    inputs = {"t": "t[b,n]", **when(padding, keep="keep[b,n]"), **when(segments, segment="segment[b,n]")}
+    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "S": kinds, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(head in ("classes", "labels"), K=classes)
     return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
 
 

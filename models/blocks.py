@@ -16,6 +16,8 @@ from .dimensions import Size, chosen, hygienic, real
 
 __all__ = [
     "ACTIVATIONS",
+    "LOGITS",
+    "SHIFTED",
     "activated",
     "embedding",
     "encoder_layer",
@@ -31,6 +33,12 @@ __all__ = [
 ]
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
+
+LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
+"""The output layer of a language model, whose matrix may be that of its embedding."""
+
+SHIFTED = "y[b,n,v] = x[b,n,v] + bias[v]"
+"""Logits with a bias."""
 
 
 def activated(name: str, value: str) -> str:

@@ -12,13 +12,10 @@ from typing import Any
 
 import tensornet as tn
 
-from .blocks import projection
-from .dimensions import hygienic
+from .blocks import LOGITS, projection
+from .dimensions import hygienic, when
 
 __all__ = ["language_model", "masks"]
-
-LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
-"""The output layer, whose matrix is that of the embedding."""
 
 
 def masks(padding: bool) -> list[str]:
@@ -57,8 +54,7 @@ def language_model(
         padding: whether the caller says which tokens are there.
         past: whether to go on from stored keys and values.
     """
-    inputs = {"t": "t[b,n]"}
-    inputs |= {"keep": "keep[b,j:past + n]" if past else "keep[b,n]"} if padding else {}
+    inputs = {"t": "t[b,n]", **when(padding, keep="keep[b,j:past + n]" if past else "keep[b,n]")}
     kept = [f"{what}{number}" for number in range(depth) for what in ("keys", "values")] if past else []
     inputs |= {name: f"{name}{stored}" for name in kept}
 

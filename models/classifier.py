@@ -8,7 +8,7 @@ import tensornet as tn
 
 from .blocks import projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real
+from .dimensions import Size, chosen, count, divided, hygienic, real, when
 from .transformer import POSITIONS, Stack
 
 __all__ = ["transformer_classifier"]
@@ -91,7 +91,7 @@ def transformer_classifier(
         y = pooled(x, *(keep if used else ()))
         return projection("D", "K")(y, scope="head")
 
-    sizes = {"V": vocabulary, "K": classes, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
-    sizes |= {"L": length} if positions == "learned" else {}
+    sizes = {"V": vocabulary, "K": classes, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(positions == "learned", L=length)
     inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
     return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)

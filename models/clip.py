@@ -15,7 +15,7 @@ import tensornet as tn
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 from .positions import learned_positions
 
@@ -105,9 +105,7 @@ def clip_vision(
         y = ln(tn.layer(CLASS_TOKEN, inputs="z")(z), scope="norm")
         return projection("D", "K", bias=False)(y, scope="projection") if projects else y
 
-    sizes: dict[str, Any] = {"C": channels, **grid, "D": dim, "h": heads, "F": hidden}
-    sizes |= {"K": out} if projects else {}
-    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    sizes = {"C": channels, **grid, "D": dim, **when(depth, h=heads, F=hidden), **when(projects, K=out)}
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
 
 
@@ -175,9 +173,8 @@ def clip_text(
         y = tn.layer(f"{last}\n{TAKEN}", inputs="t[b,n] x[b,n,c]")(t, z)
         return projection("D", "K", bias=False)(y, scope="projection") if projects else y
 
-    sizes: dict[str, Any] = {"V": vocabulary, "L": length, "D": dim, "h": heads, "F": hidden}
-    sizes |= {"K": out} if projects else {}
-    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    sizes = {"V": vocabulary, "L": length, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(projects, K=out)
     inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
     return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)
 

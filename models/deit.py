@@ -13,7 +13,7 @@ import tensornet as tn
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 
 __all__ = ["PRESETS", "deit"]
@@ -100,7 +100,6 @@ def deit(
         taught = classify(tn.layer(DISTILLED, inputs="z")(z), scope="distilled_head")
         return tn.layer(MEAN, inputs="p q")(y, taught)
 
-    sizes: dict[str, Any] = {"C": channels, **grid, "D": dim, "h": heads, "F": hidden}
-    sizes |= {} if classes is None else {"K": classes}
-    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    sizes = {"C": channels, **grid, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(classes is not None, K=classes)
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)

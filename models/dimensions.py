@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensornet.errors import ShapeError
 from tensornet.graph.hygiene import hygienic
@@ -20,7 +20,7 @@ else:
         """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
 
 
-__all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real"]
+__all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real", "when"]
 
 
 MOST = 10_000
@@ -98,6 +98,16 @@ def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:
     if len(found) != 2 or any(isinstance(each, int | float) and not positive(each) for each in found):
         raise ShapeError(f"{what}={size!r}", fix="give one positive integer, or a height and a width")
     return found[0], found[1]
+
+
+def when(condition: object, **found: Any) -> dict[str, Any]:
+    """What a model has by name under a condition, such as the sizes of axes; nothing else.
+
+    Example:
+        >>> {"D": 8, **when(2 > 1, h=4), **when(None, K=10)}
+        {'D': 8, 'h': 4}
+    """
+    return found if condition else {}
 
 
 def positive(size: object) -> bool:

@@ -15,7 +15,7 @@ from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm
 from .causal import language_model, masks
 from .checked import checked
-from .dimensions import Size, count, divided, real
+from .dimensions import Size, count, divided, real, when
 from .positions import learned_positions
 
 __all__ = ["PRESETS", "gpt2"]
@@ -98,8 +98,8 @@ def gpt2(
         x = learned_positions("L", "D", past=past)(x, scope="positions")
         return tn.layer(f"y[...] = dropout(x[...], {dropout!r})", inputs="x")(x) if dropout else x
 
-    ln, sizes = norm("D", eps), {"V": vocabulary, "L": length, "D": dim}
-    sizes |= {"h": heads, "F": f"4*({dim})" if hidden is None else hidden} if depth else {}
+    ln, hidden = norm("D", eps), f"4*({dim})" if hidden is None else hidden
+    sizes = {"V": vocabulary, "L": length, "D": dim, **when(depth, h=heads, F=hidden)}
     return language_model(
         *(embed, encoder_layer(attend, mlp, ln, dropout=dropout), ln, sizes),
         depth=depth,

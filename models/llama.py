@@ -17,7 +17,7 @@ from .attention import attention
 from .blocks import embedding, encoder_layer, gated_feed_forward, rms_norm
 from .causal import language_model, masks
 from .checked import checked
-from .dimensions import Size, count, divided, real
+from .dimensions import Size, count, divided, real, when
 
 __all__ = ["PRESETS", "llama"]
 
@@ -121,9 +121,8 @@ def llama(
         past=past,
     )
     mlp = gated_feed_forward("D", "F", activation=activation, dropout=dropout, bias=mlp_bias)
-    ln, sizes = rms_norm("D", eps), {"V": vocabulary, "D": dim}
-    sizes |= {"h": heads, "w": width, "F": hidden} if depth else {}
-    sizes |= {"G": groups} if depth and groups != heads else {}
+    ln, sizes = rms_norm("D", eps), {"V": vocabulary, "D": dim, **when(depth, h=heads, w=width, F=hidden)}
+    sizes |= when(depth and groups != heads, G=groups)
 
     def embed(t: tn.Tensor) -> Any:
         return embedding("V", "D")(t, scope="embedding")

@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, real
+from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, real, when
 
 __all__ = [
     "PRESETS",
@@ -133,7 +133,7 @@ def window_attention(
     if not projected:
         text = text.replace("(n,p),o]", "(n,p),(h,f)]").replace(" * Wo[o,(h,f)] + bo[o]", "")
     fixed = window_sizes(window) | {"c": dim, "e": dim, "g": dim, "h": heads, "d": each, "f": each}
-    fixed |= {"o": dim} if projected else {}
+    fixed |= when(projected, o=dim)
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
 
 
@@ -141,7 +141,7 @@ def window_sizes(window: int | Pair, *, placed: bool = True) -> dict[str, Size]:
     """The sizes of a window's axes; and of its table of positions if `placed`."""
     u, w = sides_of(window)
     sizes: dict[str, Size] = {"i": u, "j": u, "p": w, "r": w}
-    return sizes | ({"t": (2 * u - 1) * (2 * w - 1)} if placed else {})
+    return sizes | when(placed, t=(2 * u - 1) * (2 * w - 1))
 
 
 def sides_of(window: int | Pair) -> Pair:
@@ -307,7 +307,7 @@ def swin(
 
     sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch, "D": dim}
     sizes |= {f"h{number}": each for number, each in enumerate(heads) if depths[number]}
-    sizes |= {} if classes is None or tokens or maps else {"K": classes}
+    sizes |= when(classes is not None and not tokens and not maps, K=classes)
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
 
 

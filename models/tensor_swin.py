@@ -25,7 +25,7 @@ from tensornet.ranks import Rank
 
 from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, positive, real
+from .dimensions import Size, chosen, count, divided, hygienic, positive, real, when
 from .swin import (
     IMAGE,
     MEAN,
@@ -259,7 +259,7 @@ def tensor_swin(
         return trl(modes[last], classes, rank=head_rank)(y, scope="head")  # eq. 3.0.21
 
     sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch}
-    sizes |= {} if "head" in parts else {"K": classes}
+    sizes |= when("head" not in parts, K=classes)
     for names, values, needed in ((named, modes, [1] * len(modes)), (parted, heads, depths)):
         for each, numbers, used in zip(names, values, needed, strict=True):
             sizes |= dict(zip(map(str, each), numbers, strict=True)) if used else {}

@@ -17,9 +17,9 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import attention
-from .blocks import embedding, encoder_layer, feed_forward, looking, norm, sublayer, taken
+from .blocks import LOGITS, SHIFTED, embedding, encoder_layer, feed_forward, looking, norm, sublayer, taken
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real
+from .dimensions import Size, chosen, count, divided, hygienic, real, when
 from .positions import learned_positions, sinusoidal_positions
 
 __all__ = ["PARTS", "POSITIONS", "PRESETS", "Stack", "transformer"]
@@ -30,8 +30,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Vaswani et al. (2017), table 3."""
 
-LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
-"""The output layer; its matrix may be that of the embedding."""
 
 PARTS = ("both", "encoder", "decoder", "step")
 POSITIONS = ("sinusoidal", "sines_first", "learned", None)
@@ -250,16 +248,15 @@ def transformer(
         if logits:
             y = tn.layer(LOGITS, inputs="h", v=target[0], c="D")(y, scope=target[1] if tied else "head")
         if logits_bias:
-            y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")
+            y = tn.layer(SHIFTED, inputs="x")(y, scope="head")
         return (y, *grown) if step else y
 
     inputs = _inputs(part, words, padding, layers)
     used = (depth if part in ("both", "encoder") else 0) + (layers if part != "encoder" else 0)
-    sizes: dict[str, Any] = {"D": dim, **({"h": heads, "F": hidden} if used else {})}
+    sizes: dict[str, Any] = {"D": dim, **when(used, h=heads, F=hidden)}
     if words:
-        sizes |= {"V": vocabulary} if not own or part in ("both", "encoder") else {}
-        sizes |= {"W": target_vocabulary} if own and part != "encoder" else {}
-        sizes |= {"L": length} if positions == "learned" else {}
+        sizes |= when(not own or part in ("both", "encoder"), V=vocabulary)
+        sizes |= when(own and part != "encoder", W=target_vocabulary) | when(positions == "learned", L=length)
     return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
 
 

@@ -15,7 +15,7 @@ import tensornet as tn
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic
+from .dimensions import Size, chosen, count, divided, hygienic, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 
 __all__ = ["PRESETS", "vit"]
@@ -113,7 +113,6 @@ def vit(
             y = tn.layer(HIDDEN, inputs="x", f="D")(y, scope="pre_head")
         return projection("D", "K", start="zeros" if head == "linear" else None)(y, scope="head")
 
-    sizes: dict[str, Any] = {"C": channels, **grid, "D": dim, "h": heads, "F": hidden}
-    sizes |= {} if classes is None or tokens else {"K": classes}
-    sizes = {name: size for name, size in sizes.items() if depth or name not in "hF"}
+    sizes = {"C": channels, **grid, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(classes is not None and not tokens, K=classes)
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)

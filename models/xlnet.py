@@ -20,9 +20,9 @@ import tensornet as tn
 from tensornet.errors import ShapeError
 
 from .attention import HIDDEN
-from .blocks import embedding, encoder_layer, feed_forward, norm, projection
+from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real
+from .dimensions import Size, chosen, count, divided, hygienic, real, when
 
 __all__ = ["PRESETS", "xlnet"]
 
@@ -125,7 +125,7 @@ class _Streams:
     @property
     def known(self) -> dict[str, Any]:
         """The sizes of the model that no axis of a setting has."""
-        return {"n": "n"} | ({"past": "past"} if self.memory else {})
+        return {"n": "n", **when(self.memory, past="past")}
 
     @property
     def ways(self) -> tuple[str, dict[str, int]]:
@@ -318,17 +318,17 @@ def xlnet(
         if head == "tokens":
             y = tn.layer("logits[b,n,v] = x[b,n,c] * E[v,c]", inputs="x", v="V", c="D")(y, scope="embedding")
             if logits_bias:
-                y = tn.layer("y[b,n,v] = x[b,n,v] + bias[v]", inputs="x")(y, scope="head")
+                y = tn.layer(SHIFTED, inputs="x")(y, scope="head")
         elif head == "classes":
             y = projection("D", "K")(
                 tn.layer(SUMMARY, inputs="x", c="D", f="D")(y, scope="summary"), scope="head"
             )
         return (y, *inner) if memory else y
 
-    inputs = {"t": "t[b,n]"} | ({"z": "z[b,p]"} if two_streams else {})
+    inputs = {"t": "t[b,n]", **when(two_streams, z="z[b,p]")}
     inputs |= {MASKS[each][0].split("[")[0]: MASKS[each][0] for each in masks}
-    inputs |= {"segment": "segment[b,n]"} if segments else {}
+    inputs |= when(segments, segment="segment[b,n]")
     inputs |= {f"memory{n}": f"memory{n}[b,past,D]" for n in range(depth)} if memory else {}
-    sizes: dict[str, Any] = {"V": vocabulary, "D": dim} | ({"h": heads, "F": hidden} if depth else {})
-    sizes |= {"K": classes} if head == "classes" else {}
+    sizes: dict[str, Any] = {"V": vocabulary, "D": dim}
+    sizes |= when(depth, h=heads, F=hidden) | when(head == "classes", K=classes)
     return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
