@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensornet as tn
@@ -21,7 +22,7 @@ from .attention import attention, attention_in_two
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer, taken
 from .checked import checked
 from .convolution import convolutional_stem
-from .dimensions import Size, chosen, count, divided, hygienic, pair, positive
+from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, when
 from .positions import fourier_features, learned_positions
 
 __all__ = ["PRESETS", "perceiver"]
@@ -74,7 +75,6 @@ BYTES = {
 POSITIONS = ("fourier", "learned", "given", None)
 SHARING = ("all", "rest", "none")
 HEADS = ("mean", "query", "given", None)
-WIDTHS = ("inputs", "queries")
 
 
 @checked
@@ -171,55 +171,32 @@ def perceiver(
     """
     chosen(share_cross, SHARING, "share_cross")
     chosen(share_latent, SHARING, "share_latent")
-    chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
     for number, what in ((depth, "depth"), (repeats, "repeats"), (cross_attends, "cross_attends")):
         count(number, what)
-    if outputs is not None and head != "query":
-        raise tn.ShapeError(f"outputs={outputs} with head={head!r}", fix="give head='query', or no outputs")
-    if tied and (vocabulary is None or head not in ("query", "given") or query_dim not in (None, channels)):
-        raise tn.ShapeError(
-            f"tied=True with vocabulary={vocabulary!r}, head={head!r}, query_dim={query_dim!r}",
-            fix="give a vocabulary, queries, and no query_dim: they are as wide as the channels",
-        )
-    modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
-    if not all(positive(size) for size in modes):
-        raise tn.ShapeError(
-            f"shape={shape!r}", fix="give positive integers; M may be open where there is no shape"
-        )
-    if vocabulary is not None:
-        modes = _places_of_tokens(modes, positions, stem)
+    _check_head(head, outputs)
+    if tied:
+        _check_tied(head, vocabulary, query_dim, channels)
+    modes = _modes(shape, positions, stem, vocabulary)
     layers, wide = _reading(modes, positions, resolution, bands == 1, stem, vocabulary)
-    if isinstance(cross_width, str):
-        chosen(cross_width, WIDTHS, "cross_width")
-    width: Any = {"inputs": wide, "queries": "D"}.get(str(cross_width), cross_width)
+    width = _width(cross_width, {"inputs": wide, "queries": "D"}, "cross_width")
     _check_width(width, cross_heads, {"C": channels, "T": stem, "D": dim, "B": bands, "E": position_dim})
-    ln, mlp = norm("D", eps), feed_forward("D", f"{widening}*D", activation=activation)
-    cross_mlp = feed_forward("D", f"{cross_widening}*D", activation=activation)
-    latent = encoder_layer(attention("D", "h"), mlp, ln)
-    crossed: dict[str, Any] = {"keys": wide, "qk": width, "mask": "padding" if mask else None}
-    once = _reader(encoder_layer(attention("D", "G", **crossed), cross_mlp, ln), norm(wide, eps))
-    keys, of_keys = attention_in_two("D", "G", **crossed)
-    again = encoder_layer(of_keys, cross_mlp, ln)
-    attends = Counter(_which(share_cross, run) for run in range(min(repeats, cross_attends)))
+    across = cross_width if decoder_width is None else decoder_width
+    decoding = {"qk": _width(across, {"inputs": "D", "queries": "Q"}, "decoder_width"), "v": decoder_values}
+
+    def mlp(width: str, times: int) -> tn.Graph:
+        return feed_forward(width, f"{times}*{width}", activation=activation)
+
+    ln, seen = norm("D", eps), "padding" if mask else None
+    latent = encoder_layer(attention("D", "h"), mlp("D", widening), ln)
+    runs = Counter(_which(share_cross, run) for run in range(min(repeats, cross_attends)))
+    crossing = _Crossing(wide, width, seen, mlp("D", cross_widening), ln, norm(wide, eps), runs)
 
     def forward(x: tn.Tensor, *rest: tn.Tensor) -> Any:
         given = dict(zip(more, rest, strict=True))
-        seen = [given["keep"]] if mask else []
         for scope, layer in layers.items():
             x = layer(x, *([given["p"]] if scope == "inputs" and positions == "given" else []), scope=scope)
-
-        @functools.cache
-        def read(scope: str) -> Any:
-            """Keys and values of the inputs, the same for all cross-attends that share parameters."""
-            return keys(norm(wide, eps)(x, scope=f"{scope}.norm_inputs"), scope=f"{scope}.attention")
-
-        def cross_attend(z: tn.Tensor, which: int) -> Any:
-            scope = f"cross.{which}"
-            if attends[which] == 1:  # so that the planner may do without keys for each input
-                return once(z, x, *seen, scope=scope)
-            return again(z, *read(scope), *seen, scope=scope)
-
+        cross_attend = crossing.to(x, *([given["keep"]] if mask else []))
         z = tn.layer(LATENTS, inputs="x[b,m,c]", n="N", d="D")(x)
         for run in range(repeats):
             if run < cross_attends:
@@ -229,40 +206,70 @@ def perceiver(
         if head is None:
             return z
         if head == "mean":
-            y = tn.layer(MEAN, inputs="z")(z)
-            return y if classes is None else projection("D", "K", start=0.02)(y, scope="head")
-        hidden = feed_forward("Q", f"{decoder_widening}*Q", activation=activation)
-        attend = attention("Q", "S", keys="D", qk=decoder, v=decoder_values)
-        asked = _asked(attend, hidden, norm("Q", eps), query_residual)
-        y = _decode(z, given.get("q"), outputs, _reader(asked, norm("D", eps)))
-        if tied:
-            y = tn.layer(LOGITS, inputs="x", v="V", c="C")(y, scope="embedding")
-            return tn.layer(BIASED, inputs="x")(y, scope="head")
-        return y if classes is None else projection("Q", "K", start=0.02)(y, scope="head")
+            return _output(tn.layer(MEAN, inputs="z")(z), "D", classes, tied)
+        attend = attention("Q", "S", keys="D", **decoding)
+        asked = _asked(attend, mlp("Q", decoder_widening), norm("Q", eps), query_residual)
+        y = _decode(z, given.get("q"), outputs, _reader(asked, ln))
+        return _output(y, "Q", classes, tied)
 
-    decoder: Any = cross_width if decoder_width is None else decoder_width
-    if isinstance(decoder, str):
-        chosen(decoder, WIDTHS, "decoder_width")
-    decoder = {"inputs": "D", "queries": "Q"}.get(str(decoder), decoder)
     indices = [f"I{number}" for number in range(1, len(modes) + 1)]
-    more = {"p": f"p[b,M,n:{len(resolution or ())}]"} if positions == "given" else {}
-    more |= {"keep": "keep[b,M]"} if mask else {}
-    more |= {"q": "q[b,O,Q]"} if head == "given" else {}
-    sizes = {"C": channels, "N": latents, "D": dim, **dict(zip(indices, modes, strict=True))}
-    sizes |= {} if stem is None else {"T": stem}
-    sizes |= {"E": position_dim} if positions == "learned" and vocabulary is None else {}
-    sizes |= {"B": bands} if positions in ("fourier", "given") and bands != 1 else {}
-    sizes |= {"h": heads} if depth and repeats else {}
-    sizes |= {"G": cross_heads} if cross_attends and repeats else {}
-    sizes |= {"O": outputs} if head == "query" and outputs is not None else {}
-    sizes |= {"S": decoder_heads} if head in ("query", "given") else {}
-    queries: Size = channels if tied else dim if query_dim is None else query_dim
-    sizes |= {"Q": queries} if head in ("query", "given") else {}
-    sizes |= {"K": classes} if head and classes is not None and not tied else {}
-    sizes |= {} if vocabulary is None else {"V": vocabulary}
+    more = when(positions == "given", p=f"p[b,M,n:{len(resolution or ())}]")
+    more |= when(mask, keep="keep[b,M]") | when(head == "given", q="q[b,O,Q]")
+    sizes = {
+        **{"C": channels, "N": latents, "D": dim, **dict(zip(indices, modes, strict=True))},
+        **when(stem is not None, T=stem),
+        **when(positions == "learned" and vocabulary is None, E=position_dim),
+        **when(positions in ("fourier", "given") and bands != 1, B=bands),
+        **when(depth and repeats, h=heads),
+        **when(cross_attends and repeats, G=cross_heads),
+        **when(outputs is not None, O=outputs),
+        **when(
+            head in ("query", "given"),
+            S=decoder_heads,
+            Q=channels if tied else dim if query_dim is None else query_dim,
+        ),
+        **when(head and classes is not None and not tied, K=classes),
+        **when(vocabulary is not None, V=vocabulary),
+    }
     first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
     first = first if vocabulary is None else "x[b,M]"
     return hygienic(lambda **known: tn.model(forward, inputs=[first, *more.values()], **known), sizes)
+
+
+def _check_head(head: str | None, outputs: Size | None) -> None:
+    """Refuses outputs that nobody asks for."""
+    chosen(head, HEADS, "head")
+    if outputs is not None and head != "query":
+        raise tn.ShapeError(f"outputs={outputs} with head={head!r}", fix="give head='query', or no outputs")
+
+
+def _check_tied(head: str | None, vocabulary: Size | None, query_dim: Size | None, channels: Size) -> None:
+    """Refuses outputs that cannot be compared with the embedding of inputs."""
+    if vocabulary is None or head not in ("query", "given") or query_dim not in (None, channels):
+        raise tn.ShapeError(
+            f"tied=True with vocabulary={vocabulary!r}, head={head!r}, query_dim={query_dim!r}",
+            fix="give a vocabulary, queries, and no query_dim: they are as wide as the channels",
+        )
+
+
+def _modes(
+    shape: int | Sequence[int] | None, positions: str | None, stem: Size | None, vocabulary: Size | None
+) -> tuple[int, ...]:
+    """I1 … IN; of tokens how many learned positions they have, if any."""
+    modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+    if not all(positive(size) for size in modes):
+        raise tn.ShapeError(
+            f"shape={shape!r}", fix="give positive integers; M may be open where there is no shape"
+        )
+    if vocabulary is None:
+        return modes
+    chosen(positions, ("learned", None), "positions of tokens")
+    if stem is not None or len(modes) > 1 or (positions and not modes):
+        raise tn.ShapeError(
+            f"shape={modes} and stem={stem!r} with a vocabulary",
+            fix="give one number, the greatest number of tokens, and no stem",
+        )
+    return modes if positions else ()
 
 
 def _reading(
@@ -310,20 +317,62 @@ def _byte_array(
     return tn.layer(text, inputs=x, **sizes)
 
 
-def _places_of_tokens(modes: tuple[int, ...], positions: str | None, stem: Size | None) -> tuple[int, ...]:
-    """How many learned positions tokens have, if any; refuses what tokens cannot have."""
-    chosen(positions, ("learned", None), "positions of tokens")
-    if stem is not None or len(modes) > 1 or (positions and not modes):
-        raise tn.ShapeError(
-            f"shape={modes} and stem={stem!r} with a vocabulary",
-            fix="give one number, the greatest number of tokens, and no stem",
-        )
-    return modes if positions else ()
-
-
 def _which(share: str, run: int) -> int:
     """Which set of parameters a run has."""
     return {"all": 0, "rest": min(run, 1), "none": run}[share]
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """How latents read the inputs.
+
+    Attributes:
+        wide: the width of the inputs.
+        width: that of queries, keys and values.
+        mask: as in `attention`.
+        mlp, normed, normed_inputs: the other layers.
+        runs: how many cross-attends have each set of parameters.
+    """
+
+    wide: Any
+    width: Any
+    mask: str | None
+    mlp: tn.Graph
+    normed: tn.Graph
+    normed_inputs: tn.Graph
+    runs: Counter[int]
+
+    def to(self, x: tn.Tensor, *seen: tn.Tensor) -> Callable[[Any, int], Any]:
+        """A cross-attend to inputs x, of latents and the number of its set of parameters.
+
+        Keys and values are made once for all that share these; one that is alone makes its own, so that the
+        planner may do without keys for each input.
+        """
+        settings: dict[str, Any] = {"keys": self.wide, "qk": self.width, "mask": self.mask}
+        alone = encoder_layer(attention("D", "G", **settings), self.mlp, self.normed)
+        alone = _reader(alone, self.normed_inputs)
+        keys, of_keys = attention_in_two("D", "G", **settings)
+        shared = encoder_layer(of_keys, self.mlp, self.normed)
+
+        @functools.cache
+        def read(scope: str) -> Any:
+            return keys(self.normed_inputs(x, scope=f"{scope}.norm_inputs"), scope=f"{scope}.attention")
+
+        def cross_attend(z: tn.Tensor, which: int) -> Any:
+            scope = f"cross.{which}"
+            if self.runs[which] == 1:
+                return alone(z, x, *seen, scope=scope)
+            return shared(z, *read(scope), *seen, scope=scope)
+
+        return cross_attend
+
+
+def _width(width: Any, names: dict[str, Any], what: str) -> Any:
+    """A width as it is given, or by whose it is."""
+    if not isinstance(width, str):
+        return width
+    chosen(width, tuple(names), what)
+    return names[width]
 
 
 def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
@@ -360,3 +409,11 @@ def _decode(z: tn.Tensor, queries: tn.Tensor | None, outputs: Size | None, layer
     q = trained(z, scope="decoder") if queries is None else queries
     y = layer(q, z, scope="decoder")
     return tn.layer("y[b,e] = x[b,0,e]", inputs="x")(y) if queries is None and outputs is None else y
+
+
+def _output(y: tn.Tensor, width: str, classes: Size | None, tied: bool) -> Any:
+    """Logits of tokens, by the embedding of inputs, or of classes, or what is given."""
+    if tied:
+        y = tn.layer(LOGITS, inputs="x", v="V", c="C")(y, scope="embedding")
+        return tn.layer(BIASED, inputs="x")(y, scope="head")
+    return y if classes is None else projection(width, "K", start=0.02)(y, scope="head")
