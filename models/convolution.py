@@ -19,7 +19,7 @@ __all__ = ["convolution", "convolutional_stem", "residual_block"]
 FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
 """Those of a kernel, whose dimensions are of one part each."""
 
-SPACE, MADE, INNER = "hwd", "pqr", "uvt"
+SPACE, MADE, INNER = "hwd", "pql", "uvk"
 """The axes of the operand, of the result and of the kernel, in each dimension."""
 
 

@@ -201,6 +201,8 @@ def test_zeros_around_a_pool_count() -> None:
         {"kernel": (3, 5), "stride": 2, "padding": (1, 2)},
         {"dimensions": 1, "kernel": 4, "dilation": 2},
         {"dimensions": 3, "groups": 2, "bias": False},
+        {"dimensions": 3, "factorization": "tucker2", "rank": (3, 2), "padding": 1},
+        {"dimensions": 3, "factorization": "cp", "rank": 3, "stride": 2},
         {"factorization": "tucker2", "rank": (3, 2), "padding": 1},
         {"factorization": "cp", "rank": 3, "stride": 2},
         {"factorization": "tt", "rank": 0.5},
@@ -217,7 +219,7 @@ def test_the_ready_made_convolution(options: dict[str, Any]) -> None:
         weight = torch.tensor(parameters["F"])
     else:
         kernel = next(each for each in graph.own if "p" in each.axes and "u" in each.axes).right.factors[1:]
-        text = f"K[o,c,{','.join('uvt'[:count])}] = {' * '.join(map(show, kernel))}"
+        text = f"K[o,c,{','.join('uvk'[:count])}] = {' * '.join(map(show, kernel))}"
         factors = {name: each for name, each in parameters.items() if name != "bias"}
         weight = torch.tensor(np.asarray(tn.compile(tn.layer(text, **graph.bound))(factors)))
     expected = getattr(torch.nn.functional, f"conv{count}d")(
