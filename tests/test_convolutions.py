@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -369,12 +370,12 @@ def test_the_way_back_of_a_factorized_kernel_goes_through_its_factors(
 ) -> None:
     """Neither windows nor the dense kernel are made: fewer FLOPs than of a dense kernel's way back."""
     options: dict[str, Any] = {"padding": 1, "stride": stride, "bias": False}
-    rank: Any = {"tucker2": (4, 4), "cp": 8}.get(factorization, 0.2)
+    rank: Any = {"tucker2": (4, 4), "cp": 8, "tt": (4, 6, 3)}.get(factorization, 0.2)
     graph = tn.models.convolution(16, 16, factorization=factorization, rank=rank, **options)
     names = ["x", *(leaf.name for leaf in graph.parameters)]
     back = tn.gradient(graph, wrt=names)
     dense = tn.gradient(tn.models.convolution(16, 16, **options), wrt=["x", "F"])
-    sizes = {"b": 2, "h": 12, "w": 10}
+    sizes = {"b": 2, "h": 24, "w": 20}
     ours, theirs = (tn.plan(each, backend="torch", compare=False, **sizes).flops for each in (back, dense))
     assert ours < 0.8 * theirs
     rng = np.random.default_rng(0)
@@ -385,3 +386,19 @@ def test_the_way_back_of_a_factorized_kernel_goes_through_its_factors(
     expected = torch.autograd.grad((y * torch.tensor(seed)).sum(), leaves)
     for found, one in zip(tn.compile(back)(p, x, seed), expected, strict=True):
         np.testing.assert_allclose(found, one.numpy(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("factorization", ["tucker2", "cp", "tt", "separable"])
+def test_the_way_back_of_a_factorized_kernel_is_made_of_convolutions(factorization: str, stride: int) -> None:
+    """Its result, its operand and its kernel, each from the other two, where no windows lie side by side and nothing
+    large is brought into another order."""
+    rank: Any = {"tucker2": (32, 32), "cp": 32, "tt": (16, 16, 3)}.get(factorization, 1)
+    options: dict[str, Any] = {"stride": stride, "factorization": factorization, "rank": rank}
+    graph = tn.models.convolution(64, 64, padding=1, bias=False, **options)
+    back = tn.gradient(graph, wrt=["x", *(leaf.name for leaf in graph.parameters)])
+    plan = tn.plan(back, backend="torch", compare=False, b=8, h=28, w=28)
+    assert len(re.findall(r"= convolution(?:_x|_k)?\(", plan.code)) == 3
+    assert "index_select" not in plan.code
+    copied = [line.partition("#")[2] for line in plan.code.splitlines() if "contiguous()" in line]
+    assert not [each for each in copied if "[b," in each]

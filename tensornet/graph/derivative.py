@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -48,7 +48,7 @@ from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.pointwise import EQUAL, WHERE
 from ..operations.record import OPERANDS
 from ..operations.steps import PREVIOUS
-from ..operations.structure import INDEX, ONEHOT
+from ..operations.structure import INDEX, ONEHOT, PAD
 from ..sizes import evaluate, size_names
 from .apply import Apply, called_last, scoped, told_apart
 from .arithmetic import ONE, ZERO, as_numbers, folded, multiplied, spread, summed_over, without_ones
@@ -62,7 +62,7 @@ from .recurrences import is_step
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size
-from .through_windows import early
+from .through_windows import early, moved
 from .writing import Written
 
 __all__ = ["GRADIENT", "Directions", "Pairs", "differentiated", "made_again"]
@@ -280,13 +280,13 @@ class _Differentiation(Written):
             scope = _beside(scope, self.scope(expression))
         return self._tensor(self._one(expression, scope, stem), scope, self.numbered(stem))
 
-    def _tensor(self, expression: Expression, scope: Scope, name: str) -> Ref:
-        """A tensor of the value of an expression."""
+    def _tensor(self, expression: Expression, scope: Scope, name: str, last: Iterable[str] = ()) -> Ref:
+        """A tensor of the value of an expression: first the axes of the equation, last those along which windows
+        move, as convolutions take it."""
         axes = free_axes(expression)
-        left = (
-            *(each for each in self.order if each in axes),
-            *(each for each in axes if each not in self.order),
-        )
+        moving = {*last, *moved(expression)}
+        ordered = (*(each for each in self.order if each in axes), *axes)
+        left = tuple(dict.fromkeys(sorted(ordered, key=moving.__contains__)))
         self.put(name, left, expression, scope)
         if changes(expression, self.active):
             self.active.add(name)
@@ -304,12 +304,34 @@ class _Differentiation(Written):
                 break
             factors = [each for each in factors if each is not found.replaced and each is not found.partner]
             outside = kept.union(found.windows, *(free_axes(each) for each in factors))
-            pair = (found.opened, found.partner)
+            padded = self._padded(found.opened, found.windows)
+            pair = (found.opened if padded is None else padded.arguments[0], found.partner)
             inside = {axis for each in pair for axis in free_axes(each)}
-            product = contraction(pair, tuple(inside - outside), None)
+            made: Expression = contraction(pair, tuple(inside - outside), None)
+            if padded is not None:
+                made = self._tensor(made, scope, self.numbered(stem), found.windows)
+                made = replace(padded, arguments=(made,))
             around = _beside(scope, Scope(dict(found.sizes)))
-            factors = [found.read(self._tensor(product, around, self.numbered(stem))), *factors]
+            factors = [found.read(self._tensor(made, around, self.numbered(stem), found.windows)), *factors]
         return factors
+
+    def _padded(self, ref: Ref, axes: Container[Index]) -> Call | None:
+        """Zeros around a tensor along some axes, in the place of what holds them for one product alone; nothing if
+        there are none."""
+        made = next(
+            (each for each in self.body if isinstance(each, Equation) and each.name == ref.name), None
+        )
+        readers = sum(name == ref.name for item in self.graph.body for name, _ in reads(item))
+        if made is None or readers != 1 or ref.name in self.graph.outputs:
+            return None
+        match made.right:
+            case Call(PAD.name, (Ref() as plain,), (), options) as call if plain.index == made.left:
+                names = {str(mine): axis for mine, axis in zip(plain.index, ref.index, strict=True)}
+                if all(names.get(axis) in axes for axis, _ in options):  # which no value but 0 is
+                    self.body.remove(made)
+                    told = tuple((str(names[axis]), amounts) for axis, amounts in options)
+                    return replace(call, arguments=(replace(plain, index=ref.index),), options=told)
+        return None
 
     def _in_pairs(
         self, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str

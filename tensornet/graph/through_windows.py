@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..language.expression import Expression, Index, Ref, free_axes, fresh, is_told, scalar_value
+from ..language.expression import Expression, Index, Ref, free_axes, fresh, is_told, references, scalar_value
 from ..language.positions import affine
 from ..sizes import product
 from .shape import Dim, dim_size
 
-__all__ = ["Early", "early"]
+__all__ = ["Early", "early", "moved"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ def early(
     return None
 
 
+def moved(expression: Expression) -> set[str]:
+    """The axes along which windows move in an expression."""
+    return {axis for ref in references(expression) for entry in ref.index for axis in _axes(entry)}
+
+
 def _is_window(entry: Index) -> bool:
     return is_told(entry) and affine(entry) is not None
 
@@ -95,7 +100,8 @@ def _is_less(found: Early, outside: frozenset[str], sizes: Mapping[str, Any]) ->
     known, other = set(free_axes(found.opened)), set(free_axes(found.partner))
     if any(len(_axes(entry) & outside) > 1 for entry in found.opened.index if _is_window(entry)):
         return False
-    gone = product(sizes.get(axis, 1) for axis in (known | other) - outside - set(found.windows))
+    inside = {axis for entry in found.opened.index for axis in _axes(entry)}
+    gone = product(sizes.get(axis, 1) for axis in (known | other) - outside - set(found.windows) - inside)
     new = product(sizes[axis] for axis in other - known)
     apart, along = 1, 1
     for (_, step), *inner in (affine(entry).steps for entry in found.windows.values()):  # type: ignore[union-attr]

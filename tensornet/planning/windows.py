@@ -57,6 +57,7 @@ class Opening(Making):
             if found.keys() <= windows.keys():
                 before = found
                 value = self._without(padded, value, names)
+                self._read_once_less(ref.name, padded.step)
         ones = (
             Call(
                 ONEHOT.name,
@@ -68,8 +69,8 @@ class Opening(Making):
         return value, tuple(ones)
 
     def _padded(self, name: str, ref: Ref) -> _Padded | None:
-        """The step that puts zeros around a tensor which is read once; nothing if there is none."""
-        if self.readers[name] != 1 or name in self.graph.outputs:
+        """The step that puts zeros around a tensor; nothing if there is none."""
+        if name in self.graph.outputs:
             return None
         if any(name in call.operands for call in self.graph.calls):
             return None
@@ -87,12 +88,17 @@ class Opening(Making):
         return None
 
     def _without(self, padded: _Padded, value: Value, names: Mapping[Any, Any]) -> Value:
-        """The tensor without zeros; the step that put them goes."""
-        self.steps.remove(padded.step)
+        """The tensor without zeros."""
         known = {axis.name: axis.size for axis in padded.step.axes}
         told = dict(value.sizes)
         told.update({str(names[axis]): self._inside(padded, axis, known) for axis in padded.before})
         return replace(value, ref=replace(padded.ref, index=value.ref.index), sizes=told)
+
+    def _read_once_less(self, name: str, step: Step) -> None:
+        """The step that puts zeros around a tensor goes with the last that would read these."""
+        self.readers[name] -= 1
+        if not self.readers[name]:
+            self.steps.remove(step)
 
     def _inside(self, padded: _Padded, axis: str, known: Mapping[str, Any]) -> Any:
         """The size of an axis without zeros."""

@@ -92,7 +92,7 @@ def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
         ones = [each for each in factors if _is_ones(each)]
         if len(windowed) == 1 and not ones:
             others = tuple(each for each in factors if each is not windowed[0])
-            ways = _Reading(draft, reader, windowed[0], others, summed).ways()
+            ways = _read(draft, reader, windowed[0], others, summed)
         elif ones and not windowed:
             others = tuple(each for each in factors if not _is_ones(each))
             ways = _made(others, ones, summed)
@@ -101,6 +101,21 @@ def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
         for way in ways:
             right = replaced(reader.right, product, way.found)
             yield Change((*way.made, replace(reader, right=right)), (*way.replaced, reader))
+
+
+def _read(
+    draft: Draft, reader: Equation, operand: Ref, others: tuple[Expression, ...], summed: frozenset[str]
+) -> Iterator[_Way]:
+    """The ways to compute a product with what is read in windows; where these are summed whole, factors along one
+    side of theirs come after the convolution."""
+    yield from _Reading(draft, reader, operand, others, summed).ways()
+    windows = [window for entry in operand.index if is_told(entry) and (window := affine(entry)) is not None]
+    sides = zip(*(window.axes for window in windows), strict=False)
+    for side in sides if all(set(window.axes) <= summed for window in windows) else ():
+        after = tuple(each for each in others if set(side) & set(free_axes(each)))
+        inner = tuple(each for each in others if each not in after)
+        for way in _Reading(draft, reader, operand, inner, summed - _axes(after)).ways() if after else ():
+            yield replace(way, found=_summed((way.found, *after), summed, ()))
 
 
 def _flat(draft: Draft, product: Contraction) -> tuple[tuple[Expression, ...], frozenset[str]]:
