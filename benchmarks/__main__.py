@@ -1,6 +1,6 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, calls, contractions, linear, mixture, models, recurrent
+from . import attention, calls, contractions, convolution, linear, mixture, models, recurrent
 from .report import run
 
 run(
@@ -11,5 +11,6 @@ run(
     attention.SUITE,
     mixture.SUITE,
     recurrent.SUITE,
+    convolution.SUITE,
     models.SUITE,
 )

@@ -21,6 +21,7 @@ from benchmarks import (
     attention,
     calls,
     contractions,
+    convolution,
     fitting,
     linear,
     mixture,
@@ -41,6 +42,7 @@ SUITES = [
     attention.SUITE,
     mixture.SUITE,
     recurrent.SUITE,
+    convolution.SUITE,
     models.SUITE,
 ]
 TINY = [
