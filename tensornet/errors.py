@@ -40,6 +40,11 @@ class Place:
     column: int
     width: int = 1
 
+    @property
+    def text(self) -> str:
+        """What is written there."""
+        return self.line[self.column : self.column + self.width]
+
     def caret(self) -> str:
         """The line with carets under the stretch, numbered from 1."""
         label = f"  line {self.number}: "

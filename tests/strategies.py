@@ -220,8 +220,16 @@ class _Writer:
         kind = self.one_of(["ref", "product", "product", "call", "call"] if depth > 0 else ["ref", "product"])
         if kind == "ref":
             text, axes = self.ref(None if direct else within)
-            return text, tuple(axis for axis in axes if axis in within)
+            kept = tuple(axis for axis in axes if axis in within)
+            return self.told(text, set(axes).difference(kept)), kept
         return self.product(within, depth, direct) if kind == "product" else self.call(within, depth)
+
+    def told(self, text: str, lost: set[str]) -> str:
+        """A tensor as it is read: by no bare name where an axis is lost that nothing else names."""
+        tensor = next((t for t in self.tensors if t.name == text), None)
+        if tensor is None or not _flat(tensor.dims) & lost:
+            return text
+        return _written(text, [_entry(dim) for dim in tensor.dims])
 
     def product(self, within: Sequence[str], depth: int, direct: bool) -> Text:
         """Tensors under any axes, then functions of what is kept or held by those tensors.
@@ -238,6 +246,8 @@ class _Writer:
         if alone and not direct:
             factors.append(self.add("parameter", tuple((axis,) for axis in alone), new=True).name)
             factors[-1] += f"[{','.join(alone)}]"
+        else:
+            factors = [self.told(factor, set(alone)) for factor in factors]
         if len(factors) == 1 or self.chance(15):
             factors.insert(0, self.scalar())
         inner, held = _joined(tuple(within), axes), set[str]()

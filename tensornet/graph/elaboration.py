@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..errors import EquationError, Place, ShapeError, TensornetWarning, near, told_in
 from ..language.ellipsis import expand_ellipsis, expand_index
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement, einstein, resolve
 from ..language.expression import (
@@ -35,6 +36,7 @@ from ..language.expression import (
 )
 from ..language.reading import parse_block, parse_names, read_sizes
 from ..language.starts import NAMED, WORDS
+from ..language.undeclared import misplaced, slip_of
 from ..operations.functions import FUNCTIONS
 from ..sizes import are_equal, as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
@@ -297,6 +299,7 @@ class _Block:
         line = self._resolve(line)
         line = self._expand_ellipsis(line)
         line = replace(line, right=self._declare_extents(line.right))
+        self._check_undeclared(line)
         self._declare_leaves(line)
         line = einstein(line)
         _check_numbers(line.right)
@@ -353,11 +356,11 @@ class _Block:
 
     def _resolve(self, line: Equation) -> Equation:
         indices = {name: entry.index for name, entry in self.known.items() if entry.index is not None}
+        indices |= self._read_here(line, indices)
         for ref in line.references:
             entry = self.known.get(ref.name)
             if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
-                shapes = [other.index for other in line.references if other.name == ref.name and other.index]
-                if shapes or ref.name in self.axes:
+                if ref.name in indices or ref.name in self.axes:
                     continue
                 fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
                 raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
@@ -365,6 +368,22 @@ class _Block:
         kept = axes_of_index(line.left)
         resolved = resolve(right, indices, lambda name: name in self.axes, kept)
         return replace(line, right=in_order(resolved, kept))
+
+    def _read_here(self, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
+        """How a line is the first to read tensors that bare names in it stand for too."""
+        found: dict[str, tuple[Index, ...]] = {}
+        bare = {ref.name: ref for ref in line.references if not ref.index}
+        for ref in line.references:
+            if ref.name in known or ref.name in self.axes or not ref.index or ref.name not in bare:
+                continue
+            first = found.setdefault(ref.name, ref.index)
+            if first != ref.index or not all(isinstance(entry, str | tuple) for entry in ref.index):
+                shown = " and ".join(
+                    dict.fromkeys(f"{ref.name}[{show_index(each)}]" for each in (first, ref.index))
+                )
+                message = f"which axes the bare name '{ref.name}' stands for is open: the line reads {shown}"
+                raise EquationError(message, bare[ref.name].place, f"write {ref.name}[…] with the axes meant")
+        return found
 
     # ---- leading axes
 
@@ -446,6 +465,27 @@ class _Block:
                     "name its axes",
                 )
             entry.index = index_of(entry.dims)
+
+    @told_in("names")
+    def _check_undeclared(self, line: Equation) -> None:
+        """Refuses a number to be trained that can only be a slip, and says so of what may be one."""
+        names = {ref.name for ref in line.references if not ref.index} - self.known.keys() - self.init.keys()
+        for ref, why in misplaced(line.right, names):
+            others = [*self.axes, *(name for name, entry in self.known.items() if entry.index != ())]
+            raise EquationError(
+                f"'{ref.name}' is no axis, size or tensor here, and hardly a number to be trained: {why}",
+                ref.place,
+                f"{near(ref.name, others)}give {ref.name}=… if it is a size, list it in inputs= if it is data,"
+                f" or declare it, {ref.name}[()]: parameter",
+            )
+        for ref in line.references:
+            known = [*self.axes, *(name for name, entry in self.known.items() if entry.index)]
+            if ref.name in names and (other := slip_of(ref.name, known)):
+                message = f"'{ref.name}' is read as a number to be trained: did you mean '{other}'?"
+                warnings.warn(
+                    TensornetWarning(message, ref.place, f"else declare it, {ref.name}[()]: parameter"),
+                    stacklevel=2,
+                )
 
     def _placed(self, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
         """Every tensor read, with the sizes around it: inside a function that gives an axis another

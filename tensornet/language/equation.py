@@ -125,7 +125,7 @@ def locate(place: Place | None, axis: str) -> Place | None:
     """The part of `place` where an axis name is written."""
     if place is None:
         return None
-    part = place.line[place.column : place.column + place.width]
+    part = place.text
     start = part.find("[") + 1
     pattern = re.escape(axis) if axis == ELLIPSIS else rf"\b{re.escape(axis)}\b"
     found = re.search(pattern, part[start:])
@@ -171,6 +171,8 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
             lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
             if lost and (not direct or ELLIPSIS in lost):
                 raise _unsummed(lost[0], expression)
+            if lost:
+                _check_told(expression, lost[0])
             return contraction((expression,), lost, expression.place)
         case Contraction():
             return _sum_out_product(expression, kept, direct)
@@ -186,16 +188,18 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
     for factor in factors:
         for axis in free_axes(factor):
             holders.setdefault(axis, []).append(factor)
+    for axis in product.summed:
+        if axis not in holders:
+            raise _unknown(axis, product, "the sum")
     for axis, holding in holders.items():
         if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
             if axis == ELLIPSIS and axis not in summed:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             if axis not in summed:
                 _check_one_reading(axis, holding)
+            if axis not in summed and len(holding) == 1:
+                _check_told(holding[0], axis)
             summed.add(axis)
-    for axis in product.summed:
-        if axis not in holders:
-            raise _unknown(axis, product, "the sum")
     inner = kept | summed
     parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
     return contraction(tuple(_without_groups(parts)), tuple(summed), product.place)
@@ -221,6 +225,18 @@ def _check_one_reading(axis: str, holding: list[Expression]) -> None:
                 f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
                 " or use another letter inside",
             )
+
+
+def _check_told(alone: Expression, axis: str) -> None:
+    """Refuses a sum over an axis that nothing in its product tells of: that of a bare name, and of it alone."""
+    if isinstance(alone, Ref) and alone.place is not None and alone.place.text == alone.name:
+        index = show_index(alone.index)
+        raise EquationError(
+            f"'{alone.name}' stands for {alone.name}[{index}] here, and '{axis}' is neither on the left"
+            " nor in another factor",
+            alone.place,
+            f"write {alone.name}[…] with the axes meant, or {alone.name}[{index}] where '{axis}' is to be summed",
+        )
 
 
 def _sums(expression: Expression, axis: str) -> bool:
