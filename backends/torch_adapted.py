@@ -16,7 +16,6 @@ import torch
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import EquationError
 from tensornet.graph.graph import Graph
-from tensornet.graph.initialise import init
 from tensornet.graph.layers import layer
 from tensornet.graph.naming import told_by
 from tensornet.graph.substitution import substitute
@@ -24,6 +23,7 @@ from tensornet.graph.weights import Modes, in_form, shared_names
 from tensornet.language.expression import show_index
 from tensornet.protocol import load_backend
 from tensornet.ranks import Rank
+from tensornet.running.starting import init
 from tensornet.sizes import evaluate
 
 from .torch_classes import become, copied, leave

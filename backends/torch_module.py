@@ -14,12 +14,12 @@ from tensornet.emitting.spelling import identifier
 from tensornet.emitting.tuning import check_tuning
 from tensornet.errors import DtypeError, EquationError
 from tensornet.graph.graph import Graph
-from tensornet.graph.initialise import init
 from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
 from tensornet.running.arguments import check_backward
 from tensornet.running.compiling import fitting
 from tensornet.running.executable import Executable
+from tensornet.running.starting import init
 
 __all__ = ["TensorModule", "make"]
 

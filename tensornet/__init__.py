@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .graph.formula import parameter_count, parameter_formula, parameter_table
     from .graph.freezing import freeze
     from .graph.graph import Graph
-    from .graph.initialise import init
     from .graph.layers import layer
     from .graph.picture import draw
     from .graph.substitution import substitute
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .running.differentiated import ValueAndGrad, value_and_grad
     from .running.eager import einsum
     from .running.executable import Executable
+    from .running.starting import init
     from .sweeping.making import sweep
     from .sweeping.sweeps import Sweep
 
@@ -106,7 +106,7 @@ _WHEN_USED = {
     "graph.formula": ("parameter_count", "parameter_formula", "parameter_table"),
     "graph.freezing": ("freeze",),
     "graph.graph": ("Graph",),
-    "graph.initialise": ("init",),
+    "running.starting": ("init",),
     "graph.layers": ("layer",),
     "graph.picture": ("draw",),
     "graph.substitution": ("substitute",),

@@ -35,7 +35,14 @@ class Layers:
 
     @property
     def text(self) -> str:
-        return "\n".join(self.lines)
+        """The lines that `y` comes of."""
+        kept, read = list[str](), {"y"}
+        for line in reversed(self.lines):
+            left, right = line.split(" = ", 1)
+            if left.split("[")[0] in read:
+                kept.append(line)
+                read.update(re.findall(r"\bh\d+(?=\[)", right))
+        return "\n".join(reversed(kept))
 
     def known(self) -> dict[str, int]:
         """The sizes of the axes that the text names."""

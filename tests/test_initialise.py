@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.graph.initialise import starts
+from tensornet.running.starting import starts
 
 
 @st.composite
@@ -322,7 +322,7 @@ def test_lines_of_weights_may_be_many() -> None:
 def test_what_no_start_can_do_is_said_with_the_line() -> None:
     graph = tn.layer("y[b,o] = x[b,i] * softplus(V[o,i])", inputs="x", i=64, o=4)
     with pytest.warns(
-        tn.TensornetWarning, match=r"in 'y', .*softplus.* starts at 5.7 times (.|\n)*line 1: y\[b,o\]"
+        tn.TensornetWarning, match=r"in 'y', .*softplus.* starts at [56]\.\d times (.|\n)*line 1: y\[b,o\]"
     ):
         tn.init(graph)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EquationError, told_in
+from ..errors import EquationError, ShapeError, told_in
 from ..language.expression import Contraction, Expression, Ref, axes_of_index, parts_of, references
+from ..sizes import evaluate
 from .graph import Graph
-from .leaves import Leaf
+from .leaves import Constant, Leaf
 
-__all__ = ["Fan", "check_start", "drawn", "fan_of", "moments_of"]
+__all__ = ["Fan", "check_start", "fan_of", "moments_of", "start_array"]
 
 NOISE = 0.01
 """How far from the identity what starts near it is: the deviation of all that is added to one output."""
@@ -116,7 +118,29 @@ def moments_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> 
     return 0.0, number**2 / longest
 
 
-def drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan: Fan) -> Any:
+def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int) -> Any:
+    """The array that a parameter starts at: as is said, or else as is derived.
+
+    Raises:
+        ShapeError: its size is open.
+        EquationError: it cannot start so.
+    """
+    import numpy
+
+    shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
+    if not all(isinstance(size, int) for size in shape):
+        names = sorted({s.name for size in shape for s in getattr(size, "free_symbols", ())})
+        fix = f"give {', '.join(f'{n}=' for n in names)}"
+        raise ShapeError(f"the parameter '{leaf}' has an open size", fix=fix)
+    start = derived if leaf.start is None else leaf.start
+    if isinstance(start, Constant):
+        return start.array()
+    fan = fan_of(graph, leaf)
+    check_start(leaf.name, start[0], shape, fan)
+    return _drawn(numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())]), *start, shape, fan)
+
+
+def _drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan: Fan) -> Any:
     """An array that a parameter starts at."""
     import numpy
 

@@ -12,32 +12,36 @@ any expression). What is asked of an expression is handed down to its parts:
     function           its parameters start on the scale that brings it nearest
     factor that only   one           gain[c] * normalize[c](x)
     scales
+    product of data    by those of them that weights scale      silu(x * W) * (x * V)
     alone              1             a table, a token
 
 A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
 reads it asks. Of what no start can bring within a factor of 2 a warning says so.
+
+Where factors hang together, few terms are summed, or a start falls short, moments do not tell what is typical:
+there the tensor itself is looked at, if a function is given that runs the graph (LSUV, Mishkin and Matas 2015), and
+what is seen takes the place of what was foreseen. A state of gates is as large as these let it be: that of an LSTM
+a seventh, as at torch's start, and below a half at any.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import itertools
 import math
-import warnings
-import zlib
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, TensornetWarning, near
+from ..errors import EquationError, TensornetWarning
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
     Ref,
+    axes_of_index,
     free_axes,
     is_scalar,
     references,
@@ -46,135 +50,77 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, Moments
-from ..protocol import Backend, load_backend
-from ..sizes import evaluate
 from .chains import Link, links_of
-from .draws import check_start, drawn, fan_of
-from .elaboration import start_of
-from .graph import Graph, of_graph
-from .leaves import Constant
+from .graph import Graph
 from .mapping import function_of_one
 from .moments import Estimator
 from .shape import Scope, index_of
 
-__all__ = ["init", "starts", "starts_of_weight"]
+__all__ = ["Derived", "Sampled", "Seen", "derived", "starts_of_weight"]
 
 FAR = 3.6
 """A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
 
-UNPREDICTABLE = math.log(10.0)
-"""So is a product of which the logarithm of the deviation is only known this well."""
+UNPREDICTABLE = math.log(2.0) / 0.6745
+"""So is a product of which the logarithm of the deviation is only known this well: half of the starts are off."""
+
+LOOSE = math.log(1.5)
+"""Where what is typical lies this far behind the mean square, it is looked at."""
+
+TRIES = 4
+"""So often a line is measured and aimed again."""
 
 ROUNDS, SETTLED = 32, 0.01
 """So often the moments of a recurrence are gone round, until they change by no more than this share."""
 
 
-@of_graph
-def init(
-    graph: Graph,
-    *,
-    seed: int = 0,
-    backend: str | Backend = "numpy",
-    dtype: str = "float32",
-    device: str | None = None,
-    init: Any = None,
-    **sizes: int,
-) -> dict[str, Any]:
-    """Initial parameters of a graph, with variances derived from its equations.
+@dataclass(frozen=True)
+class Derived:
+    """How parameters start, and what is to be said of it.
 
-    Args:
-        graph: a layer or a model.
-        seed: the same seed gives the same numbers, on every backend.
-        backend: the library of the arrays.
-        dtype: their element type.
-        device: where they are put.
-        init: how parameters start that are to start otherwise: by name, or by a pattern of `fnmatch`, a standard
-            deviation, `"zeros"`, `"ones"`, `"identity"`, `"orthogonal"`, `"kaiming"`, `"xavier"` or an array; or
-            one of these for every weight, which leaves biases and gains as they are. Inputs, of which `"kaiming"`
-            and the like speak, are the axes that are summed where the parameter is read, and come with
-            data or with a factor before it.
-        **sizes: values for open sizes.
-
-    Returns:
-        Name to array.
-
-    Raises:
-        ShapeError: the size of a parameter is open.
-        DtypeError: a parameter starts at complex numbers, and the element type is real.
-        EquationError: `init` is no start, or one that a parameter cannot have, or names none.
-
-    Warns:
-        TensornetWarning: no values keep the deviation of a product, within a factor of 2.
-
-    Example:
-        >>> import numpy as np, tensornet as tn
-        >>> layer = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=100, o=400)
-        >>> {name: (array.shape, round(float(array.std()), 2)) for name, array in tn.init(layer).items()}
-        {'W': ((400, 100), 0.1), 'u': ((400,), 0.0)}
-        >>> W = tn.init(layer, init="orthogonal")["W"]
-        >>> bool(abs(W.T @ W - np.eye(100)).max() < 1e-5)
-        True
+    Attributes:
+        starts: `("std", s)` or `("value", v)` of each parameter that equations say something of.
+        doubts: of which products no start is right.
     """
-    import numpy
 
-    chosen, dtype = load_backend(backend), element_type(dtype)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ShapeError(f"the seed is {seed!r}", fix="give an integer from 0")
-    graph = graph.bind(**sizes) if sizes else graph
-    graph = graph if init is None else _told(graph.flat, init)
-    found = starts(graph)
-    arrays: dict[str, Any] = {}
-    for leaf in graph.parameters:
-        shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
-        if not all(isinstance(size, int) for size in shape):
-            names = sorted({s.name for size in shape for s in getattr(size, "free_symbols", ())})
-            raise ShapeError(
-                f"the parameter '{leaf}' has an open size", fix=f"give {', '.join(f'{n}=' for n in names)}"
-            )
-        start = found[leaf.name] if leaf.start is None else leaf.start
-        if isinstance(start, Constant):
-            array = start.array()
-            if array.dtype.kind == "c" and "complex" not in dtype:
-                fix = "give dtype='complex64' or 'complex128', or its real part"
-                raise DtypeError(f"'{leaf.name}' starts at complex numbers, and is to be {dtype}", fix=fix)
-        else:
-            fan = fan_of(graph.flat, leaf)
-            check_start(leaf.name, start[0], shape, fan)
-            generator = numpy.random.default_rng([seed, zlib.crc32(leaf.name.encode())])
-            array = drawn(generator, *start, shape, fan)
-        arrays[leaf.name] = chosen.asarray(array, dtype, device)
-    return arrays
+    starts: Mapping[str, tuple[str, float]]
+    doubts: tuple[TensornetWarning, ...]
 
 
-def _told(graph: Graph, init: Any) -> Graph:
-    """The graph whose parameters start as is said; one start for all of them is for those that would be drawn."""
-    if isinstance(init, Mapping):
-        told = {}
-        for pattern, value in init.items():
-            names = [leaf.name for leaf in graph.parameters if fnmatch.fnmatchcase(leaf.name, pattern)]
-            if not names:
-                known = [leaf.name for leaf in graph.parameters]
-                fix = f"{near(pattern, known)}the parameters are {', '.join(known) or 'none'}"
-                raise EquationError(f"init names '{pattern}', which is no parameter", fix=fix)
-            told.update({name: start_of(name, value) for name in names})
-    else:
-        found, start = starts(graph), start_of("*", init)
-        told = {
-            leaf.name: start
-            for leaf in graph.parameters
-            if leaf.start is None and found[leaf.name][0] != "value" and fan_of(graph, leaf).inner
-        }
-    leaves = (replace(leaf, start=told.get(leaf.name, leaf.start)) for leaf in graph.leaves)
-    return replace(graph, leaves=tuple(leaves))
+@dataclass(frozen=True)
+class Seen:
+    """A tensor as it comes out of several starts.
+
+    Attributes:
+        mean: of all elements.
+        squares: the mean square of each start.
+    """
+
+    mean: float
+    squares: tuple[float, ...]
+
+    @property
+    def moments(self) -> Moments:
+        """Those of the typical start."""
+        return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether most starts have a deviation within a factor of 2, nearly, of 1."""
+        return self.share(FAR) > 0.5
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nearly all are, or nearly none, so that few starts tell."""
+        return not 0.1 < self.share(2.5) < 0.9
+
+    def share(self, most: float) -> float:
+        """Of how many starts the mean square is within a factor of 1."""
+        return sum(1 / most <= square <= most for square in self.squares) / len(self.squares)
 
 
-def starts(graph: Graph) -> dict[str, tuple[str, float]]:
-    """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
-    own = any(row.implementations for row in FUNCTIONS.values())  # which may be other ones by the next time
-    found, doubts = (_derived.__wrapped__ if own else _derived)(graph.flat)
-    for doubt in doubts:
-        warnings.warn(doubt, stacklevel=3)
-    return {leaf.name: found.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
+Sampled: TypeAlias = Callable[[str, Mapping[str, tuple[str, float]]], "Seen | None"]
+"""A tensor as it comes out, where parameters start so; nothing where that takes too long."""
 
 
 def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, float]]:
@@ -200,10 +146,19 @@ def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, floa
     return deriver.found
 
 
-@functools.lru_cache(maxsize=64)
-def _derived(graph: Graph) -> tuple[Mapping[str, tuple[str, float]], tuple[TensornetWarning, ...]]:
-    """How the parameters start that equations say something of, and what is doubtful: the same for every seed."""
-    deriver = _Deriver(graph)
+def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
+    """How the parameters start that equations say something of, the same for every seed.
+
+    Args:
+        graph: a layer or a model.
+        sampled: gives the moments of a tensor by the starts that are chosen before it, measured, or nothing
+            where it cannot. It is asked where independence is too much to suppose.
+
+    Raises:
+        EquationError: weights are made of weights too many times.
+    """
+    graph = graph.flat
+    deriver = _Deriver(graph, sampled)
     try:
         for equation in graph.equations:
             deriver.equation(equation)
@@ -213,14 +168,19 @@ def _derived(graph: Graph) -> tuple[Mapping[str, tuple[str, float]], tuple[Tenso
     except RecursionError:
         place, fix = deriver.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
-    return deriver.found, tuple(deriver.doubts)
+    return Derived(deriver.found, tuple(deriver.doubts))
 
 
 class _Deriver:
     """Walks the equations in order with the moments of every tensor at hand."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, sampled: Sampled | None = None) -> None:
+        self.graph, self.sampled = graph, sampled
+        self.recurs = {equation.name for each in graph.recurrences for equation in each.equations}
+        self.unsure = set[str]()
+        self.averages = set[str]()
+        self.coming = {leaf.name: list(range(len(leaf.dims))) for leaf in graph.inputs}
+        self.decays: dict[str, float] = {}
         self.known = Estimator(graph)
         self.found: dict[str, tuple[str, float]] = {}
         self.line: Equation
@@ -241,9 +201,107 @@ class _Deriver:
             self.known.definitions[equation.name] = equation
             self.leaves[equation.name] = self.below(right)
             return
+        doubts, free, elastic = len(self.doubts), self.free(right), self.is_elastic(right)
         self.aim(right, 1.0, self.known.scope(right))
         found = self.known.of(right)
+        if self.sampled is not None:
+            self.follow(equation, found, free)
+        if self.is_unsure(equation) and (seen := self.seen(equation, free if elastic else [])) is not None:
+            found = seen.moments
+            self.judge(equation, seen, doubts, free)
         self.known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+
+    # ---- what comes out, where independence is too much to suppose
+
+    def follow(self, equation: Equation, found: Moments, chosen: Sequence[str]) -> None:
+        """Notes how loosely a tensor is known, of itself and by what it is made of."""
+        name, read, parts = (
+            equation.name,
+            {ref.name for ref in equation.references},
+            [*subexpressions(equation.right)],
+        )
+        self.decays[name] = self.decays.get(name, 0.0) + max(
+            (self.decays.get(one, 0.0) for one in read), default=0.0
+        )
+        is_off = name in self.graph.outputs and not 1 / 2 <= found.square <= 2
+        if is_off or any(
+            isinstance(part, Contraction) and self.hangs_together(part, chosen) for part in parts
+        ):
+            self.unsure.add(name)
+        coming = {
+            axis
+            for ref in equation.references
+            for n in self.coming.get(ref.name, ())
+            for axis in axes_of_index(ref.index[n : n + 1])
+        }
+        self.coming[name] = [
+            n for n, entry in enumerate(equation.left) if coming.intersection(axes_of_index((entry,)))
+        ]
+        shares = [part for part in parts if isinstance(part, Call) and FUNCTIONS[part.function].sums_to_one]
+        if (
+            any(coming.intersection(share.axes) for share in shares)
+            or read & self.averages
+            or name in self.recurs
+        ):
+            self.averages.add(name)
+        elif shares and name in self.read:
+            self.unsure.add(name)
+
+    def hangs_together(self, term: Contraction, chosen: Sequence[str]) -> bool:
+        """Whether a product multiplies what is computed of the same data, other than by a norm."""
+        data = [
+            factor
+            for factor in self.known.apart_from_norms(term.factors)
+            if not is_scalar(factor) and not self.is_weight(factor)
+        ]
+        computes = any(not isinstance(factor, Ref) for factor in data)
+        return len(data) > 1 and (computes or bool(self.below(term).intersection(chosen)))
+
+    def is_unsure(self, equation: Equation) -> bool:
+        """Whether a tensor is to be looked at: what comes out is, if anything on the way is doubtful.
+
+        Where positions are averaged it is not: how alike they are is the data's affair, and noise is not alike.
+        """
+        name = equation.name
+        if self.sampled is None or name in self.averages:
+            return False
+        loose = self.decays[name] > LOOSE
+        return loose or name in self.unsure or bool(self.unsure and name in self.graph.outputs)
+
+    def seen(self, equation: Equation, free: Sequence[str]) -> Seen | None:
+        """A tensor as it comes out, its parameters chosen again until that is typically on its scale."""
+        assert self.sampled is not None
+        name, decay, target = equation.name, self.decays[equation.name], 1.0
+        enough = math.log(2.0 if name in self.unsure else FAR)
+        for _ in range(TRIES):
+            seen = self.sampled(name, self.found)
+            if seen is None or not free or not 0 < (square := seen.moments.square) < math.inf:
+                break
+            if abs(math.log(square)) <= enough:
+                break
+            target /= square
+            for parameter in free:
+                for chosen in (self.found, self.links, self.known.tensors):
+                    chosen.pop(parameter, None)
+            self.known.lines.clear()
+            self.known.assumed.clear()
+            self.aim(equation.right, target, self.known.scope(equation.right))
+        self.decays[name] = decay
+        return seen
+
+    def judge(self, equation: Equation, seen: Seen, since: int, chosen: Sequence[str]) -> None:
+        """What is seen stands for what was foreseen of it; and what is alive in the end was so on the way."""
+        right, square = equation.right, seen.moments.square
+        if seen.is_alive and self.graph.outputs == (equation.name,):
+            self.doubts.clear()
+        del self.doubts[since:]
+        of_function = isinstance(right, Call) and right.function != "add"
+        if seen.is_alive or not square or not chosen or of_function or self.below(right) & self.given:
+            return
+        if 1 / FAR <= square <= FAR:
+            self.doubt(right, "starts far too large or too small more often than not")
+        else:
+            self.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
 
     def settle(self, equations: Sequence[Equation]) -> None:
         """Goes round a recurrence, whose weights are chosen, until the moments stay; who reads it learns of these.
@@ -359,10 +417,10 @@ class _Deriver:
     def product(self, term: Contraction, target: float, scope: Scope) -> None:
         """Shares the target among the weights of a product, those first that can give least."""
         factors = [factor for factor in term.factors if not is_scalar(factor)]
-        for factor in factors:
-            if not self.is_weight(factor) and not isinstance(
-                factor, Ref
-            ):  # a table read at positions is a weight
+        data = [factor for factor in factors if not self.is_weight(factor)]
+        linear = [name for factor in data if self.is_elastic(factor) for name in self.free(factor)]
+        for factor in data:
+            if not isinstance(factor, Ref):  # a table read at positions is a weight
                 self.aim(factor, 1.0, scope)
         weights = [factor for factor in factors if self.free(factor)]
         gains = [weight for weight in weights if self.only_scales(weight, factors, term.summed)]
@@ -370,6 +428,7 @@ class _Deriver:
         if term.summed and not rest:
             gains, rest = [], weights
         if not rest:
+            self.rescale(linear, term, target, scope)
             missing = self.missing(term, gains, target, scope)
             for gain in gains:
                 self.gain(gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
@@ -379,7 +438,11 @@ class _Deriver:
             if self.is_long(term, scope):
                 self.link(term, scope)
                 rest = [weight for weight in rest if self.free(weight)]
-            target *= self.compensation(term, scope)
+            decay, _ = self.spread(term, scope)
+            self.decays[self.line.name] = self.decays.get(self.line.name, 0.0) + decay
+            target *= math.exp(
+                max(0.0, decay - math.log(FAR))
+            )  # what is typical falls behind the mean square
         rigid = [weight for weight in rest if not self.is_elastic(weight)]
         waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
         for weight in rigid:
@@ -562,16 +625,11 @@ class _Deriver:
         enough = min(abs(error_at(step)) for step in steps) + 0.1
         off(min((step for step in steps if abs(error_at(step)) <= enough), key=abs, default=0.0))
 
-    def compensation(self, term: Contraction, scope: Scope) -> float:
-        """How much larger the target of a long product is, since what it typically is falls behind its mean square.
+    def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
+        """By how much the logarithm of a product's square lies below that of its mean, and its variance.
 
         A χ² of S degrees of freedom has a logarithm of log S − 1/S − 1/(3S²) at its mean, nearly.
         """
-        decay, _ = self.spread(term, scope)
-        return math.exp(max(0.0, decay - math.log(FAR)))
-
-    def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
-        """By how much the logarithm of a product's square lies below that of its mean, and its variance."""
         term, scope = self.behind(term, scope)
         if isinstance(term, Ref) and term.name in self.links:
             return 0.0, 0.0
@@ -602,6 +660,8 @@ class _Deriver:
         """Says so where no start brings a product near its target, or none can be foretold."""
         reached = self.known.of(term, scope).square
         decay, variance = self.spread(term, scope)
+        if not 1 / 2 <= reached / target <= 2:
+            self.unsure.add(self.line.name)
         if not 1 / (1.01 * FAR) <= reached / target <= 1.01 * FAR:
             if not self.is_meant(term, scope):
                 times = f"{math.sqrt(reached / target):.2g}" if math.isfinite(reached) else "unforeseeable"
@@ -634,8 +694,9 @@ class _Deriver:
         data = [factor for factor in term.factors if not self.is_weight(factor) and not is_scalar(factor)]
         return bool(self.below(term) & self.given) or any(not self.known.of(f, scope).square for f in data)
 
-    def doubt(self, term: Contraction, what: str) -> None:
+    def doubt(self, term: Expression, what: str) -> None:
         names = sorted(self.below(term) - self.given)
+        self.unsure.add(self.line.name)
         fix = f"scale it by a number, normalize within it, or say how {', '.join(names)} start, by init="
         place = term.place or self.line.place
         self.doubts.append(TensornetWarning(f"in '{self.line.name}', {show(term)} {what}", place, fix))

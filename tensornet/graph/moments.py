@@ -234,6 +234,12 @@ class Estimator:
             found.append(_Factor(key, _positions(one), self.of(whole, scope)))
         return number, found
 
+    def apart_from_norms(self, factors: tuple[Expression, ...]) -> list[Expression]:
+        """The factors of a product that are no norm, nor what one divides."""
+        factors, norms = self._norms_in(factors)
+        within = [part for norm in norms for part in (*norm.divided, norm.factor)]
+        return [factor for factor in factors if all(factor is not part for part in within)]
+
     def _norms_in(self, factors: tuple[Expression, ...]) -> tuple[tuple[Expression, ...], tuple[Norm, ...]]:
         """The factors of a product, and the norms among them: products are looked at for every start tried."""
         if factors not in self.norms:

@@ -13,10 +13,10 @@ from typing import Any
 from ..emitting.functions import arguments, drawn
 from ..errors import BackendError, TensornetError, TensornetWarning
 from ..graph.graph import Graph
-from ..graph.initialise import init
 from ..planning.plans import Plan
 from ..protocol import Backend
 from ..running.compiling import compile, module
+from ..running.starting import init
 from ..timing import Clock
 
 __all__ = ["Place"]
