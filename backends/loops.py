@@ -8,39 +8,10 @@ from typing import Any
 __all__ = ["along", "gone_along"]
 
 
-def along(
-    function: Callable[..., Any],
-    cut: Sequence[Any],
-    states: Sequence[Any],
-    rest: Sequence[Any],
-    size: int,
-    axes: Sequence[int],
-    following: Sequence[int],
-    results: int,
-    back: bool,
-    *,
-    parts: Callable[[Any, int], Sequence[Any]],
-    blank: Callable[[Any, int], Any],
-    empty: Callable[[Any, int], Any],
-    stacked: Callable[[Sequence[Any]], Any],
-) -> Any:
-    """The first results of a function of each position, put together along a new first axis; see `gone_along`."""
-    wholes, _ = gone_along(
-        function,
-        cut,
-        states,
-        rest,
-        size,
-        axes,
-        following,
-        results,
-        back,
-        parts=parts,
-        blank=blank,
-        empty=empty,
-        stacked=stacked,
-    )
-    return wholes[0] if results == 1 else tuple(wholes)
+def along(*call: Any, **library: Any) -> Any:
+    """The results of `gone_along` without the last states: several, or the only one."""
+    wholes, _ = gone_along(*call, **library)
+    return wholes[0] if len(wholes) == 1 else tuple(wholes)
 
 
 def gone_along(

@@ -13,7 +13,7 @@ from tensornet.errors import BackendError, no_positions, outside
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .choosing import largest
-from .loops import gone_along
+from .loops import along, gone_along
 from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
@@ -270,23 +270,20 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
     return in_pieces(function, size, length, axes, empty, _library().cat)
 
 
-def _along(*call: Any) -> Any:
-    """A function called along an axis."""
-    wholes, _ = _gone_along(*call)
-    return wholes[0] if len(wholes) == 1 else tuple(wholes)
-
-
-def _gone_along(*call: Any) -> tuple[list[Any], Sequence[Any]]:
-    """The results of a function called along an axis, put together at last, as autograd and compilers ask, and the
-    last states."""
+def _whole_along() -> dict[str, Any]:
+    """How a function called along an axis takes positions apart and puts its results together: at last, as
+    autograd and compilers ask."""
     torch = _library()
 
     def blank(x: Any, axis: int) -> Any:
         return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
 
-    return gone_along(
-        *call, parts=torch.unbind, blank=blank, empty=lambda like, size: None, stacked=torch.stack
-    )
+    return {"parts": torch.unbind, "blank": blank, "empty": lambda like, size: None, "stacked": torch.stack}
+
+
+def _along(*call: Any) -> Any:
+    """A function called along an axis."""
+    return along(*call, **_whole_along())
 
 
 def _along_again(
@@ -309,7 +306,9 @@ def _along_again(
     def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
         called = functools.partial(function, **options) if options else function
         pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
-        wholes, last = _gone_along(called, pieces, now, others, length, axes, following, results, back)
+        wholes, last = gone_along(
+            *(called, pieces, now, others, length, axes, following, results, back), **_whole_along()
+        )
         return (*wholes, *last)
 
     made, now = list[Any](), states
