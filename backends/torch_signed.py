@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 from .torch_products import both_ways, is_traced
 
@@ -247,9 +248,11 @@ class _Signed:
         return masks
 
     def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
-        """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each."""
+        """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each. Of tensors
+        without memory one tile tells as much as many."""
         (batch, heads, queries, _), keys = q.shape, k.shape[-2]
         most = TILE if q.device.type == "cpu" else LARGER
+        most = batch * heads * queries * keys if is_fake(q) else most
         rows = -(-queries // max(1, -(-queries * keys // most)))
         beside = max(1, most // max(1, rows * keys)) if rows >= queries else 1
         for entries in _cut(batch, max(1, beside // max(1, heads))):
