@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .device import DeviceProfile
 from .walk import MOST, Walk, walk
@@ -30,6 +30,9 @@ HELD = 1e15
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
+_Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
+_Way = tuple[Layout, float, _Fields]
+"""How the result lies, the seconds, and what an arrangement says besides; few of those priced become one."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,10 @@ def flatten(groups: Groups) -> Layout:
     return tuple(itertools.chain.from_iterable(groups))
 
 
-def ordered(axes: Sequence[str] | frozenset[str] | set[str], *orders: Sequence[str]) -> Layout:
+def ordered(axes: Collection[str], *orders: Sequence[str]) -> Layout:
     """The axes in the order of the first layouts that mention them."""
-    wanted = set(axes)
-    found = dict.fromkeys(axis for order in orders for axis in order if axis in wanted)
-    return (*found, *sorted(wanted - set(found)))
+    found = dict.fromkeys([axis for order in orders for axis in order if axis in axes])
+    return tuple(found) if len(found) == len(axes) else (*found, *sorted(set(axes).difference(found)))
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -123,8 +125,7 @@ def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
     return min(math.prod([sizes[axis] for axis in axes]), MOST)
 
 
-@dataclass(frozen=True)
-class _Matrix:
+class _Matrix(NamedTuple):
     """A tensor as the operand of a product: what it takes to see it so, and how it lies then.
 
     Attributes:
@@ -186,12 +187,11 @@ class Pricing:
             found = self._dots(a, b, both & kept, summed, wanted)
         else:
             found = self._matrix_products(a, b, both & kept, summed, wanted, bound)
-        best: dict[Layout, Arrangement] = {}
-        for way in found:
-            layout = flatten(way.result)
-            if layout not in best or way.seconds < best[layout].seconds:
-                best[layout] = way
-        return list(best.values())
+        best: dict[Layout, tuple[float, _Fields]] = {}
+        for layout, seconds, fields in found:
+            if layout not in best or seconds < best[layout][0]:
+                best[layout] = (seconds, fields)
+        return [Arrangement(*fields, seconds) for seconds, fields in best.values()]
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
         """Seconds that no way to contract two tensors stays below, however they lie."""
@@ -219,7 +219,7 @@ class Pricing:
 
     def _products(
         self, a: Layout, b: Layout, wanted: Layout | None, readers: Sequence[frozenset[str]]
-    ) -> Iterator[Arrangement]:
+    ) -> Iterator[_Way]:
         """Elementwise products. The result comes out in the order that the tensors lie in, the one written
         first before the other; only between axes of one and axes of the other there is a choice."""
         for swapped in (False, True):
@@ -231,7 +231,7 @@ class Pricing:
                 seconds = self.walked(result, (one, other)) + self._brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
-                yield Arrangement("multiply", swapped, result, (), (), (), groups, seconds)
+                yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
 
     def _aligned(self, layout: Layout, result: Layout) -> float:
         """Views that make an operand broadcast to a result."""
@@ -244,7 +244,7 @@ class Pricing:
 
     def _dots(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
-    ) -> Iterator[Arrangement]:
+    ) -> Iterator[_Way]:
         """Products of elements, summed: for each order of either tensor."""
         orders = [order for order in (a, b, wanted) if order]
         leads = dict.fromkeys(ordered(batch, order, a) for order in orders)
@@ -259,13 +259,13 @@ class Pricing:
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
             seconds += self.walked(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self._brought(lead, wanted)
-            yield Arrangement("dot", False, lead, (), (), tail, (lead,) if lead else (), seconds)
+            yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
     # ---- matrix products
 
     def _matrix_products(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
-    ) -> Iterator[Arrangement]:
+    ) -> Iterator[_Way]:
         """Products with the tensors as they stand, and with the second before the first."""
         for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted, bound):
             is_added = not summed.isdisjoint(together)
@@ -276,9 +276,10 @@ class Pricing:
                     seconds += self.added_up(frozenset((*together, *rows, *columns)))
                 if seconds <= bound:
                     result = (() if is_added else together, left, right)
-                    seconds += self._brought(flatten(result), wanted)
-                    kept = tuple(group for group in result if group)
-                    yield Arrangement("matmul", swapped, together, rows, columns, inner, kept, seconds)
+                    lying = flatten(result)
+                    seconds += self._brought(lying, wanted)
+                    kept = tuple([group for group in result if group])
+                    yield lying, seconds, ("matmul", swapped, together, rows, columns, inner, kept)
 
     def _product(
         self,
@@ -341,11 +342,11 @@ class Pricing:
                     yield lead
 
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
-        own = tuple(axis for axis in batch if axis in layout)
+        own = tuple([axis for axis in batch if axis in layout])
         groups = (own, outer, inner)
         order, view = view_order(layout, groups), self.profile.view
         seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
-        grouped = any(len(group) > 1 for group in groups)
+        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
             copied = self.copied(layout, flatten(groups)) + view * grouped
@@ -393,7 +394,7 @@ def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str])
 
 def _without(layout: Layout, axes: Collection[str]) -> Layout:
     """A layout without some axes."""
-    return tuple(axis for axis in layout if axis not in axes)
+    return tuple([axis for axis in layout if axis not in axes])
 
 
 def _agree(a: Layout, b: Layout) -> bool:

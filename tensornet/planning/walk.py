@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["MOST", "Walk", "walk"]
 
@@ -26,8 +26,7 @@ REACH = 12 * 2**20
 """Bytes, so counted, between two reads of a line at which half of the lines are gone from the caches."""
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """What a step does in memory.
 
     Attributes:
@@ -58,7 +57,8 @@ def walk(
         sizes: axis to number of positions.
         itemsize: bytes of one element.
     """
-    loops, steps = _loops(order, operands, sizes)
+    strides = [_strides(operand, sizes) for operand in operands]
+    loops, steps = (_loops_of_copy if len(strides) == 1 else _loops)(order, strides, sizes)
     elements = float(min(math.prod(loops), MOST))
     if not elements:
         return Walk(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -74,10 +74,9 @@ def walk(
 
 
 def _loops(
-    order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int]
+    order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
 ) -> tuple[list[int], list[list[int]]]:
     """The loops of a walk, innermost first: how often each goes, and by how many elements each operand moves on."""
-    strides = [_strides(operand, sizes) for operand in operands]
     loops: list[int] = []
     steps: list[list[int]] = []
     following: list[int] = []  # the steps of a loop that would go on where the last one ends
@@ -93,7 +92,28 @@ def _loops(
             steps.append(here)
             following = here
         following = [step * size for step in following]
-    return loops, [[each[number] for each in steps] for number in range(len(operands))]
+    return loops, [[each[number] for each in steps] for number in range(len(strides))]
+
+
+def _loops_of_copy(
+    order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
+) -> tuple[list[int], list[list[int]]]:
+    """The same of one operand: a search prices more copies than all else together."""
+    loops: list[int] = []
+    steps: list[int] = []
+    following, (only,) = -1, strides
+    for axis in reversed(order):
+        size = sizes[axis]
+        if size == 1:
+            continue
+        here = only.get(axis, 0)
+        if here == following:
+            loops[-1] *= size
+        else:
+            loops.append(size)
+            steps.append(here)
+        following = here * size
+    return loops, [steps]
 
 
 def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -116,16 +136,15 @@ def _fetched(
         extent: bytes of the operand.
         itemsize: bytes of an element.
     """
-    piece, at, repeated = 1, 0, 1
-    while at < len(loops) and steps[at] in (0, piece):  # what lies together, or is the same
+    piece, at, repeated, count = 1, 0, 1, len(loops)
+    while at < count and (steps[at] == piece or not steps[at]):  # what lies together, or is the same
         piece, repeated = piece * loops[at] if steps[at] else piece, repeated * loops[at]
         at += 1
     between, step = 1, 0
-    for size, stride in zip(loops[at:], steps[at:], strict=True):
-        if stride == piece:  # here the walk is back beside where it was
-            break
-        if stride:
-            between, step = between * size, min(step, stride) if step else stride
+    while at < count and steps[at] != piece:  # there the walk is back beside where it was
+        if steps[at]:
+            between, step = between * loops[at], min(step, steps[at]) if step else steps[at]
+        at += 1
     if not step:
         return 0.0
     held = min(between * min(step * itemsize, ALIASED), extent)
