@@ -61,8 +61,11 @@ __all__ = ["Derived", "Sampled", "Seen", "derived", "starts_of_weight"]
 FAR = 3.6
 """A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
 
-UNPREDICTABLE = math.log(2.0) / 0.6745
-"""So is a product of which the logarithm of the deviation is only known this well: half of the starts are off."""
+UNPREDICTABLE = math.log(10.0)
+"""So is a product of which the logarithm of the deviation is only known this well."""
+
+OFTEN_OFF = math.log(2.0) / 0.6745
+"""Where it is known this well, half of the starts are off by a factor of 2: what can starts near the identity."""
 
 LOOSE = math.log(1.5)
 """Where what is typical lies this far behind the mean square, it is looked at."""
@@ -435,7 +438,7 @@ class _Deriver:
             return
         new = self.free(Contraction(tuple(rest)))
         if self.is_outermost(term):
-            if self.is_long(term, scope):
+            if self.is_long(term, scope, OFTEN_OFF):
                 self.link(term, scope)
                 rest = [weight for weight in rest if self.free(weight)]
             decay, _ = self.spread(term, scope)
@@ -462,9 +465,9 @@ class _Deriver:
         reached = self.reached(term, dict.fromkeys(gains, 1.0), scope)
         return target / reached if reached else 1.0
 
-    def is_long(self, term: Contraction, scope: Scope) -> bool:
+    def is_long(self, term: Contraction, scope: Scope, most: float = UNPREDICTABLE) -> bool:
         """Whether nobody can foretell the scale of a product of random weights."""
-        return math.sqrt(self.spread(term, scope)[1]) / 2 > UNPREDICTABLE
+        return math.sqrt(self.spread(term, scope)[1]) / 2 > most
 
     def link(self, term: Contraction, scope: Scope) -> None:
         """Starts the links of a long chain near the identity."""
