@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -353,3 +354,32 @@ def test_errors_name_the_file_the_key_and_the_fix(tmp_path: Path, old: str, new:
     with pytest.raises(TensornetError, match=message):
         study(tmp_path / "out", written(tmp_path, TEXT.replace(old, new)))
     assert not list((tmp_path / "out").glob("runs/*.json"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_process_compresses_for_all(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    made, said = object.__new__(study_jobs.Start), list[Any]()
+
+    def compressed(*given: Any) -> Any:
+        said.append(None)
+        if fails:
+            raise TensornetError("too few")
+        return made
+
+    monkeypatch.setattr(study_jobs, "_kept_or_made", compressed)
+
+    def started(rank: int) -> Any:
+        def agreed(value: Any) -> Any:  # what the first says, to all
+            said[-1] = said[-1] if rank else value
+            return said[-1]
+
+        job: Any = SimpleNamespace(hardware=SimpleNamespace(rank=rank, agreed=agreed))
+        return study_jobs._start(job, *[None] * 4)  # type: ignore[list-item]
+
+    for rank in (0, 1):
+        if fails:
+            with pytest.raises(TensornetError, match="too few"):
+                started(rank)
+        else:
+            assert started(rank) is made
+    assert len(said) == 1

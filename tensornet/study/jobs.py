@@ -139,19 +139,32 @@ def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) 
 
 
 def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """The classifier of another run, compressed; what was kept of it before, or made now and kept.
+    """The classifier of another run, compressed, by the first process for all.
 
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
     """
-    kept, row, first = store.start(job.run.name, job.settings), task.rows[job.run.of], not job.hardware.rank
-    before = job.hardware.agreed(
-        kept.load(functools.partial(_check_start, task, row, examples)) if first else None
-    )
+    found: Start | TensornetError | None = None
+    if not job.hardware.rank:
+        try:
+            found = _kept_or_made(job, origin, task, examples, store)
+        except TensornetError as error:  # the others wait for an answer
+            found = error
+    found = job.hardware.agreed(found)
+    if isinstance(found, TensornetError):
+        raise found
+    assert found is not None
+    return found
+
+
+def _kept_or_made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
+    """What was kept of it before, or made now and kept."""
+    kept, row = store.start(job.run.name, job.settings), task.rows[job.run.of]
+    before = kept.load(functools.partial(_check_start, task, row, examples))
     if before is not None:
         return _started(task, row, examples, before)
     start = _made(job, origin, task, examples, store)
-    if first and job.run.recipe.epochs:
+    if job.run.recipe.epochs:
         tensors = {name: each.contiguous() for name, each in start.parameters.items()}
         kept.save(Checkpoint(tensors, asdict(start.compression)))
     return start
