@@ -470,6 +470,8 @@ class _Block:
     def _check_undeclared(self, line: Equation) -> None:
         """Refuses a number to be trained that can only be a slip, and says so of what may be one."""
         names = {ref.name for ref in line.references if not ref.index} - self.known.keys() - self.init.keys()
+        if not names:
+            return
         for ref, why in misplaced(line.right, names):
             others = [*self.axes, *(name for name, entry in self.known.items() if entry.index != ())]
             raise EquationError(
@@ -478,8 +480,8 @@ class _Block:
                 f"{near(ref.name, others)}give {ref.name}=… if it is a size, list it in inputs= if it is data,"
                 f" or declare it, {ref.name}[()]: parameter",
             )
+        known = [*self.axes, *(name for name, entry in self.known.items() if entry.index)]
         for ref in line.references:
-            known = [*self.axes, *(name for name, entry in self.known.items() if entry.index)]
             if ref.name in names and (other := slip_of(ref.name, known)):
                 message = f"'{ref.name}' is read as a number to be trained: did you mean '{other}'?"
                 warnings.warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterator
 
@@ -31,36 +32,36 @@ def _misplaced(expression: Expression, names: Collection[str], why: str) -> Iter
         if why and expression.name in names:
             yield expression, why
         return
-    for number, part in enumerate(parts_of(expression)):
-        yield from _misplaced(part, names, _reason(expression, number, names, why))
+    reasons = itertools.chain(_reasons(expression, why), itertools.repeat(""))
+    for part, reason in zip(parts_of(expression), reasons, strict=False):
+        yield from _misplaced(part, names, reason)
 
 
-def _reason(whole: Expression, number: int, names: Collection[str], why: str) -> str:
-    """Why no number to be trained can be a part of an expression."""
+def _reasons(whole: Expression, why: str) -> list[str]:
+    """Why no number to be trained can be an argument, or a factor, of an expression; nothing where it can."""
     match whole:
-        case Call(function, arguments) if number < len(arguments):
-            rules = FUNCTIONS[function].derivative
-            if rules and rules[min(number, len(rules) - 1)] == "0":
-                return "no gradient reaches it here"
-            if function in _ROOTS:
-                return "it is under a root"
-            if function == "add":
-                among = any(_is_position(term, names) for term in arguments)
-                return "it is added to positions" if among else why
-            return ""
-        case Contraction():
-            return why
-    return ""
+        case Contraction(factors):
+            return [why] * len(factors)
+        case Call("add", terms):
+            among = any(_is_position(term) for term in terms)
+            return ["it is added to positions" if among else why] * len(terms)
+        case Call(function, arguments) if function in _ROOTS:
+            return ["it is under a root"] * len(arguments)
+        case Call(function, arguments):
+            rules = FUNCTIONS[function].derivative or ("",)
+            still = (rules[min(number, len(rules) - 1)] == "0" for number in range(len(arguments)))
+            return ["no gradient reaches it here" if each else "" for each in still]
+    return []
 
 
-def _is_position(term: Expression, names: Collection[str]) -> bool:
+def _is_position(term: Expression) -> bool:
     """Whether a term tells positions: it is made of these, of sizes and numbers alone."""
     match term:
         case Call(INDEX.name):
             return True
         case Contraction(factors):
             rest = [factor for factor in factors if not isinstance(factor, Literal | Size)]
-            return len(rest) == 1 and _is_position(rest[0], names)
+            return len(rest) == 1 and _is_position(rest[0])
     return False
 
 
