@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EquationError, ShapeError, told_in
-from ..language.expression import Contraction, Expression, Ref, axes_of_index, parts_of, references
+from ..language.expression import (
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    parts_of,
+    references,
+    subexpressions,
+)
 from ..sizes import evaluate
 from .graph import Graph
 from .leaves import Constant, Leaf
+from .recurrences import is_step
 
 __all__ = ["Fan", "check_start", "fan_of", "moments_of", "start_array"]
 
@@ -27,31 +36,37 @@ class Fan:
 
     Attributes:
         inner: its inputs: those summed there that data have, or a factor before it.
-        apart: those whose axes no data have: it shares them with other weights, or they come out.
+        apart: those whose axes no data have, or only what a recurrence goes on with: it shares them with other
+            weights, or they come out.
         count: how many dimensions there are.
+        beside: those that come in and are kept: for each position along them it is a matrix of its own.
     """
 
     inner: tuple[int, ...]
     apart: tuple[int, ...]
     count: int
+    beside: tuple[int, ...] = ()
 
     @property
     def outer(self) -> tuple[int, ...]:
         """Its outputs: all others."""
-        return tuple(n for n in range(self.count) if n not in self.inner)
+        return tuple(n for n in range(self.count) if n not in self.inner and n not in self.beside)
 
     @property
     def pair(self) -> tuple[int, int]:
         """The dimensions between which an identity is: the two that there are, or that no data have, or else the
         last two."""
-        if self.count != 2 and len(self.apart) == 2:
-            return self.apart[0], self.apart[1]
-        return self.count - 2, self.count - 1
+        own = [n for n in range(self.count) if n not in self.beside]
+        own = own if len(own) > 1 else [*range(self.count)]
+        apart = [n for n in self.apart if n in own]
+        chosen = apart if len(own) != 2 and len(apart) == 2 else own[-2:]
+        return chosen[0], chosen[-1]
 
 
 @dataclass(frozen=True)
 class _Around:
-    """What a factor of a product is read in: the axes summed, those that come in, and those that data have."""
+    """What a factor of a product is read in: the axes summed, those that come in, and those that data have, other
+    than what a recurrence goes on with."""
 
     summed: frozenset[str] = frozenset()
     coming: frozenset[str] = frozenset()
@@ -77,7 +92,8 @@ def _fans(graph: Graph) -> Mapping[str, Fan]:
                 summed = [n for n, own in enumerate(axes) if own and own <= near.summed]
                 inner = tuple(n for n in summed if axes[n] <= near.coming)
                 apart = tuple(n for n, own in enumerate(axes) if own and not own & near.of_data)
-                found[ref.name] = Fan(inner, apart, len(axes))
+                beside = tuple(n for n, own in enumerate(axes) if own and own <= near.coming - near.summed)
+                found[ref.name] = Fan(inner, apart, len(axes), beside)
     return found
 
 
@@ -92,8 +108,10 @@ def _read(
             yield from _read(part, around, parameters)
         return
     tensors = [(n, ref) for n, factor in enumerate(expression.factors) for ref in references(factor)]
-    of_data = {axis for _, ref in tensors if ref.name not in parameters for axis in axes_of_index(ref.index)}
-    coming = set(of_data)
+    states = {id(ref) for part in subexpressions(expression) if is_step(part) for ref in references(part)}
+    data = [ref for _, ref in tensors if ref.name not in parameters]
+    coming = {axis for ref in data for axis in axes_of_index(ref.index)}
+    of_data = {axis for ref in data if id(ref) not in states for axis in axes_of_index(ref.index)}
     for n, factor in enumerate(expression.factors):
         inside = _Around(frozenset(expression.summed), frozenset(coming), frozenset(of_data))
         yield from _read(factor, (inside, *around), parameters)
@@ -160,17 +178,16 @@ def _drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan
 
 
 def _orthogonal(generator: Any, shape: tuple[int, ...], fan: Fan) -> Any:
-    """Outputs by inputs, the fewer of them orthonormal."""
+    """Outputs by inputs, the fewer of them orthonormal, for each position along what they stand beside."""
     import numpy
 
-    order = (*fan.outer, *fan.inner)
-    moved = [shape[n] for n in order]
-    rows = math.prod(moved[: len(fan.outer)])
-    matrix = generator.standard_normal((rows, math.prod(moved[len(fan.outer) :])))
-    wide = matrix.shape[0] < matrix.shape[1]
-    q, r = numpy.linalg.qr(matrix.T if wide else matrix)
-    q = q * numpy.sign(numpy.diag(r))  # so that all orthogonal matrices are alike (Mezzadri 2007)
-    return (q.T if wide else q).reshape(moved).transpose(numpy.argsort(order))
+    order = (*fan.beside, *fan.outer, *fan.inner)
+    count, rows, columns = (math.prod(shape[n] for n in dims) for dims in (fan.beside, fan.outer, fan.inner))
+    matrices = generator.standard_normal((count, rows, columns))
+    q, r = numpy.linalg.qr(matrices.swapaxes(1, 2) if rows < columns else matrices)
+    q = q * numpy.sign(numpy.diagonal(r, axis1=1, axis2=2))[:, None]  # all are alike (Mezzadri 2007)
+    q = q.swapaxes(1, 2) if rows < columns else q
+    return q.reshape([shape[n] for n in order]).transpose(numpy.argsort(order))
 
 
 def _identity(shape: tuple[int, ...], pair: tuple[int, int]) -> Any:

@@ -50,10 +50,12 @@ from ..language.expression import (
 )
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import STANDARD, Moments
+from ..sizes import evaluate
 from .chains import Link, links_of
 from .graph import Graph
 from .mapping import function_of_one
 from .moments import Estimator
+from .recurrences import Recurrence, is_step
 from .shape import Scope, index_of
 
 __all__ = ["Derived", "Sampled", "Seen", "derived", "starts_of_weight"]
@@ -168,6 +170,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
             for each in graph.recurrences:
                 if equation.name == each.equations[-1].name:
                     deriver.settle(each.equations)
+                    deriver.check_repeated(each)
     except RecursionError:
         place, fix = deriver.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
@@ -676,6 +679,32 @@ class _Deriver:
             self.doubt(
                 term, "adds data up by weights of one sign: how large that is, they tell by what they share"
             )
+
+    def check_repeated(self, recurrence: Recurrence) -> None:
+        """Says so where random matrices are multiplied position by position, with nothing added on the way."""
+        for equation in recurrence.equations:
+            self.line, term, axis = equation, equation.right, recurrence.labels[equation.name]
+            if not isinstance(term, Contraction) or not any(map(is_step, term.factors)):
+                continue
+            scope = self.known.scope(term)
+            varies = any(axis in free_axes(factor) for factor in term.factors if not is_step(factor))
+            drawn = [
+                factor
+                for factor in term.factors
+                if isinstance(factor, Ref) and self.found.get(factor.name, ("",))[0] == "std"
+            ]
+            kept = {*axes_of_index(equation.left)}.difference(
+                each for factor in term.factors if factor not in drawn for each in free_axes(factor)
+            )
+            length = evaluate(scope[axis], self.graph.bound)
+            if not (varies and drawn and kept - {axis} and isinstance(length, int)):
+                continue
+            decay = length * _decay(math.prod(self.known.count(scope, each) for each in kept - {axis})) / 2
+            if decay > math.log(FAR):
+                off = f"exp(-{decay:.0f}) = {math.exp(-decay):.0e}"
+                self.doubt(
+                    term, f"is multiplied {length} times over: it may end at {off} times its deviation"
+                )
 
     def adds_up(self, term: Contraction, scope: Scope) -> bool:
         """Whether what is computed of data is summed by weights that are nearly the same: it hangs together."""

@@ -133,7 +133,8 @@ their order; `n: k + 1` in brackets gives an axis its size. They stand beside `i
         + ". In a text it is `W[o,i]: parameter(kind=number)`:\n\n"
         + "\n".join(f"- `{kind}`: {what}" for kind, what in STARTS.items())
         + "\n\nInputs are the positions along the axes that are summed where the parameter is read and come with data"
-        " or with a factor before it, outputs those along its other axes.",
+        " or with a factor before it, outputs those along its other axes but those that come with data and are kept:"
+        " for each position along these it is a matrix of its own.",
     ),
     Section(
         "Sizes",

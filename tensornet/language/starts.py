@@ -14,12 +14,14 @@ STARTS = {
     "xavier": "normal numbers of the deviation √(2 / (inputs + outputs)), times this number",
 }
 """What `parameter(kind=number)` says. Inputs are the positions along the axes that are summed where the parameter
-is read and come with data or with a factor before it, outputs those along its other axes."""
+is read and come with data or with a factor before it, outputs those along its other axes but those that come with
+data and are kept: for each position along these it is a matrix of its own."""
 
 NAMED = {
     "zeros": ("value", 0.0),
     "ones": ("value", 1.0),
     "identity": ("identity", 1.0),
+    "near_identity": ("near_identity", 1.0),
     "orthogonal": ("orthogonal", 1.0),
     "kaiming": ("kaiming", 1.0),
     "xavier": ("xavier", 1.0),
