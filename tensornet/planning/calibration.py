@@ -25,6 +25,7 @@ from ..threads import apart, others_at_work
 from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import Walk, walk
+from .watching import say
 
 __all__ = ["measure", "profile_of"]
 
@@ -57,6 +58,7 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     except BackendError:
         return default_profile(device, dtype)
     if known is None:
+        say(f"tensornet: measuring {device} for {dtype}, some seconds (TENSORNET_CALIBRATE=0: no)")
         known = apart(lambda: measure(backend, device, dtype))
         if known.is_steady:
             save_profile(known)

@@ -19,7 +19,7 @@ from .search import Choose, Order, Problem
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["counted", "measuring", "unwatched", "watched"]
+__all__ = ["counted", "measuring", "say", "unwatched", "watched"]
 
 PATIENCE = 2.0
 """Seconds after which it is shown."""
@@ -136,6 +136,12 @@ def measuring(done: int, total: int) -> None:
     watch = _watch.get()
     if watch is not None:
         watch.measure(done, total)
+
+
+def say(text: str) -> None:
+    """Tells a person at a terminal something in a line that stays."""
+    if _is_terminal():
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
