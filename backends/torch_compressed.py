@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -278,21 +279,20 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> N
 
 
 def _run(network: Module, batch: Any) -> None:
-    """Runs a network on a batch.
-
-    Raises:
-        EquationError: it is not called so.
-    """
+    """Runs a network on one batch, which is what it takes: its arguments, by position or by name, or a tensor alone."""
+    args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
+    named = batch if isinstance(batch, Mapping) else {}
     try:
-        if isinstance(batch, Mapping):
-            network(**batch)
-        else:
-            network(*batch if isinstance(batch, tuple | list) else (batch,))
+        inspect.signature(network.forward).bind(*args, **named)
+    except ValueError:
+        pass  # what is compiled has no signature
     except TypeError as error:
-        fix = (
-            "give what it is called with: an array, a tuple of arguments, or a mapping; no labels beside them"
-        )
-        raise EquationError(f"the network does not take a batch of calibrate=: {error}", fix=fix) from error
+        raise ShapeError(
+            f"a batch of calibrate= is no call of {type(network).__name__}: {error}",
+            fix="a batch is a tensor, a tuple of the arguments of forward, or a dict of them by name: leave labels out,"
+            " as in calibrate=[x for x, _ in loader]",
+        ) from None
+    network(*args, **named)
 
 
 def _seen(holding: _Holding, kind: Kind, module: Module, args: tuple[Any, ...], result: Any) -> None:

@@ -103,7 +103,7 @@ def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
     bound = tn.allocate(PAIR, VALUES, error=found.allocation.error, uniform=True)
     assert bound.error <= found.allocation.error
     assert bound.weights == found.allocation.weights
-    with pytest.raises(tn.ShapeError, match="are too few"):
+    with pytest.raises(tn.ShapeError, match=r"of [\d,]+ are too few: (?!.*\de\+)"):
         tn.allocate(PAIR, VALUES, parameters=10, uniform=True)
 
 
@@ -575,7 +575,7 @@ def test_batches_that_are_none_or_not_those_of_the_network_are_refused() -> None
             tn.compress(network, parameters=0.5, calibrate=batches)
         with pytest.raises(tn.EquationError, match="no batches to weigh weights by"):
             tn.compress(PAIR, VALUES, parameters=0.5, calibrate=batches)
-    with pytest.raises(tn.EquationError, match="does not take a batch of calibrate="):
+    with pytest.raises(tn.ShapeError, match="a batch of calibrate= is no call of"):
         tn.compress(network, parameters=0.5, calibrate=[(torch.ones(2, 32), torch.ones(2))])
 
 

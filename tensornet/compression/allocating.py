@@ -49,7 +49,8 @@ class Budget:
         told = [(kind, amount) for kind, amount in given.items() if amount is not None]
         if len(told) != 1:
             fix = f"give one of {', '.join(f'{kind}=' for kind in given)}"
-            raise ShapeError(f"there {'are ' + str(len(told)) if told else 'is no'} budgets", fix=fix)
+            told_of = f"are {len(told)} budgets" if told else "is no budget"
+            raise ShapeError(f"there {told_of}", fix=fix)
         kind, amount = told[0]
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 0 < amount < math.inf or (isinstance(amount, float) and amount > 1):
@@ -308,10 +309,19 @@ def _descended(
 
 def _too_little(budget: Budget, before: float, others: float, lowest: float) -> ShapeError:
     unit = UNITS[budget.kind]
+    if budget.kind == "seconds" and lowest >= before * (1 - 1e-9):
+        return ShapeError(
+            f"no form is faster than what there is, {before:.3g} {unit}",
+            fix="give a budget of parameters or FLOPs, include more, or choose other methods",
+        )
+    limit, now, outside, forms, least = (
+        f"{each:.3g}" if budget.kind == "seconds" else f"{each:,.0f}"
+        for each in (budget.limit(before), before, others, lowest - others, lowest)
+    )
     return ShapeError(
-        f"{budget.limit(before):,.4g} {unit} of {before:,.4g} are too few: {others:,.4g} are of what no form is"
-        f" looked for, and the lowest forms take {lowest - others:,.4g}",
-        fix=f"allow {lowest:,.4g}, include more, or choose other methods",
+        f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
+        f" take {forms}",
+        fix=f"allow {least}, include more, or choose other methods",
     )
 
 
