@@ -116,3 +116,13 @@ def test_a_number_whose_name_is_a_slip_of_another_is_told(text: str, meant: str)
         tn.TensornetWarning, match=rf"is read as a number to be trained: did you mean '{meant}'\?"
     ):
         tn.layer(text, inputs="x")
+
+
+def test_operands_that_are_joined_share_the_axis() -> None:
+    with pytest.raises(
+        tn.EquationError, match=r"K\[b,n,g\] has no axis 'j'.*\n(?s:.*)fix: write K\[b,j,g\]: each"
+    ):
+        tn.layer("y[b,j,g] = concat[j](K[b,n,g], k[b,t,g])", inputs="K k")
+    graph = tn.layer("y[b,j,g] = concat[j](K[b,j,g], k[b,j,g])", inputs="K k")
+    long, short = np.ones((1, 3, 2)), np.zeros((1, 2, 2))
+    assert np.array_equal(tn.compile(graph)({}, long, short), np.concatenate([long, short], 1))

@@ -282,7 +282,24 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
             if axis in seen and axis not in inner:
                 raise _unsummed(axis, call)
         seen.update(free_axes(argument))
+    if function.axes == "joined":
+        _check_shared(call, inner)
     return replace(call, arguments=tuple(_sum_out(argument, inner, False) for argument in call.arguments))
+
+
+def _check_shared(call: Call, kept: frozenset[str]) -> None:
+    """Refuses an operand that calls the axis along which it is joined by another name."""
+    (joined,) = call.axes
+    for argument in call.arguments:
+        others = [axis for axis in free_axes(argument) if axis not in kept]
+        if isinstance(argument, Ref) and others and joined not in free_axes(argument):
+            index = tuple(joined if entry == others[0] else entry for entry in argument.index)
+            raise EquationError(
+                f"{show(argument)} has no axis '{joined}', along which {call.function} joins its operands",
+                locate(argument.place, others[0]),
+                f"write {argument.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
+                " size of its own",
+            )
 
 
 def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
