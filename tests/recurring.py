@@ -6,6 +6,7 @@ with the library, not even what it has read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,11 +59,36 @@ class Recurrences:
         """The program."""
         return "\n".join(self.lines)
 
-    def graph(self) -> tn.Graph:
-        """The program as a graph, its states the outputs."""
+    @property
+    def called(self) -> str:
+        """The program as a block of one position, called along `t`."""
+        reads: dict[str, str] = {"x[b,t,i]": "x[b,i]"}
+
+        def inside(match: re.Match[str]) -> str:
+            name, entries = match[1], match[2].split(",")
+            at = next(n for n, entry in enumerate(entries) if entry.startswith("t"))
+            here = entries.pop(at)
+            if here != "t":
+                name += f"_{here[-1]}"
+                outside = self.orders[match[1]].replace("t", "").replace("", ",")[1:-1]
+                whole = ",".join(here if axis == "t" else axis for axis in self.orders[match[1]])
+                reads[f"{match[1]}[{whole}]"] = f"{name}[{outside}]"
+            return f"{name}[{','.join(entries)}]"
+
+        count = len(self.makes)
+        body = [re.sub(r"\b([xuvw])\[([^\]]*)\]", inside, line) for line in self.lines[:count]]
+        declared = [f"{each}: input" for each in reads.values()] + [f"{name}: output" for name in self.makes]
+        names = ", ".join(each.split("[")[0] for each in reads.values())
+        results = ", ".join(f"{name}[{','.join(self.orders[name])}]" for name in self.makes)
+        call = f"{results} = cell({', '.join(reads)})"
+        lines = (f"    {line}" for line in [*declared, *body])
+        return "\n".join([f"def cell({names}):", *lines, *self.lines[count:], call])
+
+    def graph(self, called: bool = False) -> tn.Graph:
+        """The program as a graph, its states the outputs; written as a block if so asked."""
         leaves = [name for name in self.arrays if f"{name}[" in self.text and name == name.lower()]
         sizes = {axis: self.sizes[axis] for axis in "io" if f"{axis}]" in self.text}
-        return tn.layer(self.text, inputs=leaves, outputs=[*self.makes], **sizes)
+        return tn.layer(self.called if called else self.text, inputs=leaves, outputs=[*self.makes], **sizes)
 
     def expected(self) -> dict[str, Array]:
         """What the states are, position by position."""

@@ -346,7 +346,7 @@ def test_compilers_take_the_loop() -> None:
         ("h[b,t] = sum[t](previous[t](h[b,t])) * x[b,t]", "not there yet"),
         (
             "def cell(x, s):\n    y[b,t] = tanh(x[b,t] + s[b,t])\nr[b,t] = h[b,t-1]\nh = cell(x, r, scope='c')",
-            "(?s)'h' goes round through the call of a block.*equations of the block in the place",
+            r"(?s)'h' goes round through the call of a block.*say the axes in the call, as in h\[b,t\]",
         ),
     ],
 )

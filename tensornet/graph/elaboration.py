@@ -40,10 +40,12 @@ from ..language.undeclared import misplaced, slip_of
 from ..operations.functions import FUNCTIONS
 from ..sizes import are_equal, as_size, size_names, symbol
 from .apply import Apply, called_last, scoped
+from .inlining import renamed_axes, spoken_sizes
 from .leaves import Constant, Leaf
 from .matching import Matched, matched
 from .reaching import axes_told, cropped, cut_to_window, in_order, not_whole, read_in, reading
 from .recurrences import early, late, read_later
+from .repeating import Repeated
 from .shape import Axis, Dim, Scope, Shorter, dim_size, index_of, result_dims, scope_of
 from .unify import Unifier
 
@@ -200,7 +202,9 @@ class _Block:
     def parts(self, outputs: Names) -> Parts:
         """Reads every line, then puts together what was found."""
         definitions = {line.name: line for line in self.lines}
-        later = {name for line in self.body if isinstance(line, Calling) for name in line.results}
+        calls = [line for line in self.body if isinstance(line, Calling)]
+        later = {name for line in calls for name in line.results}
+        ahead = definitions | {each.name: each for line in calls for each in line.lefts}
         for name in self.known:
             if name in definitions:
                 raise EquationError(
@@ -210,11 +214,13 @@ class _Block:
                 )
         waiting = set(read_later(self.lines, self.known))
         for line in self.body:
-            if isinstance(line, Calling):
+            if isinstance(line, Calling) and line.along:
+                self._call_along(line)
+            elif isinstance(line, Calling):
                 self.calls[len(self.equations) + len(self.calls)] = self._call(line)
             else:
-                for name in {ref.name for ref in late(line)} & waiting & definitions.keys():
-                    self._foresee(definitions[name])
+                for name in {ref.name for ref in late(line)} & waiting & ahead.keys():
+                    self._foresee(ahead[name])
                 self._read(line, {*definitions, *later})
         return self._finish(outputs)
 
@@ -229,28 +235,125 @@ class _Block:
     @told_in("blocks")
     def _call(self, line: Calling) -> Apply | Matched:
         """A call of a block: its leaves and its results are known from here on."""
-        block = self.blocks.get(line.block) or self._defined(line)
-        if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
-            counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
-            raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
+        block = self._called(line)
         for name in line.operands:
-            if self.known.get(name, _Known("")).dims is None:
-                fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
-                raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+            self._dims_of(name, line)
         call = self._fitted(block, line)
-        for leaf in call.leaves():
-            if leaf.name not in self.known:
-                self.told.add(leaf.name)
-                self.known[leaf.name] = _Known(
-                    leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
-                )
-                self.init.pop(leaf.name, None)
+        self.told.update(self._leaves_known(call, line))
         returned = call.returned(self.given) if isinstance(call, Apply) else call.returned()
         for name, (_, dims) in zip(line.results, returned, strict=True):
             if name in self.known:
                 raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
             self.known[name] = _Known("result", index_of(dims), dims)
         return call
+
+    def _called(self, line: Calling) -> Any:
+        """The block that a line calls, on as many tensors as it takes."""
+        block = self.blocks.get(line.block) or self._defined(line)
+        if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
+            counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
+            raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
+        return block
+
+    def _leaves_known(self, call: Apply | Matched, line: Calling) -> list[str]:
+        """Makes the leaves of a called block known, those that are not yet; gives their names."""
+        found = [leaf for leaf in call.leaves() if leaf.name not in self.known]
+        for leaf in found:
+            self.known[leaf.name] = _Known(
+                leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
+            )
+            self.init.pop(leaf.name, None)
+        return [leaf.name for leaf in found]
+
+    @told_in("blocks")
+    def _call_along(self, line: Calling) -> None:
+        """A call of a block at each position of an axis: its equations, for all positions."""
+        assert line.along is not None
+        block, axis = self._called(line).flat, line.along.axis
+        for name, index in zip(line.operands, line.along.read, strict=True):
+            self._meet(Ref(name, index, line.place))
+        operands = [
+            (name, *self._at_one(name, index, axis, line))
+            for name, index in zip(line.operands, line.along.read, strict=True)
+        ]
+        for each in line.lefts:
+            if self.known.get(each.name, _Known("foreseen")).kind != "foreseen":
+                fix = "give each result its own name"
+                raise EquationError(f"'{each.name}' is defined twice", line.place, fix)
+            self._foresee(each)
+        self._check_ranks(block, line)
+        results = [self._at_one(each.name, each.left, axis, line)[0] for each in line.lefts]
+        given = [(name, dims) for name, dims, _ in operands]
+        call = matched(block, given, line.scope, self.unifier, self._open_names(), line.place, results)
+        if call.lead is not None:
+            fix = "name the axes of what it takes"
+            raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
+        self._leaves_known(call, line)
+        names = dict(zip((leaf.name for leaf in block.inputs), line.operands, strict=True))
+        names |= {leaf.name: scoped(line.scope, leaf.name) for leaf in block.leaves if leaf.kind != "input"}
+        varying = {
+            leaf.name: at for leaf, (_, _, at) in zip(block.inputs, operands, strict=True) if at is not None
+        }
+        own = self._sized_alone(block, call)
+        taken = {*self.known, *(name for each in self.body for name in _defined_by(each))}
+        repeated = Repeated(axis, names, varying, taken)
+        body = [renamed_axes(each, own) for each in block.own]
+        for equation in repeated.equations(line, body, block.outputs):
+            self._keep(equation, self._scope(equation.right))
+
+    def _check_ranks(self, block: Any, line: Calling) -> None:
+        """Refuses results that have other axes than the block's and the one that it is called along."""
+        for output, each in zip(block.outputs, line.lefts, strict=True):
+            own = [len(dim) for dim in block.named[output]]
+            said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
+            at = each.left.index(line.along.axis) if line.along else 0
+            if said[:at] + said[at + 1 :] != own:
+                message = f"'{each.name}' has other axes than what '{line.block}' gives"
+                fix = (
+                    f"it gives {output}[{show_index(index_of(block.named[output]))}], and '{{}}' is one more"
+                )
+                raise EquationError(message, line.place, fix.format(each.left[at]))
+
+    def _meet(self, ref: Ref) -> None:
+        """Gives a leaf that brackets show for the first time its axes."""
+        entry = self.known.setdefault(ref.name, _Known("parameter", place=ref.place))
+        if entry.dims is None and ref.index:
+            entry.dims = tuple(self._new_dim(ref, at, each, Scope()) for at, each in enumerate(ref.index))
+            entry.index = index_of(entry.dims)
+
+    def _at_one(
+        self, name: str, index: tuple[Index, ...], axis: str, line: Calling
+    ) -> tuple[tuple[Dim, ...], int | None]:
+        """The dimensions of a tensor at one position of an axis, and which of them it has that in, if any."""
+        dims = self.unifier.dims(self._dims_of(name, line))
+        index = index or self.known[name].index or ()
+        if len(index) != len(dims):
+            message = f"'{name}' has {len(dims)} dimension(s), and is read with {len(index)}"
+            raise EquationError(message, line.place, "name each of its axes")
+        if axis not in index:
+            return dims, None
+        at = index.index(axis)
+        return (*dims[:at], *dims[at + 1 :]), at
+
+    def _dims_of(self, name: str, line: Calling) -> tuple[Dim, ...]:
+        """The dimensions of a tensor that a block is called on."""
+        dims = self.known.get(name, _Known("")).dims
+        if dims is None:
+            fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
+            raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+        return dims
+
+    def _sized_alone(self, block: Any, call: Matched) -> dict[str, str]:
+        """Other names for the axes of a block that no tensor sizes, and for sizes that it speaks of."""
+        names = dict[str, str]()
+        alone = {name for each in block.own for name in sized_by_name(each.right)}
+        for name in sorted(alone.union(*map(spoken_sizes, block.own))):
+            size = call.private.moved(symbol(name))
+            if size != symbol(name):
+                names[name] = fresh(name, self.axes)
+                self.axes.add(names[name])
+                self.unifier.agree(symbol(names[name]), size, name, None)
+        return names
 
     def _fitted(self, block: Any, line: Calling) -> Apply | Matched:
         """The call, of the block as it stands where that reads tensors of just these sizes, else in sizes that do."""

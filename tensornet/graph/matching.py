@@ -77,6 +77,7 @@ def matched(
     unifier: Unifier,
     opened: set[str],
     place: Place | None = None,
+    results: Sequence[tuple[Dim, ...]] = (),
 ) -> Matched:
     """A call of a graph, whose results have no names yet.
 
@@ -87,6 +88,7 @@ def matched(
         unifier: the sizes of the caller, which learns from it.
         opened: the caller's names of sizes that are in use and have no value.
         place: where the call is written, if it is.
+        results: the dimensions of what it gives, where they are said before.
 
     Raises:
         ShapeError: a tensor does not fit.
@@ -94,6 +96,7 @@ def matched(
     private = Private(graph)
     match = _Matching(unifier, private, place)
     lead = match.inputs(graph, operands)
+    match.outputs(graph, results)
     private.adopt(unifier, opened)
     for each in match.waiting:
         each()
@@ -131,6 +134,14 @@ class _Matching:
                 if not self._dim(leaf, name, ours, theirs):
                     self.waiting.append(functools.partial(self._dim, leaf, name, ours, theirs))
         return lead
+
+    def outputs(self, graph: Graph, results: Sequence[tuple[Dim, ...]]) -> None:
+        """Solves for what is still open in the outputs."""
+        for name, dims in zip(graph.outputs, results, strict=False):
+            for ours, theirs in zip(self.private.dims(graph.named[name]), dims, strict=False):
+                own = self.private.value(dim_size(ours))
+                if self.private.waits(own):
+                    self.private.solve(own, dim_size(theirs))
 
     def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """`lead`, once the axes that `...` stands for in another input are seen to be as large."""

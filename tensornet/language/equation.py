@@ -36,7 +36,17 @@ from .expression import (
 )
 from .hints import absent_axis
 
-__all__ = ["Calling", "Declaration", "Definition", "Equation", "Statement", "einstein", "locate", "resolve"]
+__all__ = [
+    "AlongAxis",
+    "Calling",
+    "Declaration",
+    "Definition",
+    "Equation",
+    "Statement",
+    "einstein",
+    "locate",
+    "resolve",
+]
 
 
 @dataclass(frozen=True)
@@ -109,13 +119,34 @@ class Definition:
 
 @dataclass(frozen=True)
 class Calling:
-    """`y = attention(x, scope='blocks.0')`: a block applied to tensors."""
+    """`y = attention(x, scope='blocks.0')`: a block applied to tensors.
+
+    Attributes:
+        along: where the block makes one position after another, `h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])`: the axis,
+            what the results have in brackets, and the operands (nothing where it is a bare name).
+    """
 
     results: tuple[str, ...]
     block: str
     operands: tuple[str, ...]
     scope: str
+    along: AlongAxis | None = None
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def lefts(self) -> Iterator[Equation]:
+        """Its results as equations define them, where it says their axes."""
+        for name, left in zip(self.results, self.along.left, strict=True) if self.along else ():
+            yield Equation(name, left, Literal(0), self.place)
+
+
+@dataclass(frozen=True)
+class AlongAxis:
+    """The axis that a block is called along, and what stands in brackets behind its results and its operands."""
+
+    axis: str
+    left: tuple[tuple[str | tuple[str, ...], ...], ...]
+    read: tuple[tuple[Index, ...], ...]
 
 
 Statement: TypeAlias = "Equation | Declaration | Definition | Calling"

@@ -159,11 +159,20 @@ it. The scope stands before the names of its parameters, so that each scope has 
 may call blocks that are defined before it. What it is given has its axes before it is called, an input by
 `x[b,i]: input`; its last line is what it gives, or the tensors of `z: output` lines, in their order. Its axes are its
 own, as long as those of what it is given; other sizes stand in it as lines, `r: 4`, or are given by their names to
-the whole text.""",
+the whole text.
+
+A block of one position makes one after another where its call has brackets, `h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])`:
+what it gives at a position it is given at the next. It stands in the text as its equations do, along the axis of the
+step.""",
         (
             Example.of(
                 "x[b,i]: input\ndef double(x):\n    y[b,i] = 2 * x[b,i]\nz = double(x, scope='one')",
                 x=((1.0, 2.0),),
+            ),
+            Example.of(
+                "def cell(x, h):\n    x[b]: input\n    h[b]: input\n    z[b] = x[b] + 0.5 * h[b]\n"
+                "h[b,t] = cell(x[b,t], h[b,t-1])",
+                x=((1.0, 0.0, 0.0),),
             ),
         ),
     ),

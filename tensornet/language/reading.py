@@ -12,6 +12,7 @@ declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]
              | axis: size                                       i: 4
 definition  := def name(x, …): block                           the block's own lines, indented
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
+             | name[left], … = name(x[entries], …)              along an axis, see `along`
 expression  := see `expression`
 entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
              | t-1 | t+1                                        of what recurs, see `recurring`
@@ -24,11 +25,13 @@ import functools
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
 from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
 from .accumulating import Addition, Written, together
+from .along import CallAlong, called_along
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import (
     Call,
@@ -159,7 +162,7 @@ class _Reader(Terms):
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
         """The statements of one block; those that define others come first in it."""
-        known, found = set(blocks), list["Written | Start"]()
+        known, found = set(blocks), list["Written | Start | CallAlong"]()
         for node in nodes:
             found.append(self.statement(node, known))
             if isinstance(found[-1], Definition):
@@ -168,9 +171,9 @@ class _Reader(Terms):
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(written_out(together(recurring(found))))
+        return tuple(written_out(together(recurring(called_along(found)))))
 
-    def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start:
+    def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start | CallAlong:
         match node:
             case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
                 return Definition(
@@ -209,10 +212,9 @@ class _Reader(Terms):
         return tuple(self.name(node, each.arg) for each in arguments.args)
 
     @told_in("blocks")
-    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling:
+    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling | CallAlong:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        results = [self.tensor(each) for each in targets]
         scope = ""
         match call.keywords:
             case []:
@@ -223,8 +225,18 @@ class _Reader(Terms):
                 raise self.fail(
                     call, "a call takes tensors and a scope", 'write `y = block(x, scope="name")`'
                 )
-        operands = tuple(self.tensor(each) for each in call.args)
-        return Calling(tuple(results), block, operands, scope, self.place(target))
+        if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
+            results, read = (tuple(map(self.bracketed, each)) for each in (targets, call.args))
+            return CallAlong(results, block, read, scope, self.place(target))
+        names, operands = (tuple(map(self.tensor, each)) for each in (targets, call.args))
+        return Calling(names, block, operands, scope, place=self.place(target))
+
+    def bracketed(self, node: ast.expr) -> Ref:
+        """A tensor by its name, or under axes."""
+        found = self.expression(node) if isinstance(node, ast.Subscript) else Ref(self.tensor(node), ())
+        if not isinstance(found, Ref):
+            raise self.fail(node, "a block is called on tensors", "give it an equation of its own")
+        return replace(found, place=self.place(node))
 
     def tensor(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Name):

@@ -101,11 +101,12 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
 
 def _check_calls(lines: Sequence[Any]) -> None:
     """Refuses what goes round through the call of a block."""
-    waiting = [name for line in lines for name in getattr(line, "results", ())]
+    plain = [line for line in lines if hasattr(line, "results") and not line.along]
+    waiting = [name for line in plain for name in line.results]
     for line in lines if waiting else ():
         for ref in steps_in(line.right) if hasattr(line, "right") else ():
             if ref.name in waiting:
-                fix = "write the equations of the block in the place of the call: these alone go round"
+                fix = f"say the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
                 raise EquationError(f"'{ref.name}' goes round through the call of a block", ref.place, fix)
         waiting = [name for name in waiting if name not in getattr(line, "results", ())]
 
@@ -141,7 +142,9 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
 def _late(lines: Sequence[Any]) -> Iterator[str]:
     """The tensors read at another position by an equation that is not below theirs."""
     waiting = {line.name for line in lines if hasattr(line, "right") and not isinstance(line, Start)}
+    waiting.update(name for line in lines if getattr(line, "along", None) for name in line.results)
     for line in lines:
+        waiting.difference_update(getattr(line, "results", ()))
         if not hasattr(line, "right") or isinstance(line, Start):
             continue
         yield from (ref.name for ref in steps_in(line.right) if ref.name in waiting)
