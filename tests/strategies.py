@@ -136,6 +136,7 @@ class _Writer:
         first = not any(tensor.kind == "input" for tensor in self.tensors)
         kind = "input" if first or self.chance(35) else "parameter"
         chosen = list(self.subset(axes, 1 if first else 0, 3))
+        kind = kind if chosen else "input"  # a number that nothing declares may not stand everywhere
         dims: list[tuple[str, ...]] = [(axis,) for axis in chosen]
         if len(dims) > 2 and self.chance(15):
             dims = [(chosen[0], chosen[1]), *dims[2:]]
