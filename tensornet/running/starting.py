@@ -42,10 +42,10 @@ def init(
         dtype: their element type.
         device: where they are put.
         init: how parameters start that are to start otherwise: by name, or by a pattern of `fnmatch`, a standard
-            deviation, `"zeros"`, `"ones"`, `"identity"`, `"orthogonal"`, `"kaiming"`, `"xavier"` or an array; or
-            one of these for every weight, which leaves biases and gains as they are. Inputs, of which `"kaiming"`
-            and the like speak, are the axes that are summed where the parameter is read, and come with
-            data or with a factor before it.
+            deviation, `"zeros"`, `"ones"`, `"identity"`, `"near_identity"`, `"orthogonal"`, `"kaiming"`,
+            `"xavier"` or an array; or one of these for every weight, which leaves biases and gains as they are.
+            Inputs, of which `"kaiming"` and the like speak, are the axes that are summed where the parameter is
+            read, and come with data or with a factor before it.
         **sizes: values for open sizes.
 
     Returns:
