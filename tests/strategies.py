@@ -226,9 +226,9 @@ class _Writer:
         return self.product(within, depth, direct) if kind == "product" else self.call(within, depth)
 
     def told(self, text: str, lost: set[str]) -> str:
-        """A tensor as it is read: by no bare name where an axis is lost that nothing else names."""
+        """A tensor as it is read: a leaf by no bare name where an axis is lost that nothing else names."""
         tensor = next((t for t in self.tensors if t.name == text), None)
-        if tensor is None or not _flat(tensor.dims) & lost:
+        if tensor is None or tensor.kind == "result" or not _flat(tensor.dims) & lost:
             return text
         return _written(text, [_entry(dim) for dim in tensor.dims])
 

@@ -166,6 +166,7 @@ class _Block:
                 continue
             entry = self.known.setdefault(name, _Known("constant"))
             entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
+        self.guessed: set[str] = set()  # leaves that have the axes of the line that reads them first
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
         self.scopes: list[Scope] = []
@@ -320,6 +321,7 @@ class _Block:
         if entry.dims is None and ref.index:
             entry.dims = tuple(self._new_dim(ref, at, each, Scope()) for at, each in enumerate(ref.index))
             entry.index = index_of(entry.dims)
+            self.guessed.add(ref.name)
 
     def _at_one(
         self, name: str, index: tuple[Index, ...], axis: str, line: Calling
@@ -404,7 +406,7 @@ class _Block:
         line = replace(line, right=self._declare_extents(line.right))
         self._check_undeclared(line)
         self._declare_leaves(line)
-        line = einstein(line)
+        line = einstein(line, self.guessed)
         _check_numbers(line.right)
         self._check_positions(line)
         line = self._whole(line)
@@ -545,6 +547,7 @@ class _Block:
             dim = self._new_dim(part, position, entry, Scope())
             dims.append((Axis(axis, extents[0]),) if entry == axis else dim)
         self.known[part.name] = _Known("parameter", index, tuple(dims), place=part.place)
+        self.guessed.add(part.name)
         return replace(part, index=index)
 
     def _declare_leaves(self, line: Equation) -> None:
@@ -568,6 +571,7 @@ class _Block:
                     "name its axes",
                 )
             entry.index = index_of(entry.dims)
+            self.guessed.add(ref.name)
 
     @told_in("names")
     def _check_undeclared(self, line: Equation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -169,17 +170,23 @@ def locate(place: Place | None, axis: str) -> Place | None:
 
 
 @told_in("sums")
-def einstein(equation: Equation) -> Equation:
+def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
     """Writes the sums out that the equation implies.
 
     In a product, an axis that is not kept is summed in the innermost product that holds every
     occurrence of it; each term of a sum is treated on its own; a lone tensor may lose axes.
+
+    Args:
+        equation: of which bare names have the axes that they stand for.
+        guessed: tensors whose axes no line tells, but the one that reads them first: a bare name
+            of these loses none alone.
 
     Raises:
         EquationError: an axis on the left is unknown; one on the right can be summed in no product
             because it occurs only inside a function; or in two, inside a factor and outside of it.
     """
     kept = axes_of_index(equation.left)
+    _check_told(equation.right, frozenset(kept), guessed)
     right = _sum_out(equation.right, frozenset(kept), True)
     known = free_axes(equation.right)
     for axis in kept:
@@ -202,8 +209,6 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
             lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
             if lost and (not direct or ELLIPSIS in lost):
                 raise _unsummed(lost[0], expression)
-            if lost:
-                _check_told(expression, lost[0])
             return contraction((expression,), lost, expression.place)
         case Contraction():
             return _sum_out_product(expression, kept, direct)
@@ -228,8 +233,6 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             if axis not in summed:
                 _check_one_reading(axis, holding)
-            if axis not in summed and len(holding) == 1:
-                _check_told(holding[0], axis)
             summed.add(axis)
     inner = kept | summed
     parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
@@ -258,16 +261,27 @@ def _check_one_reading(axis: str, holding: list[Expression]) -> None:
             )
 
 
-def _check_told(alone: Expression, axis: str) -> None:
-    """Refuses a sum over an axis that nothing in its product tells of: that of a bare name, and of it alone."""
-    if isinstance(alone, Ref) and alone.place is not None and alone.place.text == alone.name:
-        index = show_index(alone.index)
-        raise EquationError(
-            f"'{alone.name}' stands for {alone.name}[{index}] here, and '{axis}' is neither on the left"
-            " nor in another factor",
-            alone.place,
-            f"write {alone.name}[…] with the axes meant, or {alone.name}[{index}] where '{axis}' is to be summed",
-        )
+def _check_told(expression: Expression, told: frozenset[str], guessed: Collection[str]) -> None:
+    """Refuses sums over an axis of a bare name, of these, that nothing tells: neither the left nor another factor."""
+    match expression:
+        case Call("add", terms):
+            for term in terms:
+                _check_told(term, told, guessed)
+        case Contraction(factors, summed):
+            holders = Counter(axis for factor in factors for axis in set(free_axes(factor)))
+            shared = {axis for axis, count in holders.items() if count > 1}
+            for factor in factors:
+                _check_told(factor, told.union(summed, shared), guessed)
+        case Ref(name, _, place) if name in guessed and place is not None and place.text == name:
+            for axis in free_axes(expression):
+                if axis not in told:
+                    index = show_index(expression.index)
+                    raise EquationError(
+                        f"'{name}' stands for {name}[{index}] here, as it is first read, and '{axis}' is neither on"
+                        " the left nor in another factor",
+                        place,
+                        f"write {name}[…] with the axes meant, or {name}[{index}] where '{axis}' is to be summed",
+                    )
 
 
 def _sums(expression: Expression, axis: str) -> bool:

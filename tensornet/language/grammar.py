@@ -67,10 +67,11 @@ entry       := axis | integer | (entry, …) | ... | start:stop:step | expressio
         """A name that no line defines is an input if `inputs=` lists it, a constant if `constants=` holds it, else a
 parameter. A name in brackets, and one alone that is an axis, is an axis. A bare name of a tensor stands for it
 with the axes that it was defined or declared with, else those that it is first read with; `x[b,j,c]` reads the same
-tensor under other axes. Each axis of a bare name is on the left or in another factor: what is to be summed alone is
-written, `h[b,k]` or `sum[k](h)`. A parameter without axes is a number; where no gradient would reach one, under a root
-and among positions it is declared, `s[()]: parameter`, since a size was more likely meant. Every line must be read by
-an output: the last line is the output, or those that `outputs=` names.""",
+tensor under other axes. Of a tensor that is neither defined nor declared, each axis of the bare name is on the left or
+in another factor: what is to be summed alone is written, `x[b,k]` or `sum[k](x)`. A parameter without axes is a
+number; where no gradient would reach one, under a root and among positions it is declared, `s[()]: parameter`, since a
+size was more likely meant. Every line must be read by an output: the last line is the output, or those that `outputs=`
+names.""",
         (Example.of("h[b,i] = 2 * x[b,i]\ny[b,i] = h + 1", x=((1.0, 2.0),)),),
     ),
     Section(
@@ -95,9 +96,9 @@ one axis agree wherever it is read in an equation.""",
     Section(
         "Sums",
         """In a product, an axis that is not on the left is summed, in the innermost product that holds every occurrence
-of it. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes that are written
-too. An axis that is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is
-summed. So it does where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.""",
+of it. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes too. An axis that
+is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So it does
+where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.""",
         (
             Example.of("y[b] = x[b,i] * w[i]", x=((1.0, 2.0), (3.0, 4.0)), w=(10.0, 1.0)),
             Example.of("y[b] = exp(sum[i](x[b,i])) * 2", x=((0.0, 0.0), (1.0, -1.0))),
