@@ -157,9 +157,9 @@ def test_attention_in_any_form_is_what_its_equations_say(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_runs_as_a_kernel_wherever_equations_compute_it(form: str) -> None:
-    """At sizes at which it pays."""
+    """At sizes at which it pays: as many entries of a value as of a key."""
     graph = layer(form)
-    sizes = {**SIZES, "i": 256, "j": 256, "d": 32, "f": 32}
+    sizes = {**SIZES, "i": 256, "j": 256, "d": 32, "p": 1, "f": 32}
     plan = tn.plan(graph, backend="torch", **{name: sizes[name] for name in graph.open_sizes})
     assert (KERNEL in plan.code) == (form in FUSED)
     assert tn.Plan.from_json(plan.to_json()) == plan
