@@ -176,7 +176,7 @@ def test_a_walk_counts_what_a_loop_over_the_elements_does(
     assert found.moved == 4 * (elements + sum(len(set(path)) for path in paths))
     steps = [{b - a for a, b in itertools.pairwise(path)} for path in paths]
     if all(each <= {0} or each <= {1} for each in steps):
-        assert (found.runs, found.scattered, found.fetched) == (1, 0, 0)
+        assert (found.runs, found.scattered, found.jumped, found.lost, found.fetched) == (1, 0, 0, 0, 0)
     inner = round(elements / found.runs)
     scattered = 0
     for path in paths:  # along an innermost loop an operand goes on by the same step

@@ -147,12 +147,19 @@ class Pricing:
         profile: the device.
         itemsize: bytes of one element.
         expanded: bytes up to which a tensor may be repeated along the batch axes of another.
+        asked: the part of those who read a result that have it copied into the order that would suit.
     """
 
     def __init__(
-        self, sizes: Mapping[str, int], profile: DeviceProfile, itemsize: int, expanded: float = EXPANDED
+        self,
+        sizes: Mapping[str, int],
+        profile: DeviceProfile,
+        itemsize: int,
+        expanded: float = EXPANDED,
+        asked: float = 1.0,
     ) -> None:
-        self.sizes, self.profile, self.itemsize, self.expanded = sizes, profile, itemsize, expanded
+        self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
+        self.expanded, self.asked = expanded, asked
         self.extent = functools.cache(lambda axes: extent(axes, sizes))
         self.copied = functools.cache(self._copied)
         self.matrix = functools.cache(self._matrix)
@@ -208,7 +215,7 @@ class Pricing:
         """Seconds that no copy of a tensor into another order takes longer than."""
         elements = self.extent(axes)
         size = self.itemsize * elements
-        worst = Walk(2 * size, size, elements, elements, elements, elements)
+        worst = Walk(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
         return self.profile.walked(worst) + self.profile.view
 
     def added_up(self, axes: frozenset[str]) -> float:
@@ -228,7 +235,7 @@ class Pricing:
                 return
             choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
             for result in _results(one, other, choices):
-                seconds = self.walked(result, (one, other)) + self._brought(result, wanted)
+                seconds = self.walked(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
                 yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
@@ -258,7 +265,7 @@ class Pricing:
                 seconds += self.copied(layout, lead + tail) if order is None else 0.0
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
             seconds += self.walked(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
-            seconds += self.profile.run * self.extent(lead) + self._brought(lead, wanted)
+            seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
     # ---- matrix products
@@ -277,7 +284,7 @@ class Pricing:
                 if seconds <= bound:
                     result = (() if is_added else together, left, right)
                     lying = flatten(result)
-                    seconds += self._brought(lying, wanted)
+                    seconds += self.brought(lying, wanted)
                     kept = tuple([group for group in result if group])
                     yield lying, seconds, ("matmul", swapped, together, rows, columns, inner, kept)
 
@@ -369,9 +376,11 @@ class Pricing:
         """Seconds to bring a tensor into another order, the view of it in that order included."""
         return self.walked(order, (layout,)) + self.profile.view
 
-    def _brought(self, result: Layout, wanted: Layout | None) -> float:
-        """Seconds to bring the last result into the order that is wanted."""
-        return 0.0 if wanted is None or wanted == result else self.copied(result, wanted)
+    def brought(self, result: Layout, wanted: Layout | None) -> float:
+        """Seconds in which those who read the last result bring it into the order that would suit, in the mean."""
+        if wanted is None or wanted == result:
+            return 0.0
+        return self.profile.view + self.asked * self.walked(wanted, (result,))
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str]) -> Iterator[Layout]:

@@ -70,9 +70,7 @@ def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
 
 def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     """What an order takes forward and back; whoever reads a result that does not suit has it copied."""
-    lying, wanted = flatten(order[-1].way.result), problem.wanted
-    total = sum(pair.way.seconds for pair in order) + _WayBack(problem, order, changing).found().seconds
-    return total if wanted in (None, lying) else total + problem.pricing.copied(lying, wanted)
+    return sum(pair.way.seconds for pair in order) + _WayBack(problem, order, changing).found().seconds
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:

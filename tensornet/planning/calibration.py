@@ -35,8 +35,8 @@ LOOPED = 400
 PLAUSIBLE = 16.0
 """What is measured is cut off where it lies further from the usual than this factor."""
 
-FAR = (((500, 32, 96), (2, 0, 1)), ((480, 32, 100), (2, 0, 1)), ((96, 48, 24, 16), (3, 1, 0, 2)))
-"""Copies for which lines of memory are fetched again; how much depends on the sizes, so these are several."""
+FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
+"""Copies that lose lines from both caches, from the first alone, and that go through the last in runs."""
 
 
 def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
@@ -97,7 +97,7 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
 
 def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
     """The constants, those of a call and of small pieces not too far from the usual."""
-    names = ("launch", "view", "batch", "plain", "run", "scattered", "line")
+    names = ("launch", "view", "batch", "plain", "run", "scattered", "near_line", "line")
     kept = {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
         for name in names
@@ -118,7 +118,11 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     most = 3 * NEAR // (2 * size)  # the result not so large that it is touched for the first time
     away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
     found = replace(
-        found, bandwidth=min(away, near), near_bandwidth=near, held_bandwidth=max(held_rate, near)
+        found,
+        bandwidth=min(away, near),
+        near_bandwidth=near,
+        held_bandwidth=max(held_rate, near),
+        jump_bandwidth=near,
     )
     if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
         found = replace(found, pass_bandwidth=_pass(probe, found))
@@ -127,19 +131,23 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     if on_cpu:
+        found = replace(found, stored=_stored(probe, found))
         found = replace(found, widths=tuple(_widths(probe, found)), packing=_packing(probe, found))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
     found = _loop(probe, found)
-    found = replace(found, run=0.0, scattered=0.0, line=0.0)
+    found = replace(found, run=0.0, scattered=0.0, near_line=0.0, line=0.0)
     narrow = {"a": 512, "b": 128, "c": 4}
     loops = walk("abc", ("ab", "ac"), narrow, size)
     left = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, 4)) - found.walked(loops)
     found = replace(found, run=max(1e-13, left / replace(found, run=1.0).walked(loops)))
-    found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
-    far = (max(1e-13, probe.copied(shape, axes, found, "fetched")) for shape, axes in FAR)
-    found = replace(found, line=statistics.geometric_mean(far))
+    turned = (64, 96, 96), (0, 2, 1)
+    found = replace(found, scattered=max(1e-14, probe.copied(*turned, found, "scattered")))
+    found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
+    found = replace(found, line=max(1e-14, probe.copied(*FAR, found, "fetched")))
+    jumps = probe.copied(*JUMPING, found, "jumped")
+    found = replace(found, jump_bandwidth=1.0 / (1.0 / near + max(0.0, jumps)))
     return _fresh(probe, found)
 
 
@@ -149,6 +157,14 @@ def _pass(probe: _Probe, found: DeviceProfile) -> float:
     moved = 2.0 * probe.itemsize * rows * columns
     seconds = probe.beyond(found.pointwise(moved, 0.0), f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
     return (NORMALIZE.passes[0] - 1.0) * moved / max(seconds, 0.1 * found.stream(moved))
+
+
+def _stored(probe: _Probe, found: DeviceProfile) -> float:
+    """Multiply-adds that an element of a product's result costs besides: a shallow product is slower than its share."""
+    m, n, shallow, deep = 4000, 64, 4, 64
+    least, most = (_arithmetic(probe, found, m, n, k) for k in (shallow, deep))
+    share = min(0.5, least / max(most, 1e-9))
+    return max(0.0, (deep * share - shallow) / (1.0 - share))
 
 
 def _widths(probe: _Probe, found: DeviceProfile) -> Iterator[float]:
@@ -166,9 +182,14 @@ def _packing(probe: _Probe, found: DeviceProfile) -> float:
 
 def _rate(probe: _Probe, found: DeviceProfile, m: int, n: int, k: int) -> float:
     """Elements of a large product's result that take the time of such a one."""
+    return _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored))
+
+
+def _arithmetic(probe: _Probe, found: DeviceProfile, m: int, n: int, k: int) -> float:
+    """Seconds that a product computes, most of which memory is moved in."""
     seconds = max(0.0, probe.matmul((m, k), (k, n)) - found.launch)
     moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
-    return math.sqrt(max(0.0, seconds**2 - moved**2)) * found.flops / (2.0 * k)
+    return math.sqrt(max(0.0, seconds**2 - moved**2))
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:

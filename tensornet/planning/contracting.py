@@ -80,13 +80,14 @@ class Contracting(Pointwise):
             self.profile,
             self.itemsize,
             frozenset(n for n, each in enumerate(values) if each.ref.name in self.still),
+            asked=self.asked,
         )
         if len(values) == 2 and any(self.copies[each.ref.name] for each in values):
             return self._of_forms(problem, values, sizes)
         changing = frozenset(n for n, each in enumerate(values) if each.ref.name in self.changing)
         if len(values) > 2 and len(changing) > 1 and element is Element.NUMBER and not problem.still:
             return self.both_ways(problem, ordered_both_ways(problem, changing), values, sizes, changing)
-        return self.build(self.choose(problem), values, sizes)
+        return self.build(problem, self.choose(problem), values, sizes)
 
     def _of_forms(self, problem: Problem, values: list[Value], sizes: Mapping[str, Any]) -> Value:
         """The product of two tensors, of copies of them where these are read more quickly."""
@@ -95,7 +96,7 @@ class Contracting(Pointwise):
             order = self.choose(replace(problem, layouts=tuple(each.layout for each in pair)))
             found.append((order[-1].way.seconds, order, list(pair)))
         _, order, values = min(found, key=lambda each: each[0])
-        return self.build(order, values, sizes)
+        return self.build(problem, order, values, sizes)
 
     def _weight(self, value: Value) -> tuple[bool, int]:
         """What it takes to do something to a value: nothing where that is done once."""
@@ -123,12 +124,17 @@ class Contracting(Pointwise):
 
     # ---- pairs
 
-    def build(self, order: Order, values: Sequence[Value], sizes: Mapping[str, Any]) -> Value:
-        """Emits the steps of one contraction."""
+    def build(
+        self, problem: Problem, order: Order, values: Sequence[Value], sizes: Mapping[str, Any]
+    ) -> Value:
+        """Emits the steps of one contraction, without what its readers will do."""
         made = list(values)
         for pair in order:
             a, b = made[pair.first], self._settled(made[pair.second], made[pair.first], pair.way)
             a, b, way = self._copied_once(a, b, pair.way)
+            if pair is order[-1]:
+                later = problem.pricing.brought(flatten(way.result), problem.wanted)
+                way = replace(way, seconds=max(0.0, way.seconds - later))
             way = _linear(way, a, b) if "linear" in self.spelled else way
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))

@@ -95,6 +95,7 @@ class DeviceProfile:
         bandwidth: bytes/s, read plus written, in order.
         near_bandwidth: the same of what the last of the caches holds.
         held_bandwidth: the same of what those before it hold.
+        jump_bandwidth: the same of runs that do not follow one another, from the last of the caches or memory.
         pass_bandwidth: the same of a function that computes, for each pass but one.
         launch: seconds that an operation costs whatever its size.
         view: seconds to look at a tensor in another way, nothing moved.
@@ -103,7 +104,8 @@ class DeviceProfile:
         plain: seconds of a multiply-add there.
         run: seconds that each innermost loop of a step element by element costs.
         scattered: seconds for an element that does not lie beside the one before it.
-        line: seconds to fetch it from memory, where everything near it is gone from the caches.
+        near_line: seconds to fetch a line that is gone from the first of the caches.
+        line: seconds to fetch one that is gone from the second, too.
         fresh_bytes: bytes of a result from which it is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
         fresh_product: the same of what products write, which may lie in large pages.
@@ -115,6 +117,7 @@ class DeviceProfile:
         widths: columns of a large product that take the time of as few as `COLUMNS` says; empty where whole vectors
             of `LANES` tell it.
         packing: rows of a product that take the time in which its second matrix is laid out for it.
+        stored: multiply-adds that an element of a product's result costs besides its own.
         unrest: the part by which measuring again gave other times, or that others had of the processors,
             whichever is more; 0 of the built-in constants.
     """
@@ -124,6 +127,7 @@ class DeviceProfile:
     bandwidth: float
     near_bandwidth: float
     held_bandwidth: float
+    jump_bandwidth: float
     pass_bandwidth: float
     launch: float
     view: float
@@ -132,6 +136,7 @@ class DeviceProfile:
     plain: float
     run: float
     scattered: float
+    near_line: float
     line: float
     fresh_bytes: float
     fresh_bandwidth: float
@@ -142,6 +147,7 @@ class DeviceProfile:
     unrest: float = 0.0
     widths: tuple[float, ...] = ()
     packing: float = 0.0
+    stored: float = 3.0
 
     @property
     def certainty(self) -> Certainty:
@@ -163,12 +169,12 @@ class DeviceProfile:
         """
         written = size * batch * m * n
         fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
-        fixed += written / self.fresh_product if written > self.fresh_bytes else 0.0
+        fixed += written / self.fresh_product if written >= self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
             return fixed + self.plain * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
         rows = m * self.width(columns) + (self.packing * n if m > 1 else 0.0)
-        arithmetic = 2.0 * batch * k * rows / self.flops
+        arithmetic = 2.0 * batch * (k + self.stored) * rows / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
         if turned and 1 < m < NARROW:
@@ -223,8 +229,10 @@ class DeviceProfile:
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""
         loops = self.run * (walk.runs + CHUNK * walk.chunks)
-        reads = self.scattered * walk.scattered + self.line * walk.fetched
-        return self.pointwise(walk.moved, walk.written) + loops + reads
+        reads = self.scattered * walk.scattered + self.near_line * walk.lost + self.line * walk.fetched
+        far = _beyond(walk.moved, NEAR / 2, 2.0)
+        jumps = far * walk.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
+        return self.pointwise(walk.moved, walk.written) + loops + jumps + reads
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of a step element by element, of tensors that all lie as the result does."""
@@ -240,7 +248,7 @@ class DeviceProfile:
 
     def fresh(self, written: float) -> float:
         """Seconds that first touch adds to a result of so many bytes."""
-        return written / self.fresh_bandwidth if written > self.fresh_bytes else 0.0
+        return written / self.fresh_bandwidth if written >= self.fresh_bytes else 0.0
 
 
 def _beyond(moved: float, held: float, times: float) -> float:
@@ -254,6 +262,7 @@ _CPU = DeviceProfile(
     bandwidth=2.6e10,
     near_bandwidth=2.6e10,
     held_bandwidth=5.5e10,
+    jump_bandwidth=2.0e10,
     pass_bandwidth=3.9e10,
     launch=1.4e-6,
     view=1.2e-6,
@@ -262,7 +271,8 @@ _CPU = DeviceProfile(
     plain=5e-10,
     run=2.1e-9,
     scattered=4.4e-10,
-    line=7.5e-9,
+    near_line=2e-9,
+    line=4e-9,
     fresh_bytes=float(MAPPED),
     fresh_bandwidth=2.5e9,
     fresh_product=7.0e9,
@@ -273,6 +283,7 @@ _GPU = DeviceProfile(
     bandwidth=1.5e12,
     near_bandwidth=1.5e12,
     held_bandwidth=1.5e12,
+    jump_bandwidth=1.5e12,
     pass_bandwidth=6e12,
     launch=6e-6,
     view=1e-6,
@@ -281,6 +292,7 @@ _GPU = DeviceProfile(
     plain=1e-12,
     run=1e-12,
     scattered=6e-12,
+    near_line=1e-12,
     line=1e-12,
     fresh_bytes=1e18,
     fresh_bandwidth=1e18,

@@ -54,6 +54,7 @@ class Making(ABC):
         self.parameters = {leaf.name for leaf in graph.parameters}
         self.changing = set(target.changing)  # the tensors that get gradients
         self.written: Layout = ()  # the order in which the equation at hand writes its axes
+        self.asked = 1.0  # the part of those who read it that have it copied into that order
         self.numbered = (f"t{number}" for number in itertools.count(1))
         self.common = common_orders(graph, self._count_in)
         self.laid: dict[str, str] = {}  # the variables of tensors that are laid out in such an order

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from .device import COLUMNS, DeviceProfile
@@ -16,6 +16,7 @@ _PLAUSIBLE = {
     "bandwidth": (1e6, 1e15),
     "near_bandwidth": (1e6, 1e15),
     "held_bandwidth": (1e6, 1e15),
+    "jump_bandwidth": (1e6, 1e15),
     "pass_bandwidth": (1e6, 1e16),
     "launch": (1e-9, 1.0),
     "view": (1e-9, 1.0),
@@ -24,6 +25,7 @@ _PLAUSIBLE = {
     "plain": (1e-14, 1e-2),
     "run": (1e-14, 1e-2),
     "scattered": (1e-15, 1e-3),
+    "near_line": (1e-14, 1e-2),
     "line": (1e-14, 1e-2),
     "fresh_bytes": (1.0, 1e18),
     "fresh_bandwidth": (1e5, 1e18),
@@ -31,18 +33,23 @@ _PLAUSIBLE = {
     "tile": (1.0, 1e6),
     "cached": (1e3, 1e19),
     "packing": (0.0, 1e3),
+    "stored": (0.0, 1e3),
     "spread": (1.0, 1e3),
     "unrest": (0.0, 1e3),
 }
 """The least and the largest that each constant of any device, slow or to come, may be."""
+
+_NAMES = {field.name for field in fields(DeviceProfile)}
 
 UNITS = {
     "flops": "FLOP/s",
     "bandwidth": "bytes/s",
     "near_bandwidth": "bytes/s",
     "held_bandwidth": "bytes/s",
+    "jump_bandwidth": "bytes/s",
     "pass_bandwidth": "bytes/s",
     "packing": "rows",
+    "stored": "multiply-adds",
     "launch": "s",
     "view": "s",
     "batch": "s",
@@ -50,6 +57,7 @@ UNITS = {
     "plain": "s",
     "run": "s",
     "scattered": "s",
+    "near_line": "s",
     "line": "s",
     "fresh_bytes": "bytes",
     "fresh_bandwidth": "bytes/s",
@@ -63,7 +71,7 @@ def load_profile(key: str) -> DeviceProfile | None:
     found = _store().read(key)
     try:
         profile = DeviceProfile(**{**found, "widths": tuple(found["widths"])})
-        return profile if profile.key == key and _plausible(profile) else None
+        return profile if profile.key == key and found.keys() == _NAMES and _plausible(profile) else None
     except (TypeError, KeyError):  # nothing, or constants of another version
         return None
 

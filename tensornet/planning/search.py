@@ -34,6 +34,7 @@ class Problem:
         sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
         still: the operands that depend on nothing that a call gives.
         expanded: bytes up to which an operand may be repeated along the batch axes of another.
+        asked: the part of those who read the result that have it copied into the order that would suit.
     """
 
     layouts: tuple[Layout, ...]
@@ -44,11 +45,12 @@ class Problem:
     itemsize: int
     still: frozenset[int] = frozenset()
     expanded: float = EXPANDED
+    asked: float = 1.0
 
     @functools.cached_property
     def pricing(self) -> Pricing:
         """What its pairs take."""
-        return Pricing(self.sizes, self.profile, self.itemsize, self.expanded)
+        return Pricing(self.sizes, self.profile, self.itemsize, self.expanded, self.asked)
 
     def holders(self) -> dict[str, int]:
         """The operands that have each axis, as a set of bits."""
@@ -362,10 +364,11 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
         profile: DeviceProfile,
         itemsize: int,
         expanded: float,
+        asked: float,
         *more: Hashable,
     ) -> Order:
         named = {f"{number:05}": size for number, size in enumerate(sizes)}
-        problem = Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded)
+        problem = Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
         return choose(problem, *more)
 
     def choice(problem: Problem, *more: Hashable) -> Order:
@@ -389,6 +392,7 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
             problem.profile,
             problem.itemsize,
             problem.expanded,
+            problem.asked,
             *more,
         )
         return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
