@@ -118,44 +118,6 @@ def _beside(name: str) -> Any:
     return importlib.import_module(f"tensornet.backends.torch_{name}")
 
 
-def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
-    """(x − mean) / √(variance + eps) along one axis, by the fused kernel where the axis is the last.
-
-    A gain and a bias, one number for each position along the axis, may follow.
-    """
-    torch = _library()
-    if axis in (-1, x.ndim - 1):
-        if gain is None or gain.dtype == x.dtype == bias.dtype:
-            return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, eps)
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps) * gain + bias
-    if x.itemsize == 2:  # whose squares would not fit
-        made = x.dtype if gain is None else torch.result_type(x, gain)
-        return _normalize(x.float(), axis, eps, gain, bias).to(made)
-    sums = _beside("sums")
-    centred = x - x.mean(axis, keepdim=True)  # torch.var_mean goes element by element: ten times as long
-    scale = torch.rsqrt(centred.square().mean(axis, keepdim=True) + eps)
-    normed = sums.multiplied(centred, scale)
-    if gain is None:
-        return normed
-    shape = (-1,) + (1,) * (x.ndim - axis - 1)
-    return sums.added(sums.multiplied(normed, gain.reshape(shape)), bias.reshape(shape))
-
-
-def _variance(x: Any, axes: tuple[int, ...]) -> Any:
-    """The biased variance; torch.var goes element by element."""
-    if x.itemsize == 2:  # whose squares would not fit
-        return _variance(x.float(), axes).to(x.dtype)
-    centred = x - x.mean(axes, keepdim=True)
-    return (centred.abs() if x.is_complex() else centred).square().mean(axes)
-
-
-def _deviation(x: Any, axes: tuple[int, ...]) -> Any:
-    """The biased standard deviation, flat where it is 0."""
-    torch, variance = _library(), _variance(x, axes)
-    still = variance == 0
-    return torch.where(still, variance, torch.where(still, 1.0, variance).sqrt())
-
-
 def _recur(a: Any, b: Any, start: float, back: float) -> Any:
     """y[0] = start, y[j] = a[j-1]·y[j-1] + b[j-1] along the last axis, or from its end."""
     torch = _library()
@@ -373,9 +335,9 @@ class TorchBackend:
             "torch": _library(),
             "F": _library().nn.functional,
             "math": math,
-            "normalize": _normalize,
-            "variance": _variance,
-            "deviation": _deviation,
+            "normalize": _beside("moments").normalize,
+            "variance": _beside("moments").variance,
+            "deviation": _beside("moments").deviation,
             "recur": _recur,
             "dropped": _dropped,
             "top": _top,
