@@ -13,8 +13,6 @@ from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts
 
 __all__ = ["misplaced", "slip_of"]
 
-_ROOTS = frozenset({"sqrt", "rsqrt"})
-
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -45,7 +43,7 @@ def _reasons(whole: Expression, why: str) -> list[str]:
         case Call("add", terms):
             among = any(_is_position(term) for term in terms)
             return ["it is added to positions" if among else why] * len(terms)
-        case Call(function, arguments) if function in _ROOTS:
+        case Call(function, arguments) if FUNCTIONS[function].root:
             return ["it is under a root"] * len(arguments)
         case Call(function, arguments):
             rules = FUNCTIONS[function].derivative or ("",)

@@ -208,7 +208,9 @@ _CURVES = (
         example=Example.of("y[i] = log1p(a[i])", a=(0.0, 0.5, 2.0)),
         passes=4,
     ),
-    _real("sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True, passes=2.5),
+    _real(
+        "sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True, root=True, passes=2.5
+    ),
     _real(
         "rsqrt",
         "1 / √a",
@@ -216,6 +218,7 @@ _CURVES = (
         "-g * y ** 3 / 2",
         number="({0} ** -0.5)",
         positive=True,
+        root=True,
         passes=2,
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a"),

@@ -167,6 +167,7 @@ class Function:
         scatters: and there, the kernel that sums products of it with other tensors over axes of `a`.
         moments: its rule for the mean and the mean square.
         positive: whether it is asked of positive numbers.
+        root: whether it is a root: of sizes and small constants, so that nobody trains a number alone under it.
         carries: whether elements that go in come out on their scale, though nothing is moved.
         random: whether it gives something else each time.
         trains: whether it does something else in training.
@@ -227,6 +228,7 @@ class Function:
     scatters: str = ""
     moments: Rule | None = field(default=None, compare=False)
     positive: bool = False
+    root: bool = False
     carries: bool = False
     random: bool = False
     trains: bool = False
