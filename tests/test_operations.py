@@ -218,6 +218,18 @@ def test_the_cost_of_a_step_is_that_of_its_passes() -> None:
     assert FUNCTIONS["relu"].seconds(device, 8e6, 4e6, True) == device.pointwise(8e6, 4e6)
 
 
+def test_choosing_by_positions_costs_less_than_by_what_is_given() -> None:
+    """Processors foresee the one and not the other."""
+    graphs = [
+        tn.layer(f"y[i,j] = where({see}, x[i,j], 0)", inputs="x z[i,j]")
+        for see in ("index(i) < index(j)", "z > 0")
+    ]
+    by_position, by_number = (
+        [step.seconds for step in tn.plan(graph, i=1000, j=1000).steps][-1] for graph in graphs
+    )
+    assert 2 * by_position < by_number
+
+
 # ---------------------------------------------------------------------------- steps and source
 
 

@@ -259,7 +259,7 @@ CALLS = 30
 PASSES = 8.0
 """So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
 
-NEAR, WHOLE = 0.5, 1.25
+NEAR, WHOLE = 0.4, 0.9
 """What going through them in tiles takes, as a share of what it takes as a whole: more than a cache holds, or less."""
 
 AGAIN = 7 / 6

@@ -367,7 +367,7 @@ WHERE = _same(
     conditions=1,
     carries=True,
     moments=_of_choices,
-    passes=(12.0, 12.0),
+    passes=(3.5, 12.0),
     spelled=_spell_where,
 )
 

@@ -175,7 +175,8 @@ class Function:
             its operands.
 
         passes: how often the operand is read and the result written, as time goes, where its axes are the
-            innermost in memory, and where others are.
+            innermost in memory, and where others are; of what has conditions, where these follow from positions, so
+            that processors foresee them, and where they do not.
         workspace: how many times the bytes of its result it works in, in either case; of what moves elements, along
             one axis and for each more.
         works_in: the axes of each tensor that a step of it makes besides its result, of the call and of the axes of
@@ -388,7 +389,7 @@ class Function:
             device: the constants of the device.
             moved: bytes read and written.
             written: bytes of the result.
-            inner: whether the axes it runs over are the innermost in memory.
+            inner: whether the axes it runs over are the innermost in memory, or its conditions follow from positions.
         """
         return device.computed(moved, written, self.passes[0 if inner else 1])
 

@@ -23,11 +23,12 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    references,
     scalar_value,
     transform,
 )
 from ..language.positions import reached
-from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
+from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..operations.services import Reached
 from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, Pricing, flatten, view_order
@@ -198,18 +199,24 @@ class Making(ABC):
         that lie otherwise than the result."""
         if not isinstance(right, Call):
             return self.profile.pointwise(moved, written)
-        over = FUNCTIONS[right.function].runs_over(right.axes)
-        last = operands[0].layout[-len(over) :] if over and operands else ()
-        inner = set(over) == set(last)
-        if FUNCTIONS[right.function].is_look(right):
+        function = FUNCTIONS[right.function]
+        if function.is_look(right):
             return self.profile.view
-        seconds = FUNCTIONS[right.function].seconds(self.profile, moved, written, inner)
+        seconds = function.seconds(self.profile, moved, written, self._in_order(function, right, operands))
         layouts = tuple(each.layout for each in operands)
-        if FUNCTIONS[right.function].axes != "none" or all(each == order for each in layouts):
+        if function.axes != "none" or all(each == order for each in layouts):
             return seconds
         return (
             seconds + self.pricing(operands).walked(order, layouts) - self.profile.pointwise(moved, written)
         )
+
+    def _in_order(self, function: Function, call: Call, operands: Sequence[Value]) -> bool:
+        """Whether the axes that a function runs over are the innermost, and its conditions follow from positions."""
+        if function.conditions:
+            asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
+            return all(ref.name in self.still for ref in asked)
+        over = function.runs_over(call.axes)
+        return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
 
     def convert(self, value: Value, element: Element) -> Value:
         """The value with elements of another kind: numbers become truth values where they are not 0."""

@@ -11,7 +11,7 @@ from ...errors import ShapeError
 from ...language.equation import Equation
 from ...language.expression import Call, Expression, flat, fresh, occurring, transform
 from ...operations.functions import FUNCTIONS, RESERVED, Element
-from ...sizes import evaluate
+from ...sizes import evaluate, size_names
 from ..apply import Apply
 from ..elements import of_expression, of_tensors
 from ..graph import Graph
@@ -59,6 +59,8 @@ class Draft:
         self.dims = dict(graph.named)
         self.elements = of_tensors(graph)
         self._leaves = {leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input"}
+        shapes = (evaluate(size, graph.bound) for leaf in graph.leaves for size in leaf.shape)
+        self._told = {name for size in shapes for name in size_names(size)}
         self._equations: dict[str, Equation] = {}
         self._readers: dict[str, Counter[str]] = defaultdict(Counter)
         for equation in graph.own:
@@ -159,13 +161,13 @@ class Draft:
         return Leaf(name, kind, self.dims[name], holds=self.elements[name])
 
     def _is_still(self, name: str) -> bool:
-        """Whether a tensor is made of constants and positions alone, along axes of known sizes."""
+        """Whether a tensor is made of constants and positions alone, along axes as long as what is given tells."""
         if name not in self._equations:
             return name in self._leaves and self._leaves[name].kind == "constant"
         equation = self._equations[name]
         sizes = (evaluate(size, self.graph.bound) for size in self.scope(equation.right).sizes.values())
         return (
-            all(isinstance(size, int) for size in sizes)
+            all(self._told.issuperset(size_names(size)) for size in sizes)
             and all(
                 FUNCTIONS[each.function].is_repeatable for each in equation.parts if isinstance(each, Call)
             )
