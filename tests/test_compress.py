@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import prune
@@ -23,6 +23,8 @@ from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays
+
+from .conftest import examples
 
 FORMS = ("low_rank", "tucker", "cp", "tt", "blocktt", "kronecker")
 DRAW = np.random.default_rng(0)
@@ -492,7 +494,7 @@ def test_batches_weigh_weights_of_modules() -> None:
 
 
 @given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))
-@settings(max_examples=25, deadline=None)
+@examples(15)
 def test_linear_layers_of_any_shape(method: str, ins: int, outs: int, bias: bool, part: float) -> None:
     torch.manual_seed(ins)
     network = nn.Linear(ins, outs, bias=bias).double()

@@ -439,7 +439,7 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
     return text, arrays, np.einsum(spelled, *values)
 
 
-@examples(25)
+@examples(15)
 @given(chosen_rows())
 def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray], np.ndarray]) -> None:
     """Also where the positions are outside, which choose nothing."""

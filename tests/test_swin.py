@@ -284,14 +284,6 @@ def test_parity_with_transformers(dtype: torch.dtype, changes: dict[str, Any]) -
         assert float((found - expected).abs().max() / expected.abs().max()) < bound
 
 
-def test_one_graph_to_torch_compile() -> None:
-    module = tn.module(models.swin(9, **small), seed=0)
-    x = torch.randn(2, 3, 9, 9)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x), module(x))
-    compiled(x).square().mean().backward()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

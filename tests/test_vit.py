@@ -9,14 +9,14 @@ import pytest
 import scipy.ndimage
 import sympy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.resize import CONVENTIONS
 
-from .conftest import those_of
+from .conftest import examples, those_of
 
 small = st.integers(1, 4)
 
@@ -42,7 +42,7 @@ def formula(
 
 
 @given(small, small, small, small, small, st.integers(0, 2), st.integers(1, 3), small, small, small)
-@settings(max_examples=25)
+@examples(12)
 def test_shapes_and_parameters(
     rows: int,
     columns: int,
