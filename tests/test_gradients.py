@@ -982,7 +982,8 @@ def test_gradients_made_of_integers_are_numbers(text: str) -> None:
 
 
 def test_results_that_do_not_change_have_zeros() -> None:
-    graph = tn.layer("y[b] = x[b] > w\nz[b] = sign(x[b]) * floor(w)", inputs="x", outputs="y z")
+    text = "w[()]: parameter\ny[b] = x[b] > w\nz[b] = sign(x[b]) * floor(w)"
+    graph = tn.layer(text, inputs="x", outputs="y z")
     derivative = tn.gradient(graph, wrt="x w")
     arrays = {"x": example(3), "w": np.array(2.0), "y.grad": example(3), "z.grad": example(3)}
     for backend in ("numpy", "torch", STRICT):

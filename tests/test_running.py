@@ -316,7 +316,7 @@ def by_hand(params: dict[str, np.ndarray], x: np.ndarray) -> dict[str, np.ndarra
 
 def test_the_results_to_compute_are_chosen() -> None:
     graph = deep()
-    params = tn.init(graph, seed=0, dtype="float64")
+    params = tn.init(graph, init={"*": 0.5}, seed=0, dtype="float64")
     expected = by_hand(params, X)
     names = ["blocks.2.y", "blocks.0.h", "blocks.1.h", "blocks.2.h"]
     f = tn.compile(graph, outputs="blocks.2.y blocks.*.h")

@@ -72,6 +72,9 @@ OFTEN_OFF = math.log(2.0) / 0.6745
 LOOSE = math.log(1.5)
 """Where what is typical lies this far behind the mean square, it is looked at."""
 
+AVERAGED = 0.01
+"""Averages are small where what they are taken of is noise: their mean square is worth a word below this."""
+
 TRIES = 4
 """So often a line is measured and aimed again."""
 
@@ -108,6 +111,12 @@ class Seen:
     def moments(self) -> Moments:
         """Those of the typical start."""
         return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
+
+    def against(self, square: float) -> Seen:
+        """The same, were the deviation that it is held against the root of this one, if that is more than 1."""
+        if square <= 1:
+            return self
+        return Seen(self.mean / math.sqrt(square), tuple(each / square for each in self.squares))
 
     @property
     def is_alive(self) -> bool:
@@ -296,18 +305,34 @@ class _Deriver:
         return seen
 
     def judge(self, equation: Equation, seen: Seen, since: int, chosen: Sequence[str]) -> None:
-        """What is seen stands for what was foreseen of it; and what is alive in the end was so on the way."""
-        right, square = equation.right, seen.moments.square
+        """What is seen stands for what was foreseen of it; and what is alive in the end was so on the way.
+
+        A number without axes is a loss or a score, which has no scale to keep.
+        """
+        right, seen = equation.right, seen.against(self.carried(equation.right, chosen))
+        square = seen.moments.square
         if seen.is_alive and self.graph.outputs == (equation.name,):
             self.doubts.clear()
         del self.doubts[since:]
         of_function = isinstance(right, Call) and right.function != "add"
-        if seen.is_alive or not square or not chosen or of_function or self.below(right) & self.given:
+        is_kept = seen.is_alive or not square or not equation.left
+        if is_kept or not chosen or of_function or self.below(right) & self.given:
             return
         if 1 / FAR <= square <= FAR:
             self.doubt(right, "starts far too large or too small more often than not")
-        else:
+        elif square > 1 or square < AVERAGED or not self.shared_out(right):
             self.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
+
+    def carried(self, right: Expression, chosen: Sequence[str]) -> float:
+        """The mean square of what a sum passes on beside what its parameters make: 1 at least."""
+        terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
+        passed = [term for term in terms if not self.below(term).intersection(chosen)]
+        return max((self.known.of(term).square for term in passed), default=1.0)
+
+    def shared_out(self, right: Expression) -> bool:
+        """Whether weights that sum to one take averages."""
+        calls = (part for part in subexpressions(right) if isinstance(part, Call))
+        return any(FUNCTIONS[call.function].sums_to_one for call in calls)
 
     def settle(self, equations: Sequence[Equation]) -> None:
         """Goes round a recurrence, whose weights are chosen, until the moments stay; who reads it learns of these.

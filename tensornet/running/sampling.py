@@ -24,10 +24,10 @@ from ..sizes import evaluate
 
 __all__ = ["Sample"]
 
-FEW, MANY = 25, 101
+FEW, MANY = 15, 61
 """So many starts are looked at, the more where the few leave in doubt whether what comes out is alive."""
 
-MOST_LINES, MOST_ELEMENTS = 64, 2**18
+MOST_LINES, MOST_ELEMENTS = 64, 2**16
 """Larger graphs are not looked at: there are so many equations and parameters, and elements of tensors at most."""
 
 DIGITS = 3

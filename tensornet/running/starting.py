@@ -15,7 +15,7 @@ from ..graph.draws import fan_of, start_array
 from ..graph.elaboration import start_of
 from ..graph.graph import Graph, of_graph
 from ..graph.initialise import Derived, derived
-from ..operations.functions import FUNCTIONS
+from ..operations.functions import FUNCTIONS, Function
 from ..protocol import Backend, load_backend
 from .sampling import Sample
 
@@ -107,14 +107,14 @@ def _told(graph: Graph, init: Any) -> Graph:
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
-    own = any(row.implementations for row in FUNCTIONS.values())  # which may be other ones by the next time
-    found = (_derived.__wrapped__ if own else _derived)(graph.flat)
+    found = _derived(graph.flat, tuple(row for row in FUNCTIONS.values() if row.implementations))
     for doubt in found.doubts:
         warnings.warn(doubt, stacklevel=3)
     return {leaf.name: found.starts.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
 
 
 @functools.lru_cache(maxsize=64)
-def _derived(graph: Graph) -> Derived:
+def _derived(graph: Graph, own: tuple[Function, ...]) -> Derived:
+    """What is found once for a graph and the functions of the user's own, which may be other ones by the next time."""
     sample = Sample.of(graph)
     return derived(graph, None if sample is None else sample.seen)
