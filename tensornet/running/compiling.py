@@ -49,7 +49,8 @@ def compile(
 ) -> Executable:
     """Makes a function of a graph, called as `f(parameters, *inputs)`.
 
-    With `params` the function holds the parameters, and is called as `f(*inputs)`.
+    With `params` the function holds the parameters, and is called as `f(*inputs)`. Results may lie in any order in
+    memory, as those of the libraries' `einsum` do: on torch, `reshape` takes them where `view` does not.
 
     Args:
         graph: a layer or a model.
