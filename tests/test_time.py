@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet.language.expression import axes_of_index
 from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
 from tensornet.planning.calibration import measure, profile_of
 from tensornet.planning.device import default_profile
 from tensornet.planning.ordering import fastest
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right
-from tensornet.planning.walk import walk
+from tensornet.planning.walk import Walk, walk
 from tensornet.protocol import load_backend
 
 CPU = default_profile("cpu")
@@ -199,6 +200,46 @@ def test_a_copy_costs_its_memory_and_more_the_shorter_its_runs() -> None:
         seconds.append(copied)
     assert seconds == sorted(seconds)
     assert seconds[-1] > 2 * seconds[0]
+
+
+@pytest.mark.parametrize("rows", [16, 64, 1024])
+def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
+    """A cache of 8 ways has one set for all lines that lie pages apart; at odd numbers of lines it has them all."""
+
+    def again(columns: int) -> Walk:
+        return walk("acb", ["abc"], {"a": 2, "b": rows, "c": columns}, 4)
+
+    even, odd = again(1024), again(1040)
+    assert odd.lost == odd.fetched == 0
+    assert even.lost > 0
+    assert (even.fetched > 0) == (rows > 256)
+    assert walk("acb", ["abc"], {"a": 2, "b": 8, "c": 1024}, 4).lost == 0
+    seconds = [CPU.walked(each) / each.written for each in (odd, even)]
+    assert seconds[0] < seconds[1] < 20 * seconds[0]
+
+
+def test_runs_far_apart_jump_and_lines_beside_one_another_do_not() -> None:
+    sizes = {"a": 512, "b": 8, "c": 96}
+    assert walk("bac", ["abc"], sizes, 4).jumped == 2 * 4 * 512 * 8 * 96
+    assert walk("abc", ["abc"], sizes, 4).jumped == 0
+    assert walk("abc", ["abc", "c"], sizes, 4).jumped == 0
+
+
+def test_a_shallow_product_is_slower_than_its_share() -> None:
+    """Its results are stored as those of a deep one are."""
+    deep, shallow = (CPU.matmul(1, 4000, 64, k, 4) - CPU.launch for k in (64, 4))
+    assert shallow > deep * (4 + CPU.stored) / (64 + CPU.stored) * (1 - 1e-9) > deep * 4 / 64
+
+
+def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> None:
+    """A caller takes results in any order."""
+    text = "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"
+    large = tn.plan(tn.layer(text, inputs="x", i=4, j=8, k=12, p=4, q=8, r=12), backend="torch", b=6272)
+    assert axes_of_index(large.results[0].value.index) != tuple("bpqr")
+    assert large.steps[-1].equation.name == "y"  # which is a product: nothing is copied after it
+    assert large.steps[-1].flops > 0
+    small = tn.plan(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), backend="torch", b=3, i=5, o=7)
+    assert small.results[0].value.index == ("b", "o")
 
 
 def test_what_lies_well_is_not_copied() -> None:
