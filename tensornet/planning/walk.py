@@ -170,7 +170,7 @@ def _between(loops: Sequence[int], steps: Sequence[int], line: int) -> _Between 
         if steps[at]:
             lines, step, common = lines * loops[at], step or steps[at], math.gcd(common, steps[at])
         at += 1
-    return _Between(lines, step, common, repeated) if step else None
+    return _Between(min(lines, MOST), step, common, repeated) if step else None
 
 
 def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
