@@ -63,6 +63,9 @@ __all__ = ["Derived", "Sampled", "Seen", "derived", "starts_of_weight"]
 FAR = 3.6
 """A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
 
+EXTREME = 100.0
+"""The same of losses, scores and averages, which have no scale to keep."""
+
 UNPREDICTABLE = math.log(10.0)
 """So is a product of which the logarithm of the deviation is only known this well."""
 
@@ -71,9 +74,6 @@ OFTEN_OFF = math.log(2.0) / 0.6745
 
 LOOSE = math.log(1.5)
 """Where what is typical lies this far behind the mean square, it is looked at."""
-
-AVERAGED = 0.01
-"""Averages are small where what they are taken of is noise: their mean square is worth a word below this."""
 
 TRIES = 4
 """So often a line is measured and aimed again."""
@@ -307,7 +307,7 @@ class _Deriver:
     def judge(self, equation: Equation, seen: Seen, since: int, chosen: Sequence[str]) -> None:
         """What is seen stands for what was foreseen of it; and what is alive in the end was so on the way.
 
-        A number without axes is a loss or a score, which has no scale to keep.
+        A number without axes is a loss or a score, and averages of noise are small: a word is said of what is extreme.
         """
         right, seen = equation.right, seen.against(self.carried(equation.right, chosen))
         square = seen.moments.square
@@ -315,12 +315,14 @@ class _Deriver:
             self.doubts.clear()
         del self.doubts[since:]
         of_function = isinstance(right, Call) and right.function != "add"
-        is_kept = seen.is_alive or not square or not equation.left
-        if is_kept or not chosen or of_function or self.below(right) & self.given:
+        if seen.is_alive or not square or not chosen or of_function or self.below(right) & self.given:
+            return
+        has_scale = bool(equation.left) and not (square < 1 and self.shared_out(right))
+        if not has_scale and 1 / EXTREME <= square <= EXTREME:
             return
         if 1 / FAR <= square <= FAR:
             self.doubt(right, "starts far too large or too small more often than not")
-        elif square > 1 or square < AVERAGED or not self.shared_out(right):
+        else:
             self.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
 
     def carried(self, right: Expression, chosen: Sequence[str]) -> float:

@@ -56,10 +56,13 @@ class Factor:
 def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
     """The order that is expected to be quickest, forward and back.
 
+    The gradient of the result comes in the order that would suit, so that another one is copied on the way back.
+
     Args:
         problem: the product.
         changing: the factors that get gradients.
     """
+    problem = replace(problem, asked=1.0)
     forward, problem = fastest(problem), replace(problem, expanded=math.inf)
     search, trees = Search(problem), quickest(problem, _trees(problem), PRICED)
     seconds = functools.cache(functools.partial(_seconds, problem, changing=changing))

@@ -253,7 +253,7 @@ class DeviceProfile:
 
 def _beyond(moved: float, held: float, times: float) -> float:
     """The part of what is moved that a cache does not hold: all of it from so many times on as much as it does."""
-    return min(1.0, max(0.0, 1.0 - held / moved) * times / (times - 1.0))
+    return min(1.0, (1.0 - held / moved) * times / (times - 1.0)) if moved > held else 0.0
 
 
 _CPU = DeviceProfile(

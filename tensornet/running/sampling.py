@@ -44,6 +44,7 @@ class Sample:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._function = functools.cache(self._made)
+        self._inputs, self._parameter = functools.cache(self._noise), functools.cache(self._started)
 
     @classmethod
     def of(cls, graph: Graph) -> Sample | None:
@@ -94,14 +95,22 @@ class Sample:
 
     def _drawn(self, starts: Mapping[str, tuple[str, float]], seed: int) -> list[Any]:
         """Inputs and parameters; one of which the start is still to be chosen is zero, and not read."""
+        zero = ("value", 0.0)
+        parameters = (
+            self._parameter(n, starts.get(leaf.name, zero), seed)
+            for n, leaf in enumerate(self.graph.parameters)
+        )
+        return [*self._inputs(seed), *parameters]
+
+    def _noise(self, seed: int) -> list[Any]:
         import numpy
 
-        draw, graph, zero = numpy.random.default_rng([MANY, seed]), self.graph, ("value", 0.0)
+        draw, graph = numpy.random.default_rng([MANY, seed]), self.graph
         shapes = ([evaluate(size, graph.bound) for size in leaf.shape] for leaf in graph.inputs)
-        inputs = [draw.standard_normal(shape) for shape in shapes]
-        return inputs + [
-            start_array(graph, leaf, starts.get(leaf.name, zero), seed) for leaf in graph.parameters
-        ]
+        return [draw.standard_normal(shape) for shape in shapes]
+
+    def _started(self, number: int, start: tuple[str, float], seed: int) -> Any:
+        return start_array(self.graph, self.graph.parameters[number], start, seed)
 
 
 def _is_known(graph: Graph) -> bool:
