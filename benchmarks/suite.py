@@ -293,7 +293,7 @@ def _row(
     if measure == "backward":
         running = {name: each for name, each in running.items() if not each.foreign}
         result = next(iter(running.values())).forward()
-        given = (torch.ones_like(result, memory_format=torch.contiguous_format),)  # in no contestant's own order
+        given = (torch.ones(result.shape, dtype=result.dtype, device=result.device),)  # in nobody's own order
         _check_derivatives(running, given[0], place)
         kept = {name: each.kept() for name, each in running.items()}
     runs = {name: partial(getattr(each, measure), *given) for name, each in running.items()}
