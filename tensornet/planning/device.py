@@ -1,10 +1,11 @@
 """How long work takes on a device: a few measured constants, and formulas in seconds.
 
-The model: what a step takes adds up. A product pays for its arithmetic, of whole vectors, and for every byte
-of its matrices once, most of which goes on while it computes; and for each matrix where there are many. A step
-that goes through memory element by element pays for the bytes, for each innermost loop, and for what it reads
-out of order; every operation pays for being called. Bytes come at one rate from the caches, at another from
-memory. Constants belong to one element type: a profile is measured for each.
+The model: what a step takes adds up. A product pays for its arithmetic, of whole vectors or of as many columns as
+were measured, for storing its result, and for every byte of its matrices once, most of which goes on while it computes;
+and for each matrix where there are many. A step that goes through memory element by element pays for the bytes, for
+each innermost loop, for what it reads out of order and for the lines that caches lose meanwhile; every operation pays
+for being called. Bytes come at rates of their own from the first caches, the last of them and memory. Constants belong
+to one element type: a profile is measured for each.
 """
 
 from __future__ import annotations

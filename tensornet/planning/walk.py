@@ -176,8 +176,8 @@ def _between(loops: Sequence[int], steps: Sequence[int], line: int) -> _Between 
 def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
     """The lines fetched again for an element of the result: from the second cache, and from beyond.
 
-    Lines at an even step take turns at few places of a cache. On a processor with 8 ways, copies at steps of 64 bytes
-    to 256 KiB took what this says, in lines that other steps lose a tenth of.
+    Lines at an even step take turns at few places of a cache, and others at all of them. Fitted to transposed copies at
+    steps of 64 bytes to 256 KiB, on a processor with 8 ways.
     """
     step = between.step * itemsize
     places, turn = _places(between.common * itemsize), _places(step).bit_length() - 1
