@@ -10,7 +10,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tensornet.planning.device import DeviceProfile, default_profile
 from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right, path_of
+from tensornet.planning.store import Store
 
 CPU = default_profile("cpu")
 
@@ -296,6 +297,18 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
     for data in files:
         path.write_bytes(data)
         assert load_profile("a device") in (None, profile)
+
+
+@pytest.mark.parametrize("name", ["packing", "stored", "widths", "jump_bandwidth"])
+def test_constants_of_another_version_are_measured_again(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    known = {key: value for key, value in asdict(replace(CPU, key="a device")).items() if key != name}
+    assert Store(tmp_path, "device").write("a device", known) is not None
+    assert load_profile("a device") is None
+    assert Store(tmp_path, "device").write("a device", asdict(replace(CPU, key="a device"))) is not None
+    assert load_profile("a device") == replace(CPU, key="a device")
 
 
 NEVER = {

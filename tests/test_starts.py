@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
+from tensornet.graph.initialise import derived
 from tensornet.running import starting
 from tensornet.running.starting import starts
 
@@ -242,6 +243,41 @@ def test_random_layers_start_alive_or_a_warning_says_that_they_do_not(seed: int)
         assert np.mean((found > 0.5) & (found < 2)) < 0.65, layers.text
     else:
         assert 0.5 < np.median(found) < 2, layers.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(
+            f"h{n + 1}[b,i] = h{n}[b,i] + tanh(h{n}[b,j]*W{n}[f,j])*V{n}[i,f]" for n in range(6)
+        ).replace("h0[", "x["),
+        "y = sum[b,o](tanh(x[b,i]*W[o,i]))",
+        "y[b,i,j] = x[b,i] * softmax[j](P[i,j])",
+    ],
+)
+def test_what_has_no_scale_to_keep_is_not_told_off(text: str) -> None:
+    """Residual blocks add up, a score is as large as it is, and so is a share."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = tn.layer(text, inputs="x")
+        starts(graph.bind(**dict.fromkeys(graph.open_sizes, 8)))
+
+
+def test_starts_are_found_once_where_functions_of_the_users_own_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[tn.Graph] = []
+    monkeypatch.setattr(
+        starting, "derived", lambda graph, seen: counted.append(graph) or derived(graph, seen)
+    )
+    graph = tn.layer("y[b,o] = tanh(x[b,i]*W[o,i])*(x[b,k]*V[o,k])", inputs="x", i=7, o=5)
+    tn.register("twice_as_much", numpy=lambda x: 2 * x)
+    for seed in range(3):
+        tn.init(graph, seed=seed)
+    assert len(counted) == 1
+    tn.register("thrice_as_much", numpy=lambda x: 3 * x)
+    tn.init(graph)
+    assert len(counted) == 2
 
 
 def test_gates_that_multiply_what_they_read_are_measured() -> None:
