@@ -35,8 +35,9 @@ from tensornet.planning.calibration import measure
 from tensornet.planning.device import DeviceProfile, default_profile
 from tensornet.planning.lowering import lower
 from tensornet.planning.ordering import fastest
-from tensornet.planning.plans import Plan, Step
+from tensornet.planning.plans import Plan
 from tensornet.planning.search import Choose, Order, Problem, Search
+from tensornet.planning.steps import Step
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .planning.collected import FlopTable, flop_table
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
-    from .planning.plans import Plan, Step
+    from .planning.plans import Plan
+    from .planning.steps import Step
     from .running.compiling import compile, module, to_backend
     from .running.differentiated import ValueAndGrad, value_and_grad
     from .running.eager import einsum

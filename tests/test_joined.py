@@ -12,7 +12,7 @@ from tensornet import models
 from tensornet.graph.rewriting.joining import join
 from tensornet.planning.device import default_profile
 from tensornet.planning.memory import is_view
-from tensornet.planning.plans import Step
+from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
 
 from . import reference

@@ -12,7 +12,7 @@ import tensornet as tn
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.planning import covering
 from tensornet.planning.device import default_profile
-from tensornet.planning.plans import Step
+from tensornet.planning.steps import Step
 from tensornet.sizes import evaluate
 
 from . import reference

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.planning import overwriting, planner
-from tensornet.planning.plans import CallStep, Plan
+from tensornet.planning.plans import Plan
+from tensornet.planning.steps import CallStep
 from tensornet.running import executable
 
 from . import reference

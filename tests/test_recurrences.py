@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.graph.doubling import doubled
 from tensornet.graph.looping import looped
-from tensornet.planning.plans import CallStep
+from tensornet.planning.steps import CallStep
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 

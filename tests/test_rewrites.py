@@ -29,7 +29,7 @@ from tensornet.graph.rewriting.simplifying import simplify
 from tensornet.graph.shape import dim_size
 from tensornet.operations.functions import Element
 from tensornet.planning.device import default_profile
-from tensornet.planning.plans import Step
+from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 

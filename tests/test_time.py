@@ -20,9 +20,9 @@ from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
 from tensornet.planning.calibration import measure, profile_of
 from tensornet.planning.device import default_profile
 from tensornet.planning.ordering import fastest
-from tensornet.planning.plans import Step
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right
+from tensornet.planning.steps import Step
 from tensornet.planning.walk import Walk, walk
 from tensornet.protocol import load_backend
 

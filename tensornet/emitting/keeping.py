@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from ..errors import BackendError
 from ..graph.graph import Graph
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import Plan
+from ..planning.steps import CallStep
 from ..protocol import Argument, Backend, Kept
 from .functions import arguments, function_of
 from .source import generate

@@ -24,7 +24,8 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
-from ..planning.plans import CallStep, Plan, Repetition, Result, Step, Table
+from ..planning.plans import Plan
+from ..planning.steps import CallStep, Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, product, symbol
 from .lines import Line

@@ -21,7 +21,7 @@ from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.arrangement import Arrangement, flatten, view_order
 from ..planning.device import MAPPED
-from ..planning.plans import Step
+from ..planning.steps import Step
 from ..sizes import evaluate, product
 from .gathering import Gathering
 from .spelling import tuple_source

@@ -15,7 +15,8 @@ from typing import Any
 
 from ..errors import BackendError
 from ..planning.device import DeviceProfile
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import Plan
+from ..planning.steps import CallStep
 from ..planning.watching import measuring
 from ..protocol import Backend
 from ..threads import apart

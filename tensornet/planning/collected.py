@@ -12,7 +12,8 @@ from ..notebook import table
 from ..sizes import evaluate
 from .device import default_profile
 from .planner import schedule
-from .plans import CallStep, Plan
+from .plans import Plan
+from .steps import CallStep
 
 __all__ = ["FlopPart", "FlopTable", "flop_table"]
 

@@ -24,9 +24,10 @@ from ..language.expression import (
 from ..operations.functions import FUNCTIONS, Element
 from .arrangement import Arrangement, Layout, flatten, view_order
 from .both_ways import Factor, both_ways, names_of, ordered_both_ways
-from .plans import Plan, Step
+from .plans import Plan
 from .pointwise import Pointwise, is_reciprocal
 from .search import Choose, Order, Problem
+from .steps import Step
 from .values import Entry, Operand, Value, names_in
 
 __all__ = ["Contracting"]

@@ -34,9 +34,10 @@ from ..operations.functions import Element
 from .arrangement import Layout, view_order
 from .calling import Calling
 from .memory import with_frees
-from .plans import CallStep, Plan, Repetition, Result, Step
+from .plans import Plan
 from .pointwise import is_reciprocal
 from .search import Choose
+from .steps import CallStep, Repetition, Result, Step
 from .target import Target
 from .values import Stored, Value, as_declared
 

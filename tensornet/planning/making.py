@@ -34,7 +34,8 @@ from ..sizes import evaluate, product
 from .arrangement import Arrangement, Layout, Pricing, flatten, view_order
 from .laying import common_orders, split_as
 from .once import is_still
-from .plans import CallStep, Plan, Step
+from .plans import Plan
+from .steps import CallStep, Step
 from .target import Target
 from .values import Entry, Stored, Value, as_declared, names_in
 

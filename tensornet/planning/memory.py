@@ -25,7 +25,8 @@ from ..language.expression import (
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, symbol
 from .arrangement import Arrangement, view_order
-from .plans import CallStep, Plan, Step
+from .plans import Plan
+from .steps import CallStep, Step
 
 __all__ = [
     "at_sizes",

@@ -21,7 +21,7 @@ from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, size_names
 from .memory import with_frees
 from .overwriting import overwriting
-from .plans import CallStep, Result, Step, Table
+from .steps import CallStep, Result, Step, Table
 from .target import Target
 
 __all__ = ["Divided", "divided", "is_still", "is_worth_keeping", "seconds_at_a_call"]

@@ -15,7 +15,7 @@ from ..language.expression import Call, Contraction, Ref, axes_of_index, is_scal
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product
 from .device import IN_CACHE
-from .plans import CallStep, Step
+from .steps import CallStep, Step
 from .target import Target
 from .values import names_in
 

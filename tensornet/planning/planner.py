@@ -46,9 +46,10 @@ from .lowering import lower, steps_to_price
 from .memory import at_sizes, memory_in_use, with_fewer_frees
 from .once import Divided, divided, seconds_at_a_call
 from .ordering import as_written, fastest, fastest_both_ways, fewest_flops
-from .plans import Alternative, CallStep, Plan, Result, Step
+from .plans import Alternative, Plan
 from .search import Choose
 from .slicing import Part, cuttable
+from .steps import CallStep, Result, Step
 from .target import Target
 from .watching import counted, watched
 

@@ -1,4 +1,4 @@
-"""What a plan is: steps, each an equation over at most a pair of tensors or a call, with their costs."""
+"""What a plan is: steps in order, what they cost, and how it is printed and written down."""
 
 from __future__ import annotations
 
@@ -13,268 +13,23 @@ from ..amounts import amount
 from ..documents import Part
 from ..dtypes import itemsize
 from ..errors import EquationError, TensornetError
-from ..graph.apply import names_of_blocks, scoped, shown_call
+from ..graph.apply import names_of_blocks
 from ..graph.elements import bytes_of, of_leaf
-from ..graph.encoding import read_axes, read_element, read_graph, write_axes, write_graph
+from ..graph.encoding import read_graph, write_graph
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape import Axis
-from ..language.encoding import (
-    read_equation,
-    read_left,
-    read_ref,
-    read_size,
-    write_equation,
-    write_index,
-    write_ref,
-    write_size,
-)
-from ..language.equation import Equation
-from ..language.expression import Call, Ref, Size, axes_of_index
+from ..language.expression import axes_of_index
 from ..notebook import folded
-from ..operations.functions import Element
-from ..sizes import evaluate, product, put_in, size_names, symbol
-from .arrangement import Arrangement
+from ..sizes import evaluate, product, size_names
 from .device import CONSTANTS, Certainty
+from .encoding import read_result, read_step, read_table, write_result, write_step, write_table
+from .steps import CallStep, Result, Step, Table
 
-__all__ = [
-    "Alternative",
-    "CallStep",
-    "Plan",
-    "Repetition",
-    "Result",
-    "Slicing",
-    "Step",
-    "Table",
-    "read_plan",
-    "write_plan",
-]
+__all__ = ["Alternative", "Plan", "read_plan", "write_plan"]
 
 
 SHOWN = 8
 """So many of the tensors kept for a way back are shown one by one, the largest."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation of a plan.
-
-    Attributes:
-        equation: what it computes; the left side is the order in memory.
-        axes: the axes in it, with their sizes, integers or in open sizes.
-        flops: FLOPs of a contraction of two tensors, 0 for anything else.
-        flop_formula: the same in the names of the axes.
-        bytes: bytes read and written.
-        seconds: expected time.
-        element: what the elements of the result are.
-        frees: tensors that are not needed after it.
-        arrangement: how a pair is contracted, as a matrix product or otherwise.
-        into: of a sum, the term that it is written into, which nothing else reads; "" if memory is made for it.
-    """
-
-    equation: Equation
-    axes: tuple[Axis, ...]
-    flops: int
-    flop_formula: Any
-    bytes: int
-    seconds: float
-    element: Element = Element.NUMBER
-    frees: tuple[str, ...] = ()
-    arrangement: Arrangement | None = None
-    into: str = ""
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads."""
-        return tuple(ref.name for ref in self.equation.references)
-
-    @property
-    def defines(self) -> tuple[str, ...]:
-        """The tensor that it computes."""
-        return (self.equation.name,)
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The tensors that are terms of it, where it is a sum."""
-        match self.equation.right:
-            case Call("add", terms):
-                return tuple(term.name for term in terms if isinstance(term, Ref))
-        return ()
-
-    @functools.cached_property
-    def open_sizes(self) -> frozenset[str]:
-        """The open sizes that it depends on."""
-        spoken = (part.axis for part in self.equation.parts if isinstance(part, Size))
-        return frozenset((*spoken, *(name for axis in self.axes for name in size_names(axis.size))))
-
-    def shown(self, names: Mapping[Plan, str]) -> str:
-        """The step as a line of mathematics."""
-        return str(self.equation)
-
-
-@dataclass(frozen=True)
-class Slicing:
-    """A call done piece by piece along an axis, so that less is alive at once.
-
-    Attributes:
-        size: the name of the size of the axis.
-        piece: that of the size of a piece, in the block.
-        length: the positions of each piece but the last.
-        count: the pieces there are at the sizes planned for.
-        operands: the dimension along which each operand is cut, if it is.
-        results: the dimension along which the pieces of each result are put together.
-    """
-
-    size: str
-    piece: str
-    length: int
-    count: int
-    operands: tuple[int | None, ...]
-    results: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"in {self.count} pieces of {self.length} along {self.size}"
-
-
-@dataclass(frozen=True)
-class Repetition:
-    """A call repeated along an axis, each time with what the last one left.
-
-    Attributes:
-        axis: the axis; its size is an integer, or in open sizes.
-        count: the positions there are at the sizes planned for.
-        cuts: the dimension along which each of the first operands is cut.
-        states: for each of the operands behind them the result of the block that takes its place.
-        back: whether it goes from the last position to the first.
-        segment: where nothing is kept for the way back but the states between segments, of which each is made again
-            there, the positions of one.
-    """
-
-    axis: Axis
-    count: int
-    cuts: tuple[int, ...]
-    states: tuple[int, ...]
-    back: bool
-    segment: int | None = None
-
-    def __str__(self) -> str:
-        again = "" if self.segment is None else f", made again {self.segment} at a time"
-        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{again}"
-
-
-@dataclass(frozen=True)
-class CallStep:
-    """A call of a block, which is planned once and called as often as the graph does.
-
-    Attributes:
-        plan: the plan of the block.
-        scope: stands before the names of its parameters and constants.
-        operands: the tensors given, each with a dimension for each that the block declares.
-        results: the tensors that come back.
-        shapes: their sizes, integers or in open sizes.
-        frees: tensors that are not needed after it.
-        tables: what the tables of the block are called here.
-        slicing: how it is done piece by piece, if it is.
-        again: whether nothing is kept of it for the way back but what it is given: there it is made again.
-        along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
-            together along that.
-    """
-
-    plan: Plan
-    scope: str
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    shapes: tuple[tuple[Any, ...], ...]
-    frees: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    slicing: Slicing | None = None
-    again: bool = False
-    along: Repetition | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads: the operands, the parameters, the constants and the tables of the block."""
-        block = self.plan
-        held = (leaf.name for leaf in (*block.graph.parameters, *block.constants))
-        return (*self.operands, *(scoped(self.scope, name) for name in held), *self.tables)
-
-    @property
-    def open_sizes(self) -> frozenset[str]:
-        """The open sizes that it depends on."""
-        own = size_names(self.along.axis.size) if self.along is not None else ()
-        return frozenset((*self.plan.graph.open_sizes, *own))
-
-    @property
-    def defines(self) -> tuple[str, ...]:
-        """The tensors that it computes."""
-        return self.results
-
-    @property
-    def times(self) -> int:
-        """How often the block is called: once for each piece, or each position."""
-        if self.along is not None:
-            return self.along.count
-        return 1 if self.slicing is None else self.slicing.count
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of the contractions in the block."""
-        return self.times * self.plan.flops
-
-    @property
-    def flop_formula(self) -> Any:
-        """The same in the names of the axes."""
-        formula = self.plan.flop_formula
-        if self.along is not None:
-            return formula * self.along.axis.size
-        return (
-            formula
-            if self.slicing is None
-            else put_in(formula, {self.slicing.piece: symbol(self.slicing.size)})
-        )
-
-    @property
-    def bytes(self) -> int:
-        """Bytes read and written in the block."""
-        return self.times * self.plan.bytes
-
-    @property
-    def seconds(self) -> float:
-        """Expected time of the block."""
-        return self.times * self.plan.seconds
-
-    def shown(self, names: Mapping[Plan, str]) -> str:
-        """The call as a line, the block by its name."""
-        call = shown_call(self.results, names[self.plan], self.operands, self.scope)
-        call += ", made again for the way back" if self.again else ""
-        call += f" {self.along}" if self.along is not None else ""
-        return call if self.slicing is None else f"{call} {self.slicing}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where an output of the graph is found when the steps are done, and what its elements are."""
-
-    name: str
-    value: Ref
-    left: tuple[str | tuple[str, ...], ...]
-    axes: tuple[Axis, ...]
-    element: Element = Element.NUMBER
-
-
-@dataclass(frozen=True)
-class Table:
-    """A tensor that is computed once and handed to the function at each call.
-
-    Attributes:
-        leaf: what the steps know it as.
-        made: the constant or the result of a step done once that it is.
-        below: where it holds positions that are looked up, the size that they must be below.
-    """
-
-    leaf: Leaf
-    made: str
-    below: Any = None
 
 
 @dataclass(frozen=True)
@@ -557,10 +312,10 @@ def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
         "sizes": dict(plan.sizes),
         "assumed": list(plan.assumed),
         "graph": write_graph(plan.graph),
-        "steps": [_write_any(step, numbers) for step in plan.steps],
-        "once": [_write_any(step, numbers) for step in plan.once],
-        "tables": [_write_table(table) for table in plan.tables],
-        "results": [_write_result(result) for result in plan.results],
+        "steps": [write_step(step, numbers) for step in plan.steps],
+        "once": [write_step(step, numbers) for step in plan.once],
+        "tables": [write_table(table) for table in plan.tables],
+        "results": [write_result(result) for result in plan.results],
         "flops": plan.flops,
         "bytes": plan.bytes,
         "seconds": plan.seconds,
@@ -598,13 +353,13 @@ def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -
             part["device"].text(),
             part["dtype"].text(),
             tuple((name, size.whole()) for name, size in part["sizes"].items()),
-            tuple(_read_step(each, blocks) for each in part["steps"]),
-            tuple(_read_result(each) for each in part["results"]),
+            tuple(read_step(each, blocks) for each in part["steps"]),
+            tuple(read_result(each) for each in part["results"]),
             part["peak_memory"].whole(),
             part["assumed"].names(),
             tuple(_read_alternative(each) for each in part["alternatives"]),
-            tuple(_read_step(each, blocks) for each in part["once"]),
-            tuple(_read_table(each) for each in part["tables"]),
+            tuple(read_step(each, blocks) for each in part["once"]),
+            tuple(read_table(each) for each in part["tables"]),
             None if part["certainty"].is_none else _read_certainty(part["certainty"]),
             None if part["backward"].is_none else read_plan(part["backward"]),
             tuple((name, size.whole()) for name, size in part["recorded"].items()),
@@ -657,164 +412,6 @@ def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) 
 
 def _read_certainty(part: Part) -> Certainty:
     return Certainty(part["spread"].real(), part["constants"].one_of(*CONSTANTS))
-
-
-def _write_any(step: Step | CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
-    return _write_call(step, numbers) if isinstance(step, CallStep) else _write_step(step)
-
-
-def _write_table(table: Table) -> dict[str, Any]:
-    assert table.leaf.holds is not None
-    return {
-        "name": table.leaf.name,
-        "dims": [write_axes(dim) for dim in table.leaf.dims],
-        "element": table.leaf.holds.name,
-        "made": table.made,
-        "below": None if table.below is None else write_size(table.below),
-    }
-
-
-def _read_table(part: Part) -> Table:
-    dims = tuple(read_axes(dim) for dim in part["dims"])
-    leaf = Leaf(part["name"].name(), "constant", dims, holds=read_element(part["element"]))
-    below = part["below"]
-    return Table(leaf, part["made"].name(), None if below.is_none else read_size(below))
-
-
-def _write_step(step: Step) -> dict[str, Any]:
-    return {
-        **write_equation(step.equation),
-        "axes": write_axes(step.axes),
-        "flops": step.flops,
-        "flop_formula": write_size(step.flop_formula),
-        "bytes": step.bytes,
-        "seconds": step.seconds,
-        "element": step.element.name,
-        "frees": list(step.frees),
-        "arrangement": step.arrangement and asdict(step.arrangement),
-        "into": step.into,
-    }
-
-
-def _write_call(step: CallStep, numbers: Mapping[Plan, int]) -> dict[str, Any]:
-    return {
-        "function": numbers[step.plan],
-        "scope": step.scope,
-        "operands": list(step.operands),
-        "results": list(step.results),
-        "shapes": [[write_size(size) for size in shape] for shape in step.shapes],
-        "frees": list(step.frees),
-        "tables": list(step.tables),
-        "slicing": step.slicing and asdict(step.slicing),
-        "again": step.again,
-        "along": step.along and _write_repetition(step.along),
-    }
-
-
-def _write_repetition(along: Repetition) -> dict[str, Any]:
-    return {**asdict(along), "axis": write_axes((along.axis,))}
-
-
-def _read_repetition(part: Part) -> Repetition:
-    (axis,) = read_axes(part["axis"])
-    cuts, states = (tuple(each.whole() for each in part[name]) for name in ("cuts", "states"))
-    segment = None if part["segment"].is_none else part["segment"].whole()
-    return Repetition(axis, part["count"].whole(), cuts, states, part["back"].truth(), segment)
-
-
-def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
-    call = CallStep(
-        part["function"].among(blocks),
-        part["scope"].scope(),
-        part["operands"].names(),
-        part["results"].names(),
-        tuple(tuple(read_size(size) for size in shape) for shape in part["shapes"]),
-        part["frees"].names(),
-        part["tables"].names(),
-        None if part["slicing"].is_none else _read_slicing(part["slicing"]),
-        part["again"].truth(),
-        None if part["along"].is_none else _read_repetition(part["along"]),
-    )
-    block = call.plan
-    made = 1 if block.backward is not None else len(block.results)  # besides is what its way back is given
-    taken = len(call.results) if call.along is not None else made
-    if call.along is not None:
-        _check_repetition(call, call.along, part)
-    if len(call.operands) != len(block.graph.inputs) or len(call.results) != taken:
-        raise part.fail(
-            "gives a block another number of tensors than it takes, or takes another than it gives"
-        )
-    if len(call.shapes) != len(call.results):
-        raise part.fail("has not a shape for each result")
-    if len(call.tables) not in (0, len(block.tables)):
-        raise part.fail("has not a name for each table of its block")
-    return call
-
-
-def _check_repetition(call: CallStep, along: Repetition, part: Part) -> None:
-    """Refuses a repetition that hands on what is not there."""
-    given, made = len(along.cuts) + len(along.states), len(call.plan.results)
-    if len(call.results) > made or given > len(call.operands) or any(at >= made for at in along.states):
-        raise part.fail("is repeated with states that it does not make")
-    if along.segment is not None and along.segment < 1:
-        raise part.fail("is made again no position at a time")
-
-
-def _read_slicing(part: Part) -> Slicing:
-    return Slicing(
-        part["size"].name(),
-        part["piece"].name(),
-        part["length"].whole(),
-        part["count"].whole(),
-        tuple(None if each.is_none else each.whole() for each in part["operands"]),
-        tuple(each.whole() for each in part["results"]),
-    )
-
-
-def _read_step(part: Part, blocks: Sequence[Plan]) -> Step | CallStep:
-    if part.get("function") is not None:
-        return _read_call(part, blocks)
-    arrangement = part["arrangement"]
-    return Step(
-        read_equation(part),
-        read_axes(part["axes"]),
-        part["flops"].whole(),
-        read_size(part["flop_formula"]),
-        part["bytes"].whole(),
-        part["seconds"].real(),
-        read_element(part["element"]),
-        part["frees"].names(),
-        None if arrangement.is_none else _read_arrangement(arrangement),
-        part["into"].text(),
-    )
-
-
-def _read_arrangement(part: Part) -> Arrangement:
-    return Arrangement(
-        part["kind"].one_of("matmul", "linear", "dot", "multiply"),
-        part["swapped"].truth(),
-        part["batch"].names(),
-        part["rows"].names(),
-        part["columns"].names(),
-        part["summed"].names(),
-        tuple(group.names() for group in part["result"]),
-        part["seconds"].real(),
-    )
-
-
-def _write_result(result: Result) -> dict[str, Any]:
-    return {
-        "name": result.name,
-        "value": write_ref(result.value),
-        "left": write_index(result.left),
-        "axes": write_axes(result.axes),
-        "element": result.element.name,
-    }
-
-
-def _read_result(part: Part) -> Result:
-    left, axes = read_left(part["left"]), read_axes(part["axes"])
-    return Result(part["name"].name(), read_ref(part["value"]), left, axes, read_element(part["element"]))
 
 
 def _read_alternative(part: Part) -> Alternative:

@@ -25,7 +25,7 @@ from ..language.expression import (
     option_axes,
 )
 from ..sizes import size_names, symbol
-from .plans import Slicing
+from .steps import Slicing
 
 __all__ = ["Part", "cuttable"]
 

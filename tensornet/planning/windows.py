@@ -12,7 +12,7 @@ from ..language.positions import reached
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import ONEHOT, PAD
 from .making import Making
-from .plans import Step
+from .steps import Step
 from .values import Value
 
 __all__ = ["Opening"]
