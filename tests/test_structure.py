@@ -130,12 +130,12 @@ def _targets(module: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """What `from module import names` loads: submodules, where the names are such."""
     if module.split(".")[0] != "tensornet":
         return (module,)
-    known = {module_of(path) for path in sources()}
-    submodules = tuple(f"{module}.{name}" for name in names if f"{module}.{name}" in known)
+    submodules = tuple(f"{module}.{name}" for name in names if f"{module}.{name}" in MODULES)
     return submodules if len(submodules) == len(names) else (module, *submodules)
 
 
 FILES = sources()
+MODULES = frozenset(module_of(path) for path in FILES)
 IDS = [str(path.relative_to(ROOT)) for path in FILES]
 
 
