@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import string
@@ -32,6 +33,16 @@ from tensornet.planning.store import Store
 
 CPU = default_profile("cpu")
 
+MEASURED = replace(
+    CPU,
+    bandwidth=2e10,
+    near_bandwidth=4e10,
+    held_bandwidth=8e10,
+    widths=(4, 48, 52, 44, 55, 49, 64, 28, 40, 19, 31, 30, 43, 33, 45, 48, 59, 64),
+    packing=3.0,
+)
+"""A processor whose memory is slower than its caches, and that takes few columns for many."""
+
 
 @st.composite
 def problems(draw: Any, most: int = 4) -> Problem:
@@ -42,7 +53,8 @@ def problems(draw: Any, most: int = 4) -> Problem:
     everything = sorted(set(itertools.chain(*layouts)))
     kept = frozenset(draw(st.sets(st.sampled_from(everything))))
     alone = {a for layout in layouts for a in layout if sum(a in other for other in layouts) == 1}
-    return Problem(tuple(layouts), kept | frozenset(alone), None, sizes, CPU, 4)
+    profile = draw(st.sampled_from([CPU, MEASURED]))
+    return Problem(tuple(layouts), kept | frozenset(alone), None, sizes, profile, 4)
 
 
 @given(problems())
@@ -50,8 +62,30 @@ def test_no_order_is_faster_than_the_one_found(problem: Problem) -> None:
     count = len(problem.layouts)
     best, _ = Search(problem).exhaustive([left_to_right(count)])
     assert best == Search(problem).exhaustive([])[0]
+    assert problem.pricing.least_of([frozenset(layout) for layout in problem.layouts]) <= best * (1 + 1e-9)
     for tree in trees(tuple(range(count)), count):
         assert best <= Search(problem).along(tree)[0] * (1 + 1e-9)
+
+
+@st.composite
+def pairs(draw: Any) -> Problem:
+    """Two tensors with axes of every kind."""
+    shared, summed, rows, columns = kinds = ("b", "s", "mi", "nj")
+    sizes = {letter: draw(st.sampled_from([1, 3, 8, 64, 1000])) for letter in "".join(kinds)}
+    layouts = tuple(tuple(draw(st.permutations(shared + summed + own))) for own in (rows, columns))
+    kept = frozenset(shared * draw(st.booleans()) + rows + columns)
+    profile = draw(st.sampled_from([CPU, MEASURED]))
+    return Problem(layouts, kept, None, sizes, profile, 4)
+
+
+@given(pairs())
+def test_bounds_leave_out_nothing_that_keeps_to_them(problem: Problem) -> None:
+    """No way to contract a pair is faster than is said, and the fastest is found where nothing slower is looked at."""
+    (a, b), pricing = problem.layouts, problem.pricing
+    least = min(way.seconds for way in pricing.ways(a, b, problem.kept, None, ()))
+    assert pricing.least(frozenset(a), frozenset(b), problem.kept) <= least * (1 + 1e-9)
+    bounded = pricing.ways(a, b, problem.kept, None, (), bound=least * (1 + 1e-9))
+    assert min((way.seconds for way in bounded), default=math.inf) == least
 
 
 def test_many_operands_are_planned_quickly_and_rightly() -> None:

@@ -204,12 +204,12 @@ class Pricing:
         """Seconds that no way to contract two tensors stays below, however they lie."""
         work = 2.0 * self.extent(a | b) / self.profile.flops if (a | b) - kept else 0.0
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
-        return self.profile.launch + self.profile.stream(moved) + work
+        return self.profile.launch + math.hypot(work, self.profile.stream(moved))
 
     def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
         """Seconds that no order of contracting some tensors stays below: each is read, in one step less."""
-        read = self.itemsize * sum(self.extent(axes) for axes in tensors)
-        return self.profile.launch * (len(tensors) - 1) + self.profile.stream(read)
+        read = sum(self.profile.stream(self.itemsize * self.extent(axes)) for axes in tensors)
+        return self.profile.launch * (len(tensors) - 1) + read
 
     def copied_at_most(self, axes: frozenset[str]) -> float:
         """Seconds that no copy of a tensor into another order takes longer than."""
@@ -328,7 +328,8 @@ class Pricing:
             rows, columns = _without(own_a, lead), _without(own_b, lead)
             inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
             groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
-            if self.matmul(*map(self.extent, groups), False) > bound:
+            many, m, n, k = map(self.extent, groups)
+            if min(self.matmul(many, m, n, k, False), self.matmul(many, n, m, k, False)) > bound:
                 continue
             orders = (a, b) if wanted is None else (a, b, wanted)
             shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
