@@ -309,10 +309,10 @@ class _Deriver:
 
         A number without axes is a loss or a score, and averages of noise are small: a word is said of what is extreme.
         """
-        right, seen = equation.right, seen.against(self.carried(equation.right, chosen))
-        square = seen.moments.square
         if seen.is_alive and self.graph.outputs == (equation.name,):
             self.doubts.clear()
+        right, seen = equation.right, seen.against(self.carried(equation.right, chosen))
+        square = seen.moments.square
         del self.doubts[since:]
         of_function = isinstance(right, Call) and right.function != "add"
         if seen.is_alive or not square or not chosen or of_function or self.below(right) & self.given:
