@@ -293,8 +293,19 @@ CASES = [
 """What is computed of x, or of p, which is positive; the axes of the result; what it should be."""
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", [*INTEGERS, *REALS])
+@pytest.mark.parametrize(
+    ("dtype", "backend"),
+    [
+        # XLA compiles each function for each type, 20 seconds a type
+        pytest.param(
+            dtype,
+            backend,
+            marks=[pytest.mark.slow] * (backend == "jax" and dtype not in ("float32", "int64")),
+        )
+        for dtype in (*INTEGERS, *REALS)
+        for backend in BACKENDS
+    ],
+)
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # e¹²⁰ is rightly infinite
 def test_every_function_of_every_type(dtype: str, backend: str) -> None:
     if not has(backend, dtype):

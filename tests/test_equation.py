@@ -15,7 +15,7 @@ from tensornet.errors import PAGE
 from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Call, Contraction, Expression, show, subexpressions
 from tensornet.language.reading import parse_block, parse_names, parse_size
-from tests.conftest import within
+from tests.conftest import examples, within
 from tests.strategies import Block, blocks, expression_texts
 
 
@@ -851,6 +851,7 @@ def test_hard_text_is_an_einsum_or_an_error_of_ours(text: str) -> None:
     check_einsum(text, np.ones(2))
 
 
+@examples(30)
 @given(st.text(max_size=60))
 def test_any_text_is_a_layer_or_an_error_of_ours(text: str) -> None:
     check_layer(text)

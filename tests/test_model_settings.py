@@ -117,7 +117,7 @@ def test_xlnet(data: st.DataObject, batch: int, length: int, past: int) -> None:
 
 
 @given(st.data(), st.lists(size, min_size=0, max_size=3))
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_perceiver(data: st.DataObject, shape: list[int]) -> None:
     heads, tokens = data.draw(size), data.draw(switch)
     places: list[Any] = [None] if tokens or not shape else ["fourier", None]

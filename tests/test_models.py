@@ -154,9 +154,15 @@ def test_a_printed_model_reads_back(name: str) -> None:
     assert tn.Graph.from_json(graph.to_json()) == graph
 
 
-@pytest.mark.parametrize("name", MODELS)
+TRACED = ("vit", "tensor_swin", "xlnet_memory", "llama_stored")
+"""A stack of blocks, windows and cores, relative positions with a memory, positions that others are stored before."""
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in TRACED else pytest.param(each, marks=pytest.mark.slow) for each in MODELS]
+)
 def test_a_model_is_one_graph_to_torch_compile(name: str) -> None:
-    """Forward and backward, traced whole; `slow` tests compile to machine code."""
+    """Forward and backward, traced whole; `slow` tests trace all, and compile to machine code."""
     _compiled_step(name, "aot_eager")
 
 

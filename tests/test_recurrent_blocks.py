@@ -44,7 +44,7 @@ def array(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).uniform(-1, 1, shape)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(recurrences())
 def test_random_blocks_along_an_axis_are_plain_loops(program: Recurrences) -> None:
     graph = program.graph(called=True)

@@ -102,6 +102,7 @@ def read_on(draw: Any) -> Block:
 
 
 @pytest.mark.parametrize("name", REWRITES)
+@examples(25)
 @given(st.one_of(blocks(), read_on()))
 def test_rewrites_keep_the_value(name: str, case: Block) -> None:
     seen = {name: of_dtype(dtype, "float64") for name, dtype in case.dtypes}
@@ -439,7 +440,7 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
     return text, arrays, np.einsum(spelled, *values)
 
 
-@examples(15)
+@examples(8)
 @given(chosen_rows())
 def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray], np.ndarray]) -> None:
     """Also where the positions are outside, which choose nothing."""

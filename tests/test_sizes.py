@@ -14,6 +14,7 @@ import tensornet as tn
 from tensornet.graph.hygiene import hygienic
 from tensornet.models.attention import attention
 from tensornet.sizes import put_in
+from tests.conftest import examples
 
 
 def patches(size: Any) -> tn.Graph:
@@ -132,6 +133,7 @@ def test_values_are_put_in_all_at_the_same_time(size: Any, values: dict[str, Any
 NAMES = [*"bcdefghijnosuvxDFH", "past"]
 
 
+@examples(15)
 @given(
     st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique=True),
     st.integers(1, 3),

@@ -225,7 +225,7 @@ def deviations(graph: tn.Graph, inputs: tuple[int, ...], seeds: range) -> np.nda
     return np.array(found)
 
 
-@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 70)
+@settings(max_examples=3000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 40)
 @given(st.integers(0, 10**9))
 def test_random_layers_start_alive_or_a_warning_says_that_they_do_not(seed: int) -> None:
     """Products, sums, norms, functions and gates: between 0.5 and 2 of what goes in, exactly where nothing is said."""
