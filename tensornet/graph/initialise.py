@@ -120,13 +120,18 @@ class Seen:
 
     @property
     def is_alive(self) -> bool:
-        """Whether most starts have a deviation within a factor of 2, nearly, of 1."""
-        return self.share(FAR) > 0.5
+        """Whether more than half of the starts have a deviation within a factor of 2, nearly, of 1."""
+        return self.share(FAR) > 0.55
 
     @property
     def is_plain(self) -> bool:
         """Whether nearly all are, or nearly none, so that few starts tell."""
         return not 0.1 < self.share(2.5) < 0.9
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether so many are, or so few, that more starts would hardly say otherwise."""
+        return not 0.35 < self.share(FAR) < 0.75
 
     def share(self, most: float) -> float:
         """Of how many starts the mean square is within a factor of 1."""

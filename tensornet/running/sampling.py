@@ -24,8 +24,8 @@ from ..sizes import evaluate
 
 __all__ = ["Sample"]
 
-FEW, MANY = 15, 61
-"""So many starts are looked at, the more where the few leave in doubt whether what comes out is alive."""
+FEW, MANY, MOST = 15, 61, 241
+"""So many starts are looked at, the more where the fewer leave in doubt whether what comes out is alive."""
 
 MOST_LINES, MOST_ELEMENTS = 64, 2**16
 """Larger graphs are not looked at: there are so many equations and parameters, and elements of tensors at most."""
@@ -79,6 +79,8 @@ class Sample:
                 found = [at(seed) for seed in range(FEW)]
                 if not _seen(found).is_plain:
                     found += [at(seed) for seed in range(FEW, MANY)]
+                    if not _seen(found).is_clear:
+                        found += [at(seed) for seed in range(MANY, MOST)]
         except TensornetError:
             return None
         return _seen(found) if all(math.isfinite(square) for _, square in found) else None
