@@ -200,7 +200,7 @@ def _times(title: str, rows: list[Row]) -> Table:
     kept = any(row.kept for row in rows)
     told = "median ms; × how many times as long as ours" + ("; MiB kept for backward" if kept else "")
     table = Table(title=f"{title}\n{told}", title_justify="left")
-    table.add_column("case", overflow="fold")
+    table.add_column("case", overflow="fold", min_width=28)
     table.add_column("", no_wrap=True)
     for heading in (*names, *(f"× {name}" for name in peers), *(f"MiB {name}" for name in names if kept)):
         table.add_column(heading, justify="right", min_width=5)

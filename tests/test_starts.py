@@ -240,7 +240,8 @@ def test_random_layers_start_alive_or_a_warning_says_that_they_do_not(seed: int)
             found = deviations(graph, shape, range(1000, 1100))
     if told:
         assert "line" in str(told[0].message)
-        assert np.mean((found > 0.5) & (found < 2)) < 0.7, layers.text
+        is_near = 0.56 < np.median(found) < 1.8 and np.mean((found > 0.5) & (found < 2)) > 0.7
+        assert not is_near or "of one sign" in str(told[0].message), layers.text
     else:
         assert 0.5 < np.median(found) < 2, layers.text
 

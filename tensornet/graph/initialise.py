@@ -331,10 +331,11 @@ class _Deriver:
             self.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
 
     def carried(self, right: Expression, chosen: Sequence[str]) -> float:
-        """The mean square of what a sum passes on beside what its parameters make: 1 at least."""
+        """A third of the mean square of a sum of what it passes on, and of something on its scale beside: a stack of
+        such sums grows by one from each to the next, and of three nothing is said."""
         terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
         passed = [term for term in terms if not self.below(term).intersection(chosen)]
-        return max((self.known.of(term).square for term in passed), default=1.0)
+        return (max((self.known.of(term).square for term in passed), default=1.0) + 1.0) / 3.0
 
     def shared_out(self, right: Expression) -> bool:
         """Whether weights that sum to one take averages."""
