@@ -66,6 +66,9 @@ FAR = 3.6
 EXTREME = 100.0
 """The same of losses, scores and averages, which have no scale to keep."""
 
+PASSED = 2.5
+"""So many terms may be added up, one after another, before what comes out is held against their number."""
+
 UNPREDICTABLE = math.log(10.0)
 """So is a product of which the logarithm of the deviation is only known this well."""
 
@@ -331,11 +334,11 @@ class _Deriver:
             self.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
 
     def carried(self, right: Expression, chosen: Sequence[str]) -> float:
-        """A third of the mean square of a sum of what it passes on, and of something on its scale beside: a stack of
-        such sums grows by one from each to the next, and of three nothing is said."""
+        """The mean square of what a sum passes on and of something beside that is on its scale, in units of `PASSED`: a
+        stack of such sums grows by one from each to the next."""
         terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
         passed = [term for term in terms if not self.below(term).intersection(chosen)]
-        return (max((self.known.of(term).square for term in passed), default=1.0) + 1.0) / 3.0
+        return (max((self.known.of(term).square for term in passed), default=1.0) + 1.0) / PASSED
 
     def shared_out(self, right: Expression) -> bool:
         """Whether weights that sum to one take averages."""
