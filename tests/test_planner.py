@@ -38,7 +38,19 @@ MEASURED = replace(
     bandwidth=2e10,
     near_bandwidth=4e10,
     held_bandwidth=8e10,
-    widths=(4, 48, 52, 44, 55, 49, 64, 28, 40, 19, 31, 30, 43, 33, 45, 48, 59, 64),
+    widths=(
+        (3, 45, 49, 40, 50, 47, 60, 26, 37, 17, 28, 28, 38, 32, 42, 48, 56, 64),
+        (3, 5, 7, 10, 17, 19, 27, 27, 37, 17, 28, 28, 39, 32, 40, 48, 56, 64),
+        (3, 58, 81, 38, 94, 79, 135, 27, 38, 18, 28, 28, 39, 32, 41, 48, 56, 64),
+    ),
+    starts=(
+        (73, 72, 90, 177, 220, 75, 150, 85, 116, 60, 133, 100, 174, 129, 176, 209, 264, 299),
+        (64, 398, 558, 381, 606, 548, 777, 104, 141, 82, 159, 129, 202, 160, 217, 248, 307, 328),
+        (45, 107, 149, 186, 155, 182, 160, 121, 157, 93, 171, 143, 214, 176, 224, 262, 318, 349),
+    ),
+    turned=1e-11,
+    even=4e-10,
+    blocked=4e-9,
     packing=3.0,
 )
 """A processor whose memory is slower than its caches, and that takes few columns for many."""
@@ -333,7 +345,7 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
         assert load_profile("a device") in (None, profile)
 
 
-@pytest.mark.parametrize("name", ["packing", "stored", "widths", "jump_bandwidth"])
+@pytest.mark.parametrize("name", ["packing", "stored", "widths", "starts", "jump_bandwidth"])
 def test_constants_of_another_version_are_measured_again(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +359,9 @@ def test_constants_of_another_version_are_measured_again(
 
 NEVER = {
     "small": (-1.0, 1e300),
+    "even": (-1.0, 1e300),
+    "blocked": (-1.0, 1e300),
+    "turned": (-1.0, 1e300),
     "packing": (-1.0, 1e300),
     "stored": (-1.0, 1e300),
     "unrest": (-1.0, 1e300),

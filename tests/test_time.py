@@ -18,7 +18,7 @@ import tensornet as tn
 from tensornet.language.expression import axes_of_index
 from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
 from tensornet.planning.calibration import measure, profile_of
-from tensornet.planning.device import default_profile
+from tensornet.planning.device import COLUMNS, default_profile
 from tensornet.planning.ordering import fastest
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right
@@ -230,6 +230,68 @@ def test_a_shallow_product_is_slower_than_its_share() -> None:
     """Its results are stored as those of a deep one are."""
     deep, shallow = (CPU.matmul(1, 4000, 64, k, 4) - CPU.launch for k in (64, 4))
     assert shallow > deep * (4 + CPU.stored) / (64 + CPU.stored) * (1 - 1e-9) > deep * 4 / 64
+
+
+def test_loops_over_whole_lines_are_set_up_in_less() -> None:
+    """Vectors of whole lines leave no rest that is computed one by one."""
+    profile = replace(CPU, even=CPU.run / 5)
+
+    def each(columns: int) -> float:
+        loops = walk("ab", ["ab", "b"], {"a": 4096, "b": columns}, 4)
+        return (profile.walked(loops) - profile.pointwise(loops.moved, loops.written)) / loops.runs
+
+    assert each(16) == pytest.approx(each(48))
+    assert each(15) == pytest.approx(each(17))
+    assert 2 * each(16) < each(17)
+
+
+def test_where_a_matrix_is_turned_in_blocks_no_lines_are_lost() -> None:
+    blocks = replace(CPU, blocked=4e-9)
+    worst, odd = (walk("ba", ["ab"], {"a": 1024, "b": columns}, 4) for columns in (1024, 1040))
+    assert worst.lost > 0
+    assert odd.lost == 0
+    assert blocks.walked(worst) / worst.written == pytest.approx(blocks.walked(odd) / odd.written, rel=0.05)
+    assert blocks.walked(worst) < CPU.walked(worst)
+    narrow, wide = (walk("ba", ["ab"], {"a": 2**18 // columns, "b": columns}, 4) for columns in (2, 64))
+    assert blocks.walked(narrow) > 2 * blocks.walked(wide)
+    several = walk("acb", ["abc"], {"a": 8, "b": 256, "c": 1024}, 4)
+    assert blocks.walked(several) == CPU.walked(several)
+
+
+def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them() -> None:
+    """Pieces of a few elements, pages apart, that others of the batch lie between."""
+    sizes = {"b": 1536, "k": 200, "n": 2}
+    each = pricing(**sizes)
+    beside, apart = (
+        each.matrix(layout, ("b",), ("k",), ("n",)) for layout in (("b", "k", "n"), ("k", "b", "n"))
+    )
+    lost = walk("bkn", ["kbn"], sizes, 4).lost
+    assert lost == 1536 * 200
+    assert apart.seconds - beside.seconds >= CPU.near_line * lost
+
+
+def test_a_small_matrix_of_many_is_multiplied_quickly_along_what_is_summed() -> None:
+    profile = replace(CPU, along=CPU.plain / 3)
+    across, along, crossed = (
+        profile.matmul(1000, 4, 4, 8, 4, turned, crossed) - profile.launch - 2 * profile.view
+        for turned, crossed in ((False, False), (True, False), (True, True))
+    )
+    assert across == pytest.approx(3 * along)
+    assert across == pytest.approx(crossed)
+
+
+def test_few_columns_take_what_was_measured_of_them_as_their_matrices_lie() -> None:
+    tables = [tuple(float(factor * width) for width in COLUMNS) for factor in (4, 1, 8)]
+    starts = [tuple(float(factor) for _ in COLUMNS) for factor in (0, 50, 0)]
+    profile = replace(CPU, widths=tuple(tables), starts=tuple(starts), turned=0.0)
+    assert profile.row(3, 10) == 4 * 3 * 10
+    assert profile.row(3, 10, 1) == 3 * 10 + 50
+    assert profile.row(7, 10) == pytest.approx(4 * 7 * 10)  # between 6 and 8
+    assert profile.row(100, 10) == 4 * 64 * 10 + 48 * (10 + profile.stored)
+    seconds = [
+        profile.matmul(1, 10**4, 6, 64, 4, *lies) for lies in ((False, False), (True, False), (True, True))
+    ]
+    assert seconds[1] < seconds[0] < seconds[2]
 
 
 def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> None:

@@ -37,8 +37,9 @@ def calibrate(
     table = Table("constant", "value", title=profile.key, title_justify="left")
     for name, unit in UNITS.items():
         table.add_row(name, f"{getattr(profile, name):.3g} {unit}")
-    for columns, width in zip(COLUMNS, profile.widths, strict=False):
-        table.add_row(f"{columns} columns", f"the time of {width:.3g}")
+    for columns, *widths in zip(COLUMNS, *profile.widths, strict=False):
+        told = ", ".join(f"{width:.3g}" for width in widths)
+        table.add_row(f"{columns} columns", f"the time of {told}")
     tell(table)
     tell(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
     if not profile.is_steady:

@@ -165,6 +165,7 @@ class Pricing:
         self.matrix = functools.cache(self._matrix)
         self.walked = functools.cache(self._walked)
         self.matmul = functools.cache(self._matmul)
+        self.quickest = functools.cache(self._quickest)
 
     def ways(
         self,
@@ -202,9 +203,9 @@ class Pricing:
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
         """Seconds that no way to contract two tensors stays below, however they lie."""
-        work = 2.0 * self.extent(a | b) / self.profile.flops if (a | b) - kept else 0.0
+        work = self.extent(a | b) if (a | b) - kept else 0.0
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
-        return self.profile.launch + math.hypot(work, self.profile.stream(moved))
+        return self.profile.at_least(work, moved)
 
     def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
         """Seconds that no order of contracting some tensors stays below: each is read, in one step less."""
@@ -300,19 +301,14 @@ class Pricing:
     ) -> float:
         """Seconds of a product of matrices; infinitely many once they are seen to exceed the bound."""
         many, m, n, k = map(self.extent, (batch, rows, columns, summed))
-        seconds = self.matmul(many, m, n, k, False)
         left = self.matrix(one, batch, rows, summed)
-        if seconds + left.seconds > bound:
+        if left.seconds + self.quickest(many, m, n, k) > bound:
             return math.inf
         right = self.matrix(two, batch, summed, columns)
-        if left.turned and right.turned:
-            seconds = self.matmul(many, m, n, k, True)
-        if right.turned:
-            seconds += self.profile.turned(self.extent(frozenset(two)))
-        seconds += left.seconds + right.seconds
+        seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
-        if not rows:  # a vector times a matrix goes through it row by row
+        if not (rows or right.turned):  # a vector times a matrix goes through it row by row
             seconds += self.profile.run * k * n / right.inner
         if not columns:
             seconds += self.profile.run * k * m / left.inner
@@ -329,7 +325,7 @@ class Pricing:
             inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
             groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
             many, m, n, k = map(self.extent, groups)
-            if min(self.matmul(many, m, n, k, False), self.matmul(many, n, m, k, False)) > bound:
+            if min(self.quickest(many, m, n, k), self.quickest(many, n, m, k)) > bound:
                 continue
             orders = (a, b) if wanted is None else (a, b, wanted)
             shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
@@ -360,11 +356,20 @@ class Pricing:
             copied = self.copied(layout, flatten(groups)) + view * grouped
             return _Matrix(seconds + copied, False, max(1.0, self.extent(last)))
         seconds += view * (grouped + (list(order) != sorted(order)))
+        if own:
+            lying = flatten(tuple([groups[number] for number in (0, *(each for each in order if each))]))
+            seconds += self._reached(lying, layout)
         turned = bool(outer and inner) and order.index(1) > order.index(2)
         return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
-    def _matmul(self, many: float, m: float, n: float, k: float, turned: bool) -> float:
-        return self.profile.matmul(many, m, n, k, self.itemsize, turned)
+    def _matmul(self, many: float, m: float, n: float, k: float, turned: bool, crossed: bool) -> float:
+        return self.profile.matmul(many, m, n, k, self.itemsize, turned, crossed)
+
+    def _quickest(self, many: float, m: float, n: float, k: float) -> float:
+        """Seconds of a product of matrices that lie as they are multiplied most quickly."""
+        return min(
+            self.matmul(many, m, n, k, *lying) for lying in ((False, False), (True, False), (True, True))
+        )
 
     # ---- memory
 
@@ -372,6 +377,12 @@ class Pricing:
         if self.extent(result) > HELD:
             return self.profile.pointwise(self.itemsize * self.extent(result), 0.0)
         return self.profile.walked(walk(result, operands, self.sizes, self.itemsize))
+
+    def _reached(self, order: Layout, layout: Layout) -> float:
+        """Seconds that it takes longer to read a tensor in another order than as it lies."""
+        if order == layout:
+            return 0.0
+        return self.profile.reached(walk(order, (layout,), self.sizes, self.itemsize))
 
     def _copied(self, layout: Layout, order: Layout) -> float:
         """Seconds to bring a tensor into another order, the view of it in that order included."""

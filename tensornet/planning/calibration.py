@@ -24,7 +24,7 @@ from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
 from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
-from .walk import Walk, walk
+from .walk import LINE, Walk, walk
 from .watching import say
 
 __all__ = ["measure", "profile_of"]
@@ -34,6 +34,9 @@ LOOPED = 400
 
 PLAUSIBLE = 16.0
 """What is measured is cut off where it lies further from the usual than this factor."""
+
+SHALLOW, DEEP = 4, 64
+"""Positions summed in the products that tell what a row of the result takes."""
 
 FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
 """Copies that lose lines from both caches, from the first alone, and that go through the last in runs."""
@@ -97,7 +100,7 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
 
 def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
     """The constants, those of a call and of small pieces not too far from the usual."""
-    names = ("launch", "view", "batch", "plain", "run", "scattered", "near_line", "line")
+    names = ("launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line")
     kept = {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
         for name in names
@@ -131,24 +134,39 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     if on_cpu:
-        found = replace(found, stored=_stored(probe, found))
-        found = replace(found, widths=tuple(_widths(probe, found)), packing=_packing(probe, found))
+        found = replace(found, stored=_stored(probe, found), widths=(), starts=())
+        found = _few(probe, found)
+        found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
     found = _loop(probe, found)
-    found = replace(found, run=0.0, scattered=0.0, near_line=0.0, line=0.0)
-    narrow = {"a": 512, "b": 128, "c": 4}
-    loops = walk("abc", ("ab", "ac"), narrow, size)
-    left = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, 4)) - found.walked(loops)
-    found = replace(found, run=max(1e-13, left / replace(found, run=1.0).walked(loops)))
-    turned = (64, 96, 96), (0, 2, 1)
-    found = replace(found, scattered=max(1e-14, probe.copied(*turned, found, "scattered")))
+    found = replace(found, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0)
+    found = replace(found, run=max(1e-13, _loops(probe, found, 4)))
+    found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // size))))
+    found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
+    found = replace(found, blocked=_blocked(probe, found))
     found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
     found = replace(found, line=max(1e-14, probe.copied(*FAR, found, "fetched")))
     jumps = probe.copied(*JUMPING, found, "jumped")
     found = replace(found, jump_bandwidth=1.0 / (1.0 / near + max(0.0, jumps)))
     return _fresh(probe, found)
+
+
+def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
+    """Seconds that an innermost loop of so many elements takes, where that is still left out of what is known."""
+    sizes = {"a": 512, "b": 128, "c": inner}
+    loops = walk("abc", ("ab", "ac"), sizes, probe.itemsize)
+    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
+    return (seconds - found.walked(loops)) / loops.runs
+
+
+def _blocked(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that each row of a matrix takes that is turned, where the library does that in blocks."""
+    rows, columns = 8192, 4
+    seconds = probe.permuted((rows, columns), (1, 0)) - found.view
+    left = seconds - found.walked(_copy((rows, columns), (1, 0), probe.itemsize))
+    return left / rows if left > found.scattered * rows * columns else 0.0
 
 
 def _pass(probe: _Probe, found: DeviceProfile) -> float:
@@ -161,33 +179,60 @@ def _pass(probe: _Probe, found: DeviceProfile) -> float:
 
 def _stored(probe: _Probe, found: DeviceProfile) -> float:
     """Multiply-adds that an element of a product's result costs besides: a shallow product is slower than its share."""
-    m, n, shallow, deep = 4000, 64, 4, 64
-    least, most = (_arithmetic(probe, found, m, n, k) for k in (shallow, deep))
+    m, n = 4000, 64
+    least, most = (_arithmetic(probe, found, m, n, k) for k in (SHALLOW, DEEP))
     share = min(0.5, least / max(most, 1e-9))
-    return max(0.0, (deep * share - shallow) / (1.0 - share))
+    return max(0.0, (DEEP * share - SHALLOW) / (1.0 - share))
 
 
-def _widths(probe: _Probe, found: DeviceProfile) -> Iterator[float]:
-    """Columns of a large product that take the time of few."""
-    m, k = 4000, 64
-    for n in COLUMNS:
-        yield max(float(n), _rate(probe, found, m, n, k) / m)
+def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With what rows of a large product take that have few columns, however its matrices lie."""
+    widths, starts = [], []
+    for crossed, turned in ((False, False), (False, True), (True, True)):
+        rows = [[_row(probe, found, n, k, turned, crossed) for n in COLUMNS] for k in (SHALLOW, DEEP)]
+        pairs = [_line(*each) for each in zip(*rows, COLUMNS, strict=True)]
+        widths.append(tuple(width for width, _ in pairs))
+        starts.append(tuple(start for _, start in pairs))
+    return replace(found, widths=tuple(widths), starts=tuple(starts))
+
+
+def _row(probe: _Probe, found: DeviceProfile, n: int, k: int, turned: bool, crossed: bool) -> float:
+    """Multiply-adds in whose time a row of a large product is computed."""
+    m = 4000
+    return _arithmetic(probe, found, m, n, k, turned, crossed) * found.flops / (2.0 * m)
+
+
+def _line(shallow: float, deep: float, columns: int) -> tuple[float, float]:
+    """What each position that is summed adds, at least what the columns take, and what is left of both depths."""
+    width = max(float(columns), (deep - shallow) / (DEEP - SHALLOW))
+    return width, max(0.0, shallow - SHALLOW * width)
 
 
 def _packing(probe: _Probe, found: DeviceProfile) -> float:
     """Rows that take the time in which the second matrix is laid out."""
-    m, n, k = 8, 4000, 64
-    return max(0.0, _rate(probe, found, m, n, k) / n - m)
+    m, n, k = 8, 4000, DEEP
+    rows = _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored) * n)
+    return max(0.0, rows - m)
 
 
-def _rate(probe: _Probe, found: DeviceProfile, m: int, n: int, k: int) -> float:
-    """Elements of a large product's result that take the time of such a one."""
-    return _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored))
+def _turned(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that an element of the second matrix takes more where that lies transposed."""
+    m, n, k = 16, 4000, DEEP
+    straight, turned = (_arithmetic(probe, found, m, n, k, each) for each in (False, True))
+    return max(0.0, (turned - straight) / (n * k))
 
 
-def _arithmetic(probe: _Probe, found: DeviceProfile, m: int, n: int, k: int) -> float:
+def _arithmetic(
+    probe: _Probe,
+    found: DeviceProfile,
+    m: int,
+    n: int,
+    k: int,
+    turned: bool = False,
+    crossed: bool = False,
+) -> float:
     """Seconds that a product computes, most of which memory is moved in."""
-    seconds = max(0.0, probe.matmul((m, k), (k, n)) - found.launch)
+    seconds = max(0.0, probe.matmul((m, k), (k, n), turned=turned, crossed=crossed) - found.launch)
     moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
     return math.sqrt(max(0.0, seconds**2 - moved**2))
 
@@ -197,9 +242,11 @@ def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
     seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
     if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
         return found
-    found = replace(found, small=float(LOOPED), plain=0.0)
-    left = seconds - found.matmul(2048, 7, 7, 8, probe.itemsize)
-    return replace(found, plain=left / replace(found, plain=1.0).matmul(2048, 7, 7, 8, probe.itemsize))
+    along = probe.matmul((2048, 7, 8), (2048, 8, 7), turned=True)
+    found = replace(found, small=float(LOOPED), plain=0.0, along=0.0)
+    fixed = found.matmul(2048, 7, 7, 8, probe.itemsize)
+    each = replace(found, plain=1.0).matmul(2048, 7, 7, 8, probe.itemsize)
+    return replace(found, plain=(seconds - fixed) / each, along=(min(along, seconds) - fixed) / each)
 
 
 def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]]:
@@ -261,8 +308,15 @@ class _Probe:
         """By which part the rounds of a probe lie above the least of them, in the middle of all probes."""
         return statistics.median(statistics.median(each) / min(each) - 1.0 for each in self.rounds.values())
 
-    def matmul(self, *shapes: tuple[int, ...]) -> float:
-        return self.seconds(self.backend.templates["matmul"], *shapes)
+    def matmul(self, *shapes: tuple[int, ...], turned: bool = False, crossed: bool = False) -> float:
+        """A product of matrices, of which the second or the first may lie transposed."""
+        lying, places = list[tuple[int, ...]](), list[str]()
+        for number, (shape, lies) in enumerate(zip(shapes, (crossed, turned), strict=True)):
+            axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            place = f"{{{number}}}"
+            lying.append(tuple(shape[axis] for axis in axes) if lies else shape)
+            places.append(self.backend.templates["permute"].format(place, axes=axes) if lies else place)
+        return self.seconds(self.backend.templates["matmul"].format(*places), *lying)
 
     def reshaped(self, shape: tuple[int, ...], to: tuple[int, ...], repeats: int) -> float:
         return self.seconds(self.backend.templates["reshape"].format("{0}", shape=to), shape, repeats=repeats)

@@ -2,10 +2,11 @@
 
 The model: what a step takes adds up. A product pays for its arithmetic, of whole vectors or of as many columns as
 were measured, for storing its result, and for every byte of its matrices once, most of which goes on while it computes;
-and for each matrix where there are many. A step that goes through memory element by element pays for the bytes, for
-each innermost loop, for what it reads out of order and for the lines that caches lose meanwhile; every operation pays
-for being called. Bytes come at rates of their own from the first caches, the last of them and memory. Constants belong
-to one element type: a profile is measured for each.
+for each matrix where there are many, and where these lie in pieces for the lines that caches lose between them. A step
+that goes through memory element by element pays for the bytes, for each innermost loop or each element that it reads
+out of order, and for the lines that caches lose meanwhile; every operation pays for being called. Bytes come at rates
+of their own from the first caches, the last of them and memory. Constants belong to one element type: a profile is
+measured for each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import bisect
 import math
 from dataclasses import dataclass, replace
 
-from .walk import Walk
+from .walk import LINE, Walk
 
 __all__ = ["CONSTANTS", "MAPPED", "Certainty", "DeviceProfile", "default_profile"]
 
@@ -33,17 +34,18 @@ LANES = 16
 COLUMNS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """Columns of a product's result for which it is measured how many of a large product take the same time."""
 
+SHORT = 0.5
+"""A row times a column that lies together costs as much as so many innermost loops."""
+
 RESULT = 6.0
 """In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
 
 CHUNK = 8.0
 """Two innermost loops together cost as much to set up as so many innermost ones."""
 
-TURNED = 0.5
-"""An element of the second of two matrices, where that lies transposed, costs so much of one read out of order."""
-
-NARROW = 8
-"""Of fewer rows than this, the product of two transposed matrices goes through the second element by element."""
+NARROW = 4
+"""Fewer rows than this are multiplied one by one, and go through a second matrix that lies transposed line by line;
+where the first one does as well, element by element."""
 
 BLOCK, FEW = 8, 3
 """Convolutions work on so many channels together; with fewer than so few they are a plain loop, but for one of each."""
@@ -103,8 +105,12 @@ class DeviceProfile:
         batch: seconds that each matrix of a batched product costs.
         small: multiply-adds below which the matrices of a batched product go through a plain loop; 0 if never.
         plain: seconds of a multiply-add there.
+        along: the same where both matrices lie along what is summed.
         run: seconds that each innermost loop of a step element by element costs.
+        even: the same of loops that go through whole lines of memory.
         scattered: seconds for an element that does not lie beside the one before it.
+        blocked: seconds that each row of a matrix costs, where the library turns it in blocks and no lines are lost;
+            0 where it goes element by element.
         near_line: seconds to fetch a line that is gone from the first of the caches.
         line: seconds to fetch one that is gone from the second, too.
         fresh_bytes: bytes of a result from which it is touched for the first time.
@@ -115,8 +121,11 @@ class DeviceProfile:
             the cache.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
-        widths: columns of a large product that take the time of as few as `COLUMNS` says; empty where whole vectors
-            of `LANES` tell it.
+        turned: seconds that an element of the second of two matrices takes more where that lies transposed.
+        widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
+            says: where its matrices lie as they are read, where the second lies transposed, and where both do;
+            empty where whole vectors of `LANES` tell it.
+        starts: multiply-adds in whose time such a row begins and ends.
         packing: rows of a product that take the time in which its second matrix is laid out for it.
         stored: multiply-adds that an element of a product's result costs besides its own.
         unrest: the part by which measuring again gave other times, or that others had of the processors,
@@ -135,18 +144,23 @@ class DeviceProfile:
     batch: float
     small: float
     plain: float
+    along: float
     run: float
+    even: float
     scattered: float
+    blocked: float
     near_line: float
     line: float
     fresh_bytes: float
     fresh_bandwidth: float
     fresh_product: float
+    turned: float
     tile: float = 512.0
     cached: float = float(6 * 2**20)
     spread: float = SPREAD
     unrest: float = 0.0
-    widths: tuple[float, ...] = ()
+    widths: tuple[tuple[float, ...], ...] = ()
+    starts: tuple[tuple[float, ...], ...] = ()
     packing: float = 0.0
     stored: float = 3.0
 
@@ -162,39 +176,66 @@ class DeviceProfile:
         """Whether the device had no other work while the constants were measured."""
         return self.unrest <= UNREST
 
-    def matmul(self, batch: float, m: float, n: float, k: float, size: int, turned: bool = False) -> float:
+    def matmul(
+        self,
+        batch: float,
+        m: float,
+        n: float,
+        k: float,
+        size: int,
+        turned: bool = False,
+        crossed: bool = False,
+    ) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes.
 
         Args:
-            turned: whether both matrices lie transposed.
+            turned: whether the second matrix lies transposed.
+            crossed: whether the first one does.
         """
         written = size * batch * m * n
         fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
         fixed += written / self.fresh_product if written >= self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
-            return fixed + self.plain * batch * m * n * (k + RESULT)
+            is_along = (turned or n == 1) and not (crossed and m > 1)
+            return fixed + (self.along if is_along else self.plain) * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
-        rows = m * self.width(columns) + (self.packing * n if m > 1 else 0.0)
-        arithmetic = 2.0 * batch * (k + self.stored) * rows / self.flops
+        lies = turned + (turned and crossed)
+        packed = self.packing * n * (k + self.stored) if m > 1 else 0.0
+        arithmetic = 2.0 * batch * (m * self.row(columns, k, lies) + packed) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
-        if turned and 1 < m < NARROW:
-            each += self.run * batch * n * k
+        if turned:
+            each += self.turned * batch * n * k
+            if m < NARROW:
+                each += batch * n * (self.scattered * k if crossed and m > 1 else self.run * m * SHORT)
         return fixed + math.hypot(arithmetic, self.stream(moved)) + each
 
-    def width(self, columns: float) -> float:
-        """Columns of a large product that take the time of these: whole vectors, or as measured for a few.
+    def at_least(self, work: float, moved: float) -> float:
+        """Seconds that no product of so many multiply-adds and bytes stays below."""
+        return self.launch + math.hypot(2.0 * work / self.flops, self.stream(moved))
+
+    def row(self, columns: float, k: float, lies: int = 0) -> float:
+        """Multiply-adds in whose time a row of a product is computed: of whole vectors, or as measured for a few.
 
         How libraries compute few columns differs: one takes 8 of them as long as 16, another as long as 57.
+
+        Args:
+            columns: those of the result.
+            k: the positions that are summed.
+            lies: which of `widths` tells it.
         """
-        if not self.widths or columns > COLUMNS[-1]:
-            beyond = COLUMNS[-1] if self.widths else 0
-            return (self.widths[-1] if self.widths else 0.0) + LANES * math.ceil((columns - beyond) / LANES)
+        if not self.widths:
+            return LANES * math.ceil(columns / LANES) * (k + self.stored)
+        if columns > COLUMNS[-1]:
+            beyond = LANES * math.ceil((columns - COLUMNS[-1]) / LANES)
+            return self.row(COLUMNS[-1], k) + beyond * (k + self.stored)
+        widths, starts = self.widths[lies], self.starts[lies]
         after = bisect.bisect_left(COLUMNS, columns)
+        found = widths[after] * k + starts[after]
         if after == 0 or COLUMNS[after] == columns:
-            return self.widths[after]
+            return found
         part = (columns - COLUMNS[after - 1]) / (COLUMNS[after] - COLUMNS[after - 1])
-        return (1.0 - part) * self.widths[after - 1] + part * self.widths[after]
+        return (1.0 - part) * (widths[after - 1] * k + starts[after - 1]) + part * found
 
     def convolution(
         self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
@@ -215,10 +256,6 @@ class DeviceProfile:
             out, channels = max(out, BLOCK), max(channels, BLOCK)
         return self.matmul(groups, out, positions, channels * inner, size)
 
-    def turned(self, elements: float) -> float:
-        """Seconds that a product takes more where the second matrix, of so many elements, lies transposed."""
-        return TURNED * self.scattered * elements
-
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order, from the caches as far as they hold them."""
         if moved <= IN_CACHE:
@@ -229,11 +266,19 @@ class DeviceProfile:
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""
-        loops = self.run * (walk.runs + CHUNK * walk.chunks)
-        reads = self.scattered * walk.scattered + self.near_line * walk.lost + self.line * walk.fetched
+        seconds = self.pointwise(walk.moved, walk.written) + self.scattered * walk.scattered
+        if self.blocked and walk.scattered and walk.chunks == 1.0 and walk.moved == 2.0 * walk.written:
+            return seconds + self.blocked * max(walk.runs, walk.scattered / walk.runs)
+        seconds += self.reached(walk) + self.run * CHUNK * walk.chunks
+        if walk.scattered or not walk.runs:
+            return seconds
+        return seconds + (self.run if walk.written / walk.runs % LINE else self.even) * walk.runs
+
+    def reached(self, walk: Walk) -> float:
+        """Seconds that going through memory takes beyond those of its bytes in order, where lines are lost or far."""
         far = _beyond(walk.moved, NEAR / 2, 2.0)
         jumps = far * walk.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
-        return self.pointwise(walk.moved, walk.written) + loops + jumps + reads
+        return jumps + self.near_line * walk.lost + self.line * walk.fetched
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of a step element by element, of tensors that all lie as the result does."""
@@ -270,13 +315,17 @@ _CPU = DeviceProfile(
     batch=6e-8,
     small=400.0,
     plain=5e-10,
+    along=2e-10,
     run=2.1e-9,
+    even=2.1e-9,
     scattered=4.4e-10,
+    blocked=0.0,
     near_line=2e-9,
     line=4e-9,
     fresh_bytes=float(MAPPED),
     fresh_bandwidth=2.5e9,
     fresh_product=7.0e9,
+    turned=2.2e-10,
 )
 _GPU = DeviceProfile(
     key=f"{BUILT_IN}gpu",
@@ -291,13 +340,17 @@ _GPU = DeviceProfile(
     batch=1e-9,
     small=0.0,
     plain=1e-12,
+    along=1e-12,
     run=1e-12,
+    even=1e-12,
     scattered=6e-12,
+    blocked=0.0,
     near_line=1e-12,
     line=1e-12,
     fresh_bytes=1e18,
     fresh_bandwidth=1e18,
     fresh_product=1e18,
+    turned=3e-12,
     tile=128.0,
     cached=1e18,
 )

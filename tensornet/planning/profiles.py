@@ -23,7 +23,10 @@ _PLAUSIBLE = {
     "batch": (1e-12, 1.0),
     "small": (0.0, 1e5),
     "plain": (1e-14, 1e-2),
+    "along": (1e-14, 1e-2),
     "run": (1e-14, 1e-2),
+    "even": (0.0, 1e-2),
+    "blocked": (0.0, 1e-2),
     "scattered": (1e-15, 1e-3),
     "near_line": (1e-14, 1e-2),
     "line": (1e-14, 1e-2),
@@ -32,6 +35,7 @@ _PLAUSIBLE = {
     "fresh_product": (1e5, 1e18),
     "tile": (1.0, 1e6),
     "cached": (1e3, 1e19),
+    "turned": (0.0, 1e-3),
     "packing": (0.0, 1e3),
     "stored": (0.0, 1e3),
     "spread": (1.0, 1e3),
@@ -55,8 +59,12 @@ UNITS = {
     "batch": "s",
     "small": "multiply-adds",
     "plain": "s",
+    "along": "s",
     "run": "s",
+    "even": "s",
+    "blocked": "s",
     "scattered": "s",
+    "turned": "s",
     "near_line": "s",
     "line": "s",
     "fresh_bytes": "bytes",
@@ -70,7 +78,8 @@ def load_profile(key: str) -> DeviceProfile | None:
     """The constants measured under `key`, if they are there, as they were written, and plausible."""
     found = _store().read(key)
     try:
-        profile = DeviceProfile(**{**found, "widths": tuple(found["widths"])})
+        tables = {name: tuple(map(tuple, found[name])) for name in ("widths", "starts")}
+        profile = DeviceProfile(**{**found, **tables})
         return profile if profile.key == key and found.keys() == _NAMES and _plausible(profile) else None
     except (TypeError, KeyError):  # nothing, or constants of another version
         return None
@@ -87,8 +96,12 @@ def _store() -> Store:
 
 def _plausible(profile: DeviceProfile) -> bool:
     numbers = ((getattr(profile, name), *bounds) for name, bounds in _PLAUSIBLE.items())
-    widths = ((width, columns, 1e4) for width, columns in zip(profile.widths, COLUMNS, strict=False))
-    return len(profile.widths) in (0, len(COLUMNS)) and all(
+    rows = (
+        (each, least, 1e4) for table in profile.widths for each, least in zip(table, COLUMNS, strict=False)
+    )
+    starts = ((each, 0.0, 1e6) for table in profile.starts for each in table)
+    shapes = [[len(table) for table in tables] for tables in (profile.widths, profile.starts)]
+    return shapes in ([[], []], [[len(COLUMNS)] * 3] * 2) and all(
         type(value) in (int, float) and least <= value <= largest
-        for value, least, largest in itertools.chain(numbers, widths)
+        for value, least, largest in itertools.chain(numbers, rows, starts)
     )
