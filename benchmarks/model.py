@@ -133,7 +133,7 @@ def compiled(
 
 
 def contraction(each: Drawn, profile: DeviceProfile, clock: Clock) -> Compared:
-    """The order chosen for a contraction against the fastest of its trees; results in the order written."""
+    """The order chosen for a contraction against the fastest of its trees; results lie as each leaves them."""
     graph, count = each.graph(), len(each.layouts)
     operands = [torch.randn([each.sizes[axis] for axis in layout]) for layout in each.layouts]
     ways = [compiled(graph, fastest, profile)]
@@ -142,7 +142,7 @@ def contraction(each: Drawn, profile: DeviceProfile, clock: Clock) -> Compared:
     found = {source: (function, seconds) for function, source, seconds in reversed(ways)}
     least = min(seconds for _, seconds in found.values())
     runs = {
-        source: partial(_run, function, operands)
+        source: partial(function, *operands)
         for source, (function, seconds) in found.items()
         if seconds <= HOPELESS * least or source == ways[0][1]
     }
@@ -151,11 +151,6 @@ def contraction(each: Drawn, profile: DeviceProfile, clock: Clock) -> Compared:
     seconds = medians({source: runs[source] for source in {*best, ways[0][1]}}, clock)
     chosen = seconds[ways[0][1]]
     return Compared(ways[0][2], chosen, chosen / min(seconds.values()))
-
-
-def _run(function: Callable[..., Any], operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    result: torch.Tensor = function(*operands).contiguous()
-    return result
 
 
 def medians(runs: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, float]:
