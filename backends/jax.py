@@ -186,6 +186,7 @@ def _along(
     following: Any,
     results: int,
     back: bool,
+    last: bool,
 ) -> Any:
     """The first results of a function of each position, with the states that the last one left: one loop of XLA."""
     jax = _library()
@@ -196,8 +197,9 @@ def _along(
         return tuple(found[number] for number in following), found[:results]
 
     moved = tuple(jax.numpy.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
-    _, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
-    return made[0] if results == 1 else made
+    states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
+    found = (*made, *(states if last else ()))
+    return found[0] if len(found) == 1 else found
 
 
 def _finite(value: float, like: Any) -> float:

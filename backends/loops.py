@@ -9,9 +9,11 @@ __all__ = ["along", "gone_along"]
 
 
 def along(*call: Any, **library: Any) -> Any:
-    """The results of `gone_along` without the last states: several, or the only one."""
-    wholes, _ = gone_along(*call, **library)
-    return wholes[0] if len(wholes) == 1 else tuple(wholes)
+    """The results of `gone_along`, with the last states or without: several, or the only one."""
+    *repeated, last = call
+    wholes, states = gone_along(*repeated, **library)
+    found = [*wholes, *(states if last else ())]
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def gone_along(

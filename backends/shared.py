@@ -19,7 +19,7 @@ OWN: Mapping[str, str] = {
     "reciprocal": "1 / {0}",
     "max_pool": "max_pool({0}, {windows})",
     "mean_pool": "mean_pool({0}, {windows})",
-    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back})",
+    "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last})",
     "in_pieces": "in_pieces({0}, {size}, {length}, {axes})",
     "widen": "widen({0}, {dtype})",
     "finite": "finite({0}, {1})",

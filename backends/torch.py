@@ -51,7 +51,7 @@ templates: Mapping[str, str] = {
     "stack": "torch.cat([{0}], dim={axis})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
-    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {segment}, {more})",
+    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, {segment}, {more})",
     "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -258,6 +258,7 @@ def _along_again(
     following: Sequence[int],
     results: int,
     back: bool,
+    last: bool,
     segment: int,
     again: Any,
     **options: Any,
@@ -268,10 +269,10 @@ def _along_again(
     def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
         called = functools.partial(function, **options) if options else function
         pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
-        wholes, last = gone_along(
+        wholes, left = gone_along(
             *(called, pieces, now, others, length, axes, following, results, back), **_whole_along()
         )
-        return (*wholes, *last)
+        return (*wholes, *left)
 
     made, now = list[Any](), states
     for done in range(0, max(size, 1), segment):
@@ -282,7 +283,8 @@ def _along_again(
         made.append(found[:results])
         now = found[results:]
     wholes = [_library().cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
-    return wholes[0] if results == 1 else tuple(wholes)
+    wholes.extend(now if last else ())
+    return wholes[0] if len(wholes) == 1 else tuple(wholes)
 
 
 def _running(function: Any, x: Any, axis: int, back: float) -> Any:

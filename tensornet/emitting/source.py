@@ -236,8 +236,9 @@ class _Writer(Stepping):
             size=self.size(along.axis.size),
             axes=tuple_source(list(map(str, along.cuts))),
             states=tuple_source(list(map(str, along.states))),
-            results=str(len(step.results)),
+            results=str(along.joined(len(step.results))),
             back=str(along.back),
+            last=str(along.last),
             **more,
         )
 

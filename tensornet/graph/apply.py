@@ -30,12 +30,18 @@ class Along:
         cuts: of each operand that comes in position by position, the dimension.
         states: for each state the output of the block that it is next; its operand is what it is first.
         back: whether it goes from the last position to the first.
+        last: whether the last states are results too, behind those that are put together.
     """
 
     axis: Axis
     cuts: tuple[int, ...]
     states: tuple[int, ...]
     back: bool
+    last: bool = False
+
+    def joined(self, results: int) -> int:
+        """How many of so many results are put together along the axis."""
+        return results - (len(self.states) if self.last else 0)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Apply:
         results: what the caller calls its outputs, in order.
         scope: stands before the names of its parameters and constants in the caller.
         apart: whether it is planned as a call in any case, so that what is made in it is gone after it.
-        along: the axis along which it is repeated, if it is; the results are the first of the block's outputs.
+        along: the axis along which it is repeated, if it is; the results are the first of the block's outputs, and
+            the last states where these are asked for.
     """
 
     graph: Graph
@@ -69,7 +76,20 @@ class Apply:
     @property
     def made(self) -> Iterator[tuple[str, str]]:
         """Its results, each behind the output of the block that it is."""
-        return zip(self.graph.outputs, self.results, strict=self.along is None)
+        if self.along is None:
+            yield from zip(self.graph.outputs, self.results, strict=True)
+            return
+        joined = self.along.joined(len(self.results))
+        outputs = self.graph.outputs
+        made = (*outputs[:joined], *(outputs[n] for n in self.along.states))
+        yield from zip(made, self.results, strict=False)
+
+    def carried(self) -> Iterator[tuple[str, str]]:
+        """The states that it hands on, each before the output of the block that takes its place."""
+        if self.along is not None:
+            states = self.graph.inputs[len(self.along.cuts) :]
+            outputs = (self.graph.outputs[n] for n in self.along.states)
+            yield from zip((leaf.name for leaf in states), outputs, strict=False)
 
     def scoped(self, name: str) -> str:
         """What the caller calls a tensor of the block that is none of its inputs or outputs."""
@@ -95,8 +115,9 @@ class Apply:
         """
         local = self.graph.sizes_beside(bound)
         first = () if self.along is None else ((self.along.axis,),)
-        for output, result in self.made:
-            dims = (*first, *self.graph.named[output])
+        joined = len(self.results) if self.along is None else self.along.joined(len(self.results))
+        for number, (output, result) in enumerate(self.made):
+            dims = (*(first if number < joined else ()), *self.graph.named[output])
             yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
 
     def bound(self, sizes: Mapping[str, int]) -> Apply:

@@ -52,7 +52,7 @@ from ..operations.structure import INDEX, ONEHOT, PAD
 from ..sizes import evaluate, size_names
 from .apply import Apply, called_last, scoped, told_apart
 from .arithmetic import ONE, ZERO, as_numbers, folded, multiplied, spread, summed_over, without_ones
-from .differentiable import active, changes
+from .differentiable import active, active_inside, changes
 from .elements import of_body, of_tensors
 from .graph import Graph, reads
 from .instances import of_tensors_named
@@ -63,6 +63,7 @@ from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size
 from .through_windows import early, moved
+from .ways_back import WayBack, with_firsts
 from .writing import Written
 
 __all__ = ["GRADIENT", "Directions", "Pairs", "differentiated", "made_again"]
@@ -360,6 +361,9 @@ class _Differentiation(Written):
 
     def _forward_call(self, call: Apply) -> None:
         """A call of the block's way forward; of the block itself, if nothing is to be kept of it."""
+        if call.along is not None:
+            self._forward_along(call)
+            return
         block, inner = call.graph, call.names()
         wrt = tuple(
             leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in self.active
@@ -646,8 +650,49 @@ class _Differentiation(Written):
         here = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), at))
         return Call(WHERE.name, (here, spread(term, _parts(entry)), ZERO))
 
+    def _forward_along(self, call: Apply) -> None:
+        """Calls along an axis, of which nothing is kept but what each of them goes on from."""
+        inside = active_inside(call, self.active)
+        wrt = tuple(leaf.name for leaf in call.graph.inputs if leaf.name in inside)
+        of = tuple(output for output in call.graph.outputs if output in inside)
+        found = differentiated(call.graph, of, wrt, self.pairs)
+        made = with_firsts(call, self.fresh)
+        inside_elements = of_tensors(made.graph)
+        for (output, _), (name, dims) in zip(made.made, made.returned(self.bound), strict=True):
+            self.dims[name], self.elements[name] = dims, inside_elements[output]
+        self.calls[made] = _Called(found, wrt, made.names())
+        self.body.append(made)
+
+    def _backward_along(self, call: Apply, called: _Called) -> None:
+        """The calls made again from the last to the first, each with its way back."""
+        back = WayBack.of(call, called.directions, called.wrt)
+        cut = [self._whole(name) for name in back.gradients]
+        carried = [self._whole(name) for name in back.lasts]
+        totals = [self._zeros(call.names()[leaf]) for leaf in back.totals]
+        names = dict(zip(called.wrt, map(called.names.get, called.wrt), strict=True))
+        results = {leaf: self._part(str(names[leaf])) for leaf in back.results}
+        made = back.call(call, cut, carried, totals, tuple(results.values()))
+        self.body.append(made)
+        for name, dims in made.returned(self.bound):
+            self.dims[name], self.elements[name] = dims, Element.NUMBER
+        for leaf, result in results.items():
+            tensor = str(names[leaf])
+            if tensor in self.active:
+                axes = self._axes(tensor)
+                at = back.cuts.get(leaf, 0)
+                self.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))
+
+    def _zeros(self, name: str) -> str:
+        """A tensor of zeros, as large as another."""
+        made, axes = self.fresh(f"{name}.none"), self._axes(name)
+        self.put(made, axes, spread(as_numbers(ZERO), axes), self._sizes(name))
+        return made
+
     def _backward_call(self, call: Apply, called: _Called) -> None:
         """A call of the block's way back, and what it gives to what the block was given."""
+        if call.along is not None:
+            self._backward_along(call, called)
+            return
         found, inner = called.directions, dict(called.names)
         if call.results[0] in self.again and found.kept:
             inner = {name: tensor for name, tensor in inner.items() if name not in found.kept}

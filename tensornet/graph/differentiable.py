@@ -12,7 +12,7 @@ from .apply import Apply
 from .elements import of_tensors
 from .graph import Graph
 
-__all__ = ["active", "changes", "check_derivatives", "check_real"]
+__all__ = ["active", "active_inside", "changes", "check_derivatives", "check_real"]
 
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
 """What the name of a gradient or of a tangent ends in."""
@@ -60,14 +60,23 @@ def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
     return found
 
 
+def active_inside(call: Apply, found: Container[str]) -> set[str]:
+    """The tensors of a block that change in a call where those do that are known to."""
+    leaves = {leaf for leaf, name in call.names().items() if name in found}
+    while True:
+        inside = active(call.graph, leaves)
+        carried = {leaf for leaf, output in call.carried() if output in inside}
+        if carried <= leaves:
+            return inside
+        leaves |= carried
+
+
 def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
     """Adds the tensors that change where those do that are known to."""
     for item in graph.body:
         if isinstance(item, Apply):
-            inner = item.names()
-            inside = active(item.graph, [leaf for leaf, name in inner.items() if name in found])
-            pairs = zip(item.graph.outputs, item.results, strict=True)
-            found.update(result for output, result in pairs if output in inside)
+            inside = active_inside(item, found)
+            found.update(result for output, result in item.made if output in inside)
         elif elements[item.name] >= Element.WIDE and changes(item.right, found):
             found.add(item.name)
 

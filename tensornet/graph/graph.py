@@ -236,7 +236,7 @@ class Graph:
     @functools.cached_property
     def flat(self) -> Graph:
         """The same graph with every call written out."""
-        return inlined(self, lambda call: True) if self.calls else self
+        return inlined(self, lambda call: call.along is None) if self.calls else self
 
     @property
     def equations(self) -> tuple[Equation, ...]:

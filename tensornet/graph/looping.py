@@ -51,7 +51,7 @@ from .rewriting.pruning import prune
 from .shape import Axis, Dim, Scope, dim_size
 from .writing import Written
 
-__all__ = ["looped", "with_states"]
+__all__ = ["Stating", "looped", "states_of", "with_states"]
 
 ZERO = Literal(0)
 
@@ -143,6 +143,15 @@ class _States(Written):
         return names, tuple(entries)
 
 
+def states_of(group: Recurrence) -> tuple[Equation, ...]:
+    """The equations of what the position before left."""
+    return tuple(
+        each
+        for each in group.equations
+        if isinstance(each.right, Call) and each.right.axes == (group.labels[each.name],) and _is_state(each)
+    )
+
+
 def _is_state(equation: Equation) -> bool:
     """Whether an equation is no more than a tensor at another position."""
     match equation.right:
@@ -214,21 +223,35 @@ class _Block:
     @functools.cached_property
     def states(self) -> tuple[Equation, ...]:
         """The equations of what the position before left."""
-        return tuple(
-            each
-            for each in self.group.equations
-            if isinstance(each.right, Call)
-            and each.right.axes == (self.group.labels[each.name],)
-            and _is_state(each)
-        )
+        return states_of(self.group)
 
-    def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What stands in brackets behind a tensor of the recurrence, without the axis."""
-        at = self.group.dimension(name)
-        return index[:at] + index[at + 1 :]
+class Stating(Written):
+    """Writes what the states of recurrences start from."""
+
+    def start(self, state: Equation, left: tuple[Any, ...]) -> str:
+        """The tensor that a state starts from.
+
+        Args:
+            state: its equation.
+            left: its axes, without the one along which it goes.
+        """
+        assert isinstance(state.right, Call)
+        element = self.elements[state.name]
+        start: Expression = state.right.arguments[1] if len(state.right.arguments) > 1 else ZERO
+        holds = self.elements[start.name] if isinstance(start, Ref) else None
+        if isinstance(start, Ref) and start.index == left and holds is element:
+            return start.name
+        for each in axes_of_index(left):
+            if each not in free_axes(start):
+                start = Call(REPEAT.name, (start,), (each,))
+        if of_expression(start, self.elements) is not element and element >= Element.WIDE:
+            start = Call(CONVERSIONS[element], (start,))
+        name = self.fresh(f"{state.name}.start")
+        self.put(name, left, start, self.graph.scope(state))
+        return name
 
 
-class _Looping(Written):
+class _Looping(Stating):
     """Writes the graph anew, each equation after those that it reads, a recurrence as one call."""
 
     def __init__(self, graph: Graph, large: Large, alone: bool) -> None:
@@ -325,11 +348,11 @@ class _Looping(Written):
         for equation in group.equations:
             if equation.name not in states:
                 left, right = (
-                    block.without(equation.name, equation.left),
+                    block.group.without(equation.name, equation.left),
                     self._inside(equation.right, equation, block),
                 )
                 block.body.append(replace(equation, left=left, right=right))
-        starts = [self._start(each, block) for each in block.states]
+        starts = [self.start(each, group.without(each.name, each.left)) for each in block.states]
         first = group.equations[0].name
         axis = Axis(group.labels[first], dim_size(self.dims[first][group.dimension(first)]))
         carried = [each.right.arguments[0].name for each in block.states]  # type: ignore[union-attr]
@@ -375,26 +398,9 @@ class _Looping(Written):
         (equation,) = (each for each in block.group.equations if each.name == name)
         self.elements[whole] = self.elements[name]
         label = block.group.labels[name]
-        right = Ref(whole, (label, *block.without(name, equation.left)))
+        right = Ref(whole, (label, *block.group.without(name, equation.left)))
         self.body.append(replace(equation, right=right))
         self.wholes[name] = whole, block.group.dimension(name)
-
-    def _start(self, state: Equation, block: _Block) -> str:
-        """The tensor that a state starts from."""
-        assert isinstance(state.right, Call)
-        left, element = block.without(state.name, state.left), self.elements[state.name]
-        start: Expression = state.right.arguments[1] if len(state.right.arguments) > 1 else ZERO
-        holds = self.elements[start.name] if isinstance(start, Ref) else None
-        if isinstance(start, Ref) and start.index == left and holds is element:
-            return start.name
-        for each in axes_of_index(left):
-            if each not in free_axes(start):
-                start = Call(REPEAT.name, (start,), (each,))
-        if of_expression(start, self.elements) is not element and element >= Element.WIDE:
-            start = Call(CONVERSIONS[element], (start,))
-        name = self.fresh(f"{state.name}.start")
-        self.put(name, left, start, self.graph.scope(state))
-        return name
 
     # ---- what is inside, and what is not
 
@@ -416,7 +422,7 @@ class _Looping(Written):
             return self._given(part, equation, block)
         match part:
             case Ref(name, index) if name in block.group.labels:
-                return replace(part, index=block.without(name, index))
+                return replace(part, index=block.group.without(name, index))
             case Ref():
                 return self._looked_up(part, equation, block)
             case Call("add", terms):

@@ -59,6 +59,11 @@ class Recurrence:
         (equation,) = (each for each in self.equations if each.name == name)
         return equation.left.index(self.labels[name])
 
+    def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What stands in brackets behind a tensor that they define, without the axis."""
+        at = self.dimension(name)
+        return index[:at] + index[at + 1 :]
+
 
 def is_step(part: Expression) -> bool:
     """Whether a part of an expression reads another position."""

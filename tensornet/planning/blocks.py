@@ -40,6 +40,8 @@ def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
         held[scope].add(bare(block))
 
     def written_out(call: Apply) -> bool:
+        if call.along is not None:
+            return False
         again = _is_function(call.graph) and (call.apart or sites[in_numbers(call.graph)] > 1)
         others = held[call.scope]
         apart = len(others) > 1 and len(set(map(in_numbers, others))) > 1
@@ -47,7 +49,7 @@ def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
 
     found = inlined(graph, written_out)
     needed = found.needed()
-    return inlined(found, lambda call: not needed.issuperset(call.results))
+    return inlined(found, lambda call: call.along is None and not needed.issuperset(call.results))
 
 
 def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:

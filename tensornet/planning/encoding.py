@@ -91,7 +91,9 @@ def _read_repetition(part: Part) -> Repetition:
     (axis,) = read_axes(part["axis"])
     cuts, states = (tuple(each.whole() for each in part[name]) for name in ("cuts", "states"))
     segment = None if part["segment"].is_none else part["segment"].whole()
-    return Repetition(axis, part["count"].whole(), cuts, states, part["back"].truth(), segment)
+    return Repetition(
+        axis, part["count"].whole(), cuts, states, part["back"].truth(), part["last"].truth(), segment
+    )
 
 
 def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
@@ -126,7 +128,11 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
 def _check_repetition(call: CallStep, along: Repetition, part: Part) -> None:
     """Refuses a repetition that hands on what is not there."""
     given, made = len(along.cuts) + len(along.states), len(call.plan.results)
-    if len(call.results) > made or given > len(call.operands) or any(at >= made for at in along.states):
+    if (
+        not 0 <= along.joined(len(call.results)) <= made
+        or given > len(call.operands)
+        or any(at >= made for at in along.states)
+    ):
         raise part.fail("is repeated with states that it does not make")
     if along.segment is not None and along.segment < 1:
         raise part.fail("is made again no position at a time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,16 +16,18 @@ from ..graph.elements import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.instances import of_tensors_named
 from ..graph.naming import told_by
+from ..graph.segments import segmented
+from ..graph.shape import dim_size
 from ..language.expression import fresh
 from ..operations.functions import Element
-from ..sizes import evaluate
+from ..sizes import evaluate, size_names
 from .both_ways import ordered_both_ways
 from .device import DeviceProfile, default_profile
 from .ordering import fewest_flops
 from .planner import NOMINAL
 from .search import Problem
 
-__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of", "within"]
+__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of", "with_lengths", "within"]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
@@ -158,9 +161,10 @@ def within(
     pairs: Pairs,
     peak: Callable[[Directions], int],
 ) -> Directions:
-    """Both ways, with as many calls made again on the way back as it takes to keep to a limit: the first ones.
+    """Both ways, with as much made again on the way back as it takes to keep to a limit: the first calls, and where
+    that is not enough all of them, and recurrences in segments, as few as do.
 
-    Where it takes more, all are.
+    Where nothing does, what takes least.
 
     Args:
         limit: of bytes alive at once, if there is one.
@@ -178,7 +182,48 @@ def within(
     def fits(count: int) -> bool:
         return peak(ways(count)) <= limit
 
-    return ways(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)) if calls else found
+    if calls:
+        found = ways(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
+    if not any(part.recurrences for part in graph.parts()) or (calls and peak(found) <= limit):
+        return found
+    return _in_segments(limit, graph, wrt, pairs, peak, found)
+
+
+def _in_segments(
+    limit: int,
+    graph: Graph,
+    wrt: tuple[str, ...],
+    pairs: Pairs,
+    peak: Callable[[Directions], int],
+    whole: Directions,
+) -> Directions:
+    """Both ways, with recurrences in the fewest segments that keep to a limit, or in those that take least."""
+    least, found = peak(whole), whole
+    for doublings in itertools.count(1):
+        parted = segmented(graph, 2**doublings)
+        if parted == segmented(graph, 2 ** (doublings - 1)):
+            return found
+        ways = both_ways(parted, wrt, pairs=pairs, again=frozenset(made_again(parted, wrt)))
+        taken = peak(ways)
+        if taken < least:
+            least, found = taken, ways
+        elif found is not whole:
+            return found
+        if taken <= limit:
+            return ways
+    raise AssertionError
+
+
+def with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph, the axes of whose recurrences have a length, of sizes that are told."""
+    names = {
+        name
+        for part in graph.parts()
+        for each in part.recurrences
+        for size in [dim_size(part.named[each.equations[0].name][each.dimension(each.equations[0].name)])]
+        for name in size_names(evaluate(size, part.bound))
+    }
+    return graph.bind(**{name: size for name, size in sizes.items() if name in names})
 
 
 @dataclass(frozen=True)

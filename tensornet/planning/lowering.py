@@ -206,9 +206,10 @@ class _Lowering(Calling):
             CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along)
         )
         self._note_still()
-        for name, each, result in zip(call.results, dims, plan.results, strict=along is None):
-            self.stored[name] = as_declared(name, each, result.element)
-            if changing and result.element >= Element.WIDE:
+        elements = {result.name: result.element for result in plan.results}
+        for (output, name), each in zip(call.made, dims, strict=True):
+            self.stored[name] = as_declared(name, each, elements[output])
+            if changing and elements[output] >= Element.WIDE:
                 self.changing.add(name)
 
     def _repeated(self, plan: Plan, call: Apply) -> tuple[tuple[str, ...], Repetition]:
@@ -230,7 +231,9 @@ class _Lowering(Calling):
         axis = Axis(call.along.axis.name, self.open(call.along.axis.size))
         count = self.count({axis.name: axis.size}, (axis.name,))
         tables = tuple(names[table.made] for table in plan.tables)
-        return tables, Repetition(axis, count, call.along.cuts, call.along.states, call.along.back)
+        return tables, Repetition(
+            axis, count, call.along.cuts, call.along.states, call.along.back, call.along.last
+        )
 
     def _given(self, name: str) -> str:
         """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""

@@ -255,8 +255,7 @@ def _in_use(
     for step in steps:
         beside = 0
         if isinstance(step, CallStep):
-            elements = (result.element for result in step.plan.results[: len(step.results)])
-            held.update(zip(step.results, map(bytes_at, step.shapes, elements), strict=True))
+            held.update(zip(step.results, map(bytes_at, step.shapes, step.elements), strict=True))
             own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
             inside = step.plan.peak_memory - sum(given(leaf, own) for leaf in step.plan.leaves)
             whole = 0 if step.slicing or step.along else sum(held[name] for name in step.results)

@@ -113,6 +113,7 @@ class Repetition:
         cuts: the dimension along which each of the first operands is cut.
         states: for each of the operands behind them the result of the block that takes its place.
         back: whether it goes from the last position to the first.
+        last: whether the last states are results too.
         segment: where nothing is kept for the way back but the states between segments, of which each is made again
             there, the positions of one.
     """
@@ -122,7 +123,12 @@ class Repetition:
     cuts: tuple[int, ...]
     states: tuple[int, ...]
     back: bool
+    last: bool = False
     segment: int | None = None
+
+    def joined(self, results: int) -> int:
+        """How many of so many results are put together along the axis."""
+        return results - (len(self.states) if self.last else 0)
 
     def __str__(self) -> str:
         again = "" if self.segment is None else f", made again {self.segment} at a time"
@@ -175,6 +181,15 @@ class CallStep:
     def defines(self) -> tuple[str, ...]:
         """The tensors that it computes."""
         return self.results
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """What the results hold."""
+        made = [result.element for result in self.plan.results]
+        if self.along is None:
+            return tuple(made[: len(self.results)])
+        joined = self.along.joined(len(self.results))
+        return (*made[:joined], *(made[n] for n in self.along.states if self.along.last))
 
     @property
     def times(self) -> int:

@@ -13,7 +13,7 @@ from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..graph.losses import with_loss
 from ..planning.calibration import profile_of
-from ..planning.gradients import Quickest, both_ways, leaves_of, within
+from ..planning.gradients import Quickest, both_ways, leaves_of, with_lengths, within
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from .compiling import compile
@@ -55,7 +55,7 @@ class ValueAndGrad:
 
     def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
         """The function for about these sizes; its products are split into pairs for them, where some are told."""
-        lengths = about_as_long(sizes), dtype
+        lengths = self._lengths(sizes), dtype
         found = self._by_size.get(lengths)
         if found is None:
             if len(self._by_size) >= PLANS:
@@ -63,6 +63,12 @@ class ValueAndGrad:
             joined = self._joined(self._ways(sizes, dtype))
             found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
         return found
+
+    def _lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """The sizes, as exactly as it takes: recurrences in segments are of one length."""
+        bounded = self._options["memory_limit"] is not None
+        recurs = bounded and any(part.recurrences for part in self._whole.parts())
+        return tuple(sorted(sizes.items())) if recurs else about_as_long(sizes)
 
     def _joined(self, ways: Directions) -> Graph:
         return ways.joined(self._whole.outputs)
@@ -80,7 +86,9 @@ class ValueAndGrad:
             at = {name: sizes[name] for name in graph.open_sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
-        return within(self._options["memory_limit"], self._whole, self.wrt, pairs, peak)
+        limit = self._options["memory_limit"]
+        whole = self._whole if limit is None else with_lengths(self._whole, sizes)
+        return within(limit, whole, self.wrt, pairs, peak)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
         """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
