@@ -51,7 +51,8 @@ templates: Mapping[str, str] = {
     "stack": "torch.cat([{0}], dim={axis})",
     "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
-    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, {segment}, {more})",
+    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, {segment}, "
+    "{more})",
     "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",

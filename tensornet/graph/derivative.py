@@ -680,7 +680,9 @@ class _Differentiation(Written):
             if tensor in self.active:
                 axes = self._axes(tensor)
                 at = back.cuts.get(leaf, 0)
-                self.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))
+                self.terms[tensor].append(
+                    Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ())
+                )
 
     def _zeros(self, name: str) -> str:
         """A tensor of zeros, as large as another."""

@@ -225,6 +225,7 @@ class _Block:
         """The equations of what the position before left."""
         return states_of(self.group)
 
+
 class Stating(Written):
     """Writes what the states of recurrences start from."""
 

@@ -35,11 +35,11 @@ from ..operations.structure import CONCAT, PAD
 from ..sizes import evaluate
 from .apply import Along, Apply
 from .elements import of_tensors
-from .graph import Graph
+from .graph import Graph, reads
 from .inlining import inlined, renamed_axes
 from .leaves import Leaf
 from .looping import Stating, states_of, with_states
-from .recurrences import Recurrence, in_order
+from .recurrences import Recurrence, in_order, reads_here
 from .rewriting.pruning import prune
 from .rewriting.sharing import is_random
 from .shape import Axis, Dim, Scope, dim_size
@@ -87,7 +87,9 @@ class _Segmenting(Stating):
     def __init__(self, graph: Graph, count: int) -> None:
         super().__init__(graph)
         self.count = count
-        self.ends: dict[str, tuple[int, tuple[int, int], str]] = {}  # where the last position is, and what holds it
+        self.ends: dict[
+            str, tuple[int, tuple[int, int], str]
+        ] = {}  # where the last position is, and what holds it
 
     def changed(self) -> Graph:
         """The graph."""
@@ -108,6 +110,7 @@ class _Segmenting(Stating):
         size = evaluate(dim_size(self.dims[first][group.dimension(first)]), self.bound)
         if not isinstance(size, int) or size < 2:
             raise _Whole
+        group = self._with_sources(group)
         length = math.ceil(size / self.count)
         segments, rest = divmod(size, length)
         block = self._written(group)
@@ -149,6 +152,32 @@ class _Segmenting(Stating):
 
     # ---- what is outside
 
+    def _with_sources(self, group: Recurrence) -> Recurrence:
+        """The recurrence with what is made for it alone, position by position."""
+        taken, labels = list(group.equations), dict(group.labels)
+        for item in reversed(self.graph.body):
+            if not isinstance(item, Equation) or item.name in labels or item.name in self.graph.outputs:
+                continue
+            readers = [each for each in self.graph.body if item.name in {name for name, _ in reads(each)}]
+            if not readers or is_random(item.right) or not {each.defines[0] for each in readers} <= {*labels}:
+                continue
+            found = {self._label_of(item, each, labels[each.defines[0]]) for each in readers}
+            label = found.pop()
+            if label is not None and not found:
+                taken.insert(0, item)
+                labels[item.name] = label
+        return replace(group, equations=tuple(taken), labels=labels)
+
+    def _label_of(self, item: Equation, reader: Equation | Apply, label: str) -> str | None:
+        """What an equation calls the axis of one that reads it at its own position alone."""
+        assert isinstance(reader, Equation)
+        ref = next(each for each in reader.references if each.name == item.name)
+        entries = [mine for mine, theirs in zip(item.left, ref.index, strict=True) if theirs == label]
+        if len(entries) != 1 or not isinstance(entries[0], str):
+            return None
+        alone = Recurrence((item,), {item.name: entries[0]}, -1)
+        return entries[0] if reads_here(reader, label, alone) else None
+
     def _read(self, group: Recurrence, size: int, carried: Container[str]) -> set[str]:
         """The tensors of which more than the last position is read outside, or that are results."""
         found = set(self.graph.outputs)
@@ -183,7 +212,9 @@ class _Segmenting(Stating):
     def _written(self, group: Recurrence) -> _Block:
         """The block, and what is made before it."""
         taken = {axis for each in group.equations for axis in each.axes}
-        block = _Block(group, fresh(group.labels[group.equations[0].name], {*taken, *self.taken, *self.sizes}))
+        block = _Block(
+            group, fresh(group.labels[group.equations[0].name], {*taken, *self.taken, *self.sizes})
+        )
         self.sizes.add(block.axis)
         states = {each.name for each in states_of(group)}
         for each in group.equations:
@@ -214,12 +245,13 @@ class _Segmenting(Stating):
         if is_scalar(part) and not recurs:
             return self._number(part, equation, block)
         if isinstance(part, Ref):
+            inner = transform(part, lambda each: self._inside(each, equation, block))
+            assert isinstance(inner, Ref)
             if part.name in group.labels:
-                return part
+                return inner
             if self._is_cut(part, label):
                 at = part.index.index(label) if label in part.index else None
-                inner = transform(part, lambda each: self._inside(each, equation, block))
-                return replace(inner, name=self._given(part.name, at, block))  # type: ignore[type-var]
+                return replace(inner, name=self._given(part.name, at, block))
         elif not _is_sized(part) and (recurs or _is_alone(part, label)):
             return transform(part, lambda each: self._inside(each, equation, block))
         if recurs:
@@ -384,4 +416,6 @@ def _is_alone(part: Expression, label: str) -> bool:
 def _is_sized(part: Expression) -> bool:
     """Whether sizes stand in what tells how a function is meant."""
     options = part.options if isinstance(part, Call) else ()
-    return any(isinstance(each, Size) for _, values in options for value in values for each in subexpressions(value))
+    return any(
+        isinstance(each, Size) for _, values in options for value in values for each in subexpressions(value)
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..language.equation import Equation
-from ..language.expression import Ref, fresh, sum_of
+from ..language.expression import Expression, Ref, fresh, sum_of
 from .apply import Along, Apply
 from .graph import Graph
 from .leaves import Leaf
@@ -30,7 +30,7 @@ FIRST = "{}.firsts"
 def _axes(leaf: Leaf) -> tuple[str, ...]:
     found: list[str] = []
     for dim in leaf.dims:
-        found.append(fresh("_".join(axis.name for axis in dim), found))
+        found.append(fresh("_".join(axis.name for axis in dim), {*found}))
     return tuple(found)
 
 
@@ -52,9 +52,7 @@ def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
         firsts.append(Equation(name, axes, Ref(leaf.name, axes)))
     made = tuple(each.name for each in firsts)
     outputs = (*block.outputs[:joined], *made, *block.outputs[joined:])
-    along = replace(
-        call.along, states=tuple(n if n < joined else n + len(made) for n in call.along.states)
-    )
+    along = replace(call.along, states=tuple(n if n < joined else n + len(made) for n in call.along.states))
     return replace(
         call,
         graph=replace(block, body=(*block.body, *firsts), outputs=outputs),
@@ -118,11 +116,16 @@ class WayBack:
             axes, sum_of_all = _axes(own[name]), named(f"{name}.sum")
             total = named(f"{name}.total")
             states.append(replace(own[name], name=sum_of_all, holds=None))
-            terms = [Ref(sum_of_all, axes), Ref(grads[name], axes)]
+            terms: list[Expression] = [Ref(sum_of_all, axes), Ref(grads[name], axes)]
             body.append(Equation(total, axes, sum_of(terms)))
             nexts.append(total)
         given = [leaves[seeds[output]] for output, _ in gradients]
-        inputs = [*(own[name] for name in (*cuts, *carried)), *given, *states, *(own[name] for name in wholes)]
+        inputs = [
+            *(own[name] for name in (*cuts, *carried)),
+            *given,
+            *states,
+            *(own[name] for name in wholes),
+        ]
         stacked = [name for name in cuts if name in grads]
         outputs = (*(grads[name] for name in stacked), *nexts)
         others = tuple(leaf for leaf in both.leaves if leaf.kind != "input")

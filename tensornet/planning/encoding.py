@@ -128,11 +128,8 @@ def _read_call(part: Part, blocks: Sequence[Plan]) -> CallStep:
 def _check_repetition(call: CallStep, along: Repetition, part: Part) -> None:
     """Refuses a repetition that hands on what is not there."""
     given, made = len(along.cuts) + len(along.states), len(call.plan.results)
-    if (
-        not 0 <= along.joined(len(call.results)) <= made
-        or given > len(call.operands)
-        or any(at >= made for at in along.states)
-    ):
+    wrong = not 0 <= along.joined(len(call.results)) <= made or any(at >= made for at in along.states)
+    if wrong or given > len(call.operands):
         raise part.fail("is repeated with states that it does not make")
     if along.segment is not None and along.segment < 1:
         raise part.fail("is made again no position at a time")

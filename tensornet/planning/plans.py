@@ -295,7 +295,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 9
+FORMAT, VERSION = "tensornet.plan", 10
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:

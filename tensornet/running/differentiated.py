@@ -185,8 +185,8 @@ def value_and_grad(
             if not given.
         backend, device, dtype, tune, **sizes: as for `tensornet.compile`.
         memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
-            the way back where it takes that, so that nothing is kept of them but what they are given; blocks in
-            which dropout draws are not, and neither are positions of recurrences: those of a `tensornet.module` are.
+            the way back where it takes that, so that nothing is kept of them but what they are given, and
+            recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
 
     Raises:
         EquationError: the loss is no number, a name fits nothing, or a function has no derivative.
