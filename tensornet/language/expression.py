@@ -35,6 +35,7 @@ __all__ = [
     "Size",
     "Span",
     "axes_of_index",
+    "axes_through",
     "bound_axes",
     "contraction",
     "flat",
@@ -241,6 +242,13 @@ def option_axes(call: Call) -> frozenset[str]:
         return frozenset()
     known = {name for name, _ in function.options}
     return frozenset(name for name, _ in call.options if name not in known)
+
+
+def axes_through(call: Call) -> frozenset[str]:
+    """The axes along which a call is not made position by position: what it has at one hangs on others."""
+    through = FUNCTIONS[call.function].through
+    more = () if through is None else through([free_axes(each) for each in call.arguments])
+    return frozenset((*call.axes, *option_axes(call), *more))
 
 
 def remade_axes(call: Call) -> frozenset[str]:

@@ -71,6 +71,12 @@ def _states(call: Call) -> int:
     return 2 if call.function == LSTM_ALONG.name else 1
 
 
+def _through(layouts: Sequence[Axes]) -> Axes:
+    """All axes but those of the batch."""
+    form = _Form.of(layouts)
+    return (*form.along, *form.given, *form.gates, *form.read, *form.made)
+
+
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """The step: one product for all positions, one for each, and what is done element by element, nearby."""
     scope = lowering.within(call, scope)
@@ -119,6 +125,7 @@ def _cell(name: str, formula: str, gates: int, states: int) -> Function:
         complex="refused",
         workspace=(float(gates), float(gates)),
         placed=True,
+        through=_through,
         lowered=_lower,
         spelled=_spell,
     )

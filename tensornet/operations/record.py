@@ -185,6 +185,7 @@ class Function:
         looks: whether a call of it is no more than another look at its operand, nothing moved.
         means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         placed: whether a rewrite does so, for a kernel that computes what no pattern says.
+        through: the axes besides its own along which its positions hang together, told of those of its operands.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
         lowered: how it becomes steps, where that takes more than one.
         spelled: how a step of it becomes source, where no template says it all.
@@ -244,6 +245,9 @@ class Function:
     looks: Callable[[Call], bool] | None = field(default=None, compare=False)
     means: tuple[Meaning, ...] = ()
     placed: bool = False
+    through: Callable[[Sequence[tuple[str, ...]]], tuple[str, ...]] | None = field(
+        default=None, compare=False
+    )
     affine: bool = False
     lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)
     spelled: Callable[[Writer, Call, Left], str] | None = field(default=None, compare=False)

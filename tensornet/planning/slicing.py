@@ -21,8 +21,8 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    axes_through,
     fresh,
-    option_axes,
 )
 from ..sizes import size_names, symbol
 from .steps import Slicing
@@ -310,5 +310,5 @@ def _binds(part: object, label: str) -> bool:
         case Size(axis):
             return axis == label
         case Call():
-            return label in part.axes or label in option_axes(part)
+            return label in axes_through(part)
     return False

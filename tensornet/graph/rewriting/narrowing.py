@@ -21,17 +21,20 @@ from ...language.expression import (
     Literal,
     Ref,
     Size,
+    axes_of_index,
+    axes_through,
     bound_axes,
     free_axes,
     fresh,
     is_scalar,
+    is_told,
     occurring,
-    option_axes,
     rename,
     subexpressions,
     sum_of,
     transform,
 )
+from ...language.positions import is_window
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
 from ...sizes import evaluate, size_names, symbol
@@ -202,7 +205,12 @@ class _Narrowing:
         return expression
 
     def _read(self, ref: Ref) -> Expression:
-        if any(isinstance(entry, tuple) and set(entry) & set(self.fixed) for entry in ref.index):
+        parted = [
+            entry for entry in ref.index if isinstance(entry, tuple) or (is_told(entry) and is_window(entry))
+        ]
+        if set(axes_of_index(tuple(parted))) & set(
+            self.fixed
+        ):  # what a window reads at one position may be less
             return self._apart(ref)
         index: list[Index] = []
         for entry in ref.index:
@@ -219,8 +227,7 @@ class _Narrowing:
         function = FUNCTIONS[call.function]
         if bound_axes(call) & set(self.fixed):
             raise _InseparableError
-        along = {*call.axes, *option_axes(call)}
-        if not along & {*self.fixed, *self.given}:
+        if not axes_through(call) & {*self.fixed, *self.given}:
             return self._kept(call, transform(call, self.at))
         entry = self.fixed.get(*call.axes) if function.at else None
         if not isinstance(entry, int):
@@ -246,6 +253,11 @@ class _Narrowing:
         axes = free_axes(part)
         self.parts.append(Equation(name, axes, part, part.place))
         return Ref(name, tuple(self.fixed.get(axis, axis) for axis in axes), part.place)
+
+
+def _is_open(entry: Index) -> bool:
+    """Whether an entry of brackets is a window, a position and one in it."""
+    return is_told(entry) and len(free_axes(entry)) > 1 and is_window(entry)
 
 
 class _InseparableError(Exception):
