@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 FUNCTIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "sin": torch.sin}
-B, I, O = 2, 3, 3
+BATCH, GIVEN, MADE = 2, 3, 3
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,29 @@ def drawn(seed: int) -> Case:
     length, back, first = draw.choice((1, 2, 5, 7, 8, 9)), draw.random() < 0.3, draw.random() < 0.3
     step = 1 if back else -1
     names = ["h", "c", "s"][: draw.choice((1, 1, 2, 2, 3))]
-    arrays: dict[str, Any] = {"x": values.standard_normal((length, B, I) if first else (B, length, I))}
+    arrays: dict[str, Any] = {
+        "x": values.standard_normal((length, BATCH, GIVEN) if first else (BATCH, length, GIVEN))
+    }
 
     def weight(columns: int) -> str:
         name = f"W{len(arrays)}"
-        arrays[name] = values.standard_normal((O, columns)) / 2
+        arrays[name] = values.standard_normal((MADE, columns)) / 2
         return name
 
     def vector() -> str:
         name = f"v{len(arrays)}"
-        arrays[name] = values.standard_normal(O)
+        arrays[name] = values.standard_normal(MADE)
         return name
 
     lines = list[_Line]()
     if draw.random() < 0.4:
-        lines.append(_Line("z", draw.choice((None, "tanh")), (_Term("x", 0, weight(I)),), None, None))
+        lines.append(_Line("z", draw.choice((None, "tanh")), (_Term("x", 0, weight(GIVEN)),), None, None))
     for n, name in enumerate(names):
         terms = [
             _Term(
                 name,
                 step * draw.choice((1, 1, 1, 2)),
-                weight(O) if draw.random() < 0.6 else None,
+                weight(MADE) if draw.random() < 0.6 else None,
                 vector() if draw.random() < 0.4 else None,
             )
         ]
@@ -107,11 +109,11 @@ def drawn(seed: int) -> Case:
             if lines and not n
             else "x"
         )
-        terms.append(_Term(source, 0, weight(I if source == "x" else O)))
+        terms.append(_Term(source, 0, weight(GIVEN if source == "x" else MADE)))
         for other in names:
             if other != name and draw.random() < 0.5:
                 here = names.index(other) < n and draw.random() < 0.5
-                terms.append(_Term(other, 0 if here else step, weight(O) if draw.random() < 0.5 else None))
+                terms.append(_Term(other, 0 if here else step, weight(MADE) if draw.random() < 0.5 else None))
         if n and not any(each.tensor in names[:n] for each in terms):
             terms.append(_Term(names[n - 1], 0, None))
         lines.append(
@@ -127,7 +129,7 @@ def drawn(seed: int) -> Case:
         away = {each.away for other in lines for each in other.terms if each.tensor == line.name}
         if line.name != "z" and away <= {0, step} and step in away and draw.random() < 0.5:
             start = f"{line.name}0"
-            arrays[start] = values.standard_normal((B, O))
+            arrays[start] = values.standard_normal((BATCH, MADE))
             lines[n] = _Line(line.name, line.function, line.terms, line.bias, start)
     text = list[str]()
     index = "t,b,o" if first else "b,t,o"
@@ -146,7 +148,7 @@ def drawn(seed: int) -> Case:
     terms = list[str]()
     read = [name for name in names if draw.random() < 0.4]
     for name in read:
-        arrays[f"R{name}"] = values.standard_normal((length, B, O) if first else (B, length, O))
+        arrays[f"R{name}"] = values.standard_normal((length, BATCH, MADE) if first else (BATCH, length, MADE))
         terms.append(f"sum[b,t,o]({name}[{index}] * R{name}[{index}])")
     last = draw.choice(names) if names[-1] in read else names[-1]
     end = 0 if back else -1
@@ -176,10 +178,10 @@ def _looped(case: Case, leaves: Mapping[str, Any]) -> Any:
     for line in lines:
         if line.start:
             made[line.name, outside] = leaves[line.start]
-    zeros = {"x": torch.zeros(B, I, dtype=torch.float64)}
+    zeros = {"x": torch.zeros(BATCH, GIVEN, dtype=torch.float64)}
 
     def at(name: str, t: int) -> Any:
-        return made.get((name, t), zeros.get(name, torch.zeros(B, O, dtype=torch.float64)))
+        return made.get((name, t), zeros.get(name, torch.zeros(BATCH, MADE, dtype=torch.float64)))
 
     order = [*range(case.length)][:: -1 if back else 1]
     for own in ([lines[0]], lines[1:]) if lines[0].name == "z" else (lines,):

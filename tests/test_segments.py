@@ -1,0 +1,175 @@
+"""Recurrences in segments: their gradients are those of loops that torch differentiates, and nothing else is kept."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensornet as tn
+from tensornet.graph.segments import segmented
+from tensornet.planning.gradients import both_ways, made_again
+
+from .random_recurrences import Case, drawn
+
+GATED = """
+f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
+g[b,t,o] = tanh(x[b,t,i] * Wg[o,i] + h[b,t-1,p] * Ug[o,p] + bg[o])
+c[b,t,o] = f * c[b,t-1,o] + g * (1 - f)
+h[b,t,o] = f * tanh(c)
+loss = mean[b,o](h[b,-1,o] ** 2)
+"""
+
+OTHERS = {
+    "two axes": (
+        "h[i,j,o] = tanh(x[i,j,c] * W[o,c] + h[i-1,j,p] * U[o,p] + h[i,j-1,p] * V[o,p])\nloss = sum[i,j,o](h ** 2)",
+        "x",
+        {"i": 5, "j": 4, "c": 2, "o": 3},
+    ),
+    "a cell as a block": (
+        "def cell(x[b,i], h[b,p]):\n    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])\n\n"
+        "h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])\nloss = sum[b,t,p](h ** 3)",
+        "x",
+        {"b": 2, "t": 5, "i": 3, "p": 3},
+    ),
+    "positions and sizes": (
+        "h[b,t,o] = tanh(h[b,t-1,o] * u[o] + x[b,t,o] * index(t) / t + sum[t](x[b,t,o]) / sqrt(b))\n"
+        "loss = sum[b,t,o](h ** 2)",
+        "x",
+        {"b": 2, "t": 7, "o": 3},
+    ),
+    "looked up": (
+        "h[b,t,o] = tanh(h[b,t-1,o] * u[o] + E[e[b,t],o])\nloss = sum[b,t,o](h ** 2)",
+        "e[b,t]",
+        {"b": 2, "t": 6, "o": 3, "e": 4},
+    ),
+}
+
+
+def differentiated(graph: tn.Graph, wrt: tuple[str, ...]) -> tn.Graph:
+    return both_ways(graph, wrt, again=frozenset(made_again(graph, wrt))).joined(graph.outputs)
+
+
+def given(backend: str, arrays: Any) -> Any:
+    return {name: tn.to_backend({name: each}, backend)[name] for name, each in arrays.items()}
+
+
+def check(case: Case, backend: str, count: int) -> None:
+    graph = tn.layer(case.text, inputs=case.inputs, outputs="loss", t=case.length)
+    loss, gradients = case.gradients()
+    parted = segmented(graph, count)
+    if case.length > 1:
+        assert parted.calls
+        assert not parted.recurrences
+    made = differentiated(parted, tuple(case.arrays))
+    arrays = given(backend, case.arrays)
+    inputs = [arrays[leaf.name] for leaf in made.inputs]
+    value, *found = tn.compile(made, backend=backend)(
+        {leaf.name: arrays[leaf.name] for leaf in made.parameters}, *inputs
+    )
+    np.testing.assert_allclose(np.asarray(value), loss, rtol=1e-9, atol=1e-9)
+    for name, each in zip(case.arrays, found, strict=True):
+        np.testing.assert_allclose(np.asarray(each), gradients[name], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_gradients_are_those_of_loops(seed: int) -> None:
+    check(drawn(seed), ("numpy", "torch")[seed % 2], 2 + seed % 3)
+
+
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_they_are_on_jax(seed: int) -> None:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        check(drawn(seed), "jax", 2)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_keep_their_gradients(name: str) -> None:
+    text, inputs, sizes = OTHERS[name]
+    graph = tn.layer(text, inputs=inputs, outputs="loss", **sizes)
+    parameters = {name: np.asarray(each) for name, each in tn.init(graph, seed=0, dtype="float64").items()}
+    values = np.random.default_rng(0)
+    arrays = [
+        values.integers(0, 4, leaf_shape(leaf, graph))
+        if leaf.name == "e"
+        else values.standard_normal(leaf_shape(leaf, graph))
+        for leaf in graph.inputs
+    ]
+    parted = segmented(graph, 3)
+    assert parted.calls
+    wrt = tuple(parameters)
+    _, *found = tn.compile(differentiated(parted, wrt))(parameters, *arrays)
+    function = tn.compile(graph)
+    for name, gradient in zip(wrt, found, strict=True):
+        direction = values.standard_normal(parameters[name].shape)
+        ends = [
+            float(function({**parameters, name: parameters[name] + step * direction}, *arrays))
+            for step in (1e-6, -1e-6)
+        ]
+        assert (gradient * direction).sum() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-7)
+
+
+def leaf_shape(leaf: Any, graph: tn.Graph) -> tuple[int, ...]:
+    return tuple(int(graph.bound.get(str(size), size)) for size in leaf.shape)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_value_and_grad_keeps_to_a_limit(backend: str) -> None:
+    graph = tn.layer(GATED, inputs="x", outputs="loss")
+    sizes = {"i": 16, "o": 16, "p": 16}
+    values = np.random.default_rng(0)
+    parameters = {
+        leaf.name: values.standard_normal([sizes[axis.name] for dim in leaf.dims for axis in dim]) / 4
+        for leaf in graph.parameters
+    }
+    x = values.standard_normal((8, 128, 16))
+    held = x.nbytes + sum(each.nbytes for each in parameters.values())
+    parameters, x = given(backend, parameters), given(backend, {"x": x})["x"]
+    whole = tn.value_and_grad(graph, backend=backend)
+    value, gradients = whole(parameters, x)
+    limit = whole.plan.peak_memory // 3
+    bounded = tn.value_and_grad(graph, backend=backend, memory_limit=limit)
+    again, others = bounded(parameters, x)
+    assert bounded.plan.peak_memory <= limit
+    np.testing.assert_allclose(again, value, rtol=1e-12)
+    for name, each in gradients.items():
+        np.testing.assert_allclose(others[name], each, rtol=1e-9, atol=1e-12)
+    if backend == "numpy":
+        tracemalloc.start()
+        bounded(parameters, x)
+        assert tracemalloc.get_traced_memory()[1] + held <= 1.1 * limit
+        tracemalloc.stop()
+    with pytest.raises(
+        tn.BackendError, match=r"memory_limit is 1,000: .*(?s:.)fix: allow [\d,]+ bytes"
+    ) as told:
+        tn.value_and_grad(graph, backend=backend, memory_limit=1000)(parameters, x)
+    least = int(re.search(r"allow ([\d,]+)", str(told.value))[1].replace(",", ""))  # type: ignore[index]
+    assert least < limit
+    assert (
+        tn.value_and_grad(graph, backend=backend, memory_limit=least)(parameters, x)[1].keys()
+        == others.keys()
+    )
+
+
+def test_lengths_that_differ_are_parted_anew() -> None:
+    graph = tn.layer(GATED, inputs="x", outputs="loss", i=4, o=4)
+    parameters = tn.init(graph, seed=0, dtype="float64")
+    function = tn.value_and_grad(graph, memory_limit=20_000)
+    for length in (40, 41, 3):
+        x = np.random.default_rng(length).standard_normal((2, length, 4))
+        value, gradients = function(parameters, x)
+        same, others = tn.value_and_grad(graph)(parameters, x)
+        assert value == pytest.approx(same, rel=1e-12)
+        for name, each in others.items():
+            np.testing.assert_allclose(gradients[name], each, rtol=1e-9, atol=1e-12)
+
+
+def test_what_draws_numbers_is_left_whole() -> None:
+    graph = tn.layer("h[b,t,o] = dropout(tanh(x[b,t,o] + h[b,t-1,o] * u[o]), 0.5)", inputs="x", t=6)
+    assert not segmented(graph, 3).calls
+    assert torch.is_tensor(tn.module(graph)(torch.ones(2, 6, 3)))
