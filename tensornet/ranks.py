@@ -9,6 +9,9 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
+from typing import Any
+
+import numpy as np
 
 from .errors import ShapeError, TensornetWarning
 
@@ -16,6 +19,9 @@ __all__ = ["Rank", "check_sizes", "choose_ranks"]
 
 Rank = str | int | float | Sequence[int]
 Ranks = tuple[int, ...]
+
+LARGEST = 2**62
+"""Counts of elements from here on are no machine integers."""
 
 SEARCHED = 20_000
 """So many choices of ranks are all looked at; of more, those next to the proportional one."""
@@ -41,7 +47,7 @@ def choose_ranks(
             every rank, or a rank for each mode. `1` is rank one and `1.0` is as many parameters
             as the dense form has.
         full: the largest useful rank of each mode.
-        parameters: the number of elements at given ranks.
+        parameters: the number of elements at given ranks, a sum of products of them.
         dense: the number of elements of the dense form; by default that at full rank.
 
     Raises:
@@ -100,16 +106,26 @@ def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], 
     if math.prod(full) <= SEARCHED:
         choices = list(itertools.product(*(range(1, each + 1) for each in full)))
     else:
-        choices = list(_descent(target, ideal, full, parameters))
-    counts = {ranks: parameters(ranks) for ranks in choices}
-    enough = max(min(abs(count - target) for count in counts.values()), CLOSE * target)
+        choices = list(dict.fromkeys(_descent(target, ideal, full, parameters)))
+    counts = _counts(choices, full, parameters)
+    off = abs(counts - target)
+    near = np.flatnonzero(off <= max(off.min(), CLOSE * target)).tolist()
 
-    def merit(ranks: Ranks) -> tuple[bool, float]:
-        return counts[ranks] > dense, sum(math.log(a / b) ** 2 for a, b in zip(ranks, ideal, strict=True))
+    def merit(number: int) -> tuple[bool, float]:
+        ranks = choices[number]
+        return counts[number] > dense, sum(math.log(a / b) ** 2 for a, b in zip(ranks, ideal, strict=True))
 
-    chosen = min((ranks for ranks in counts if abs(counts[ranks] - target) <= enough), key=merit)
-    _tell(fraction, target, counts[chosen], chosen, dense)
+    best = min(near, key=merit)
+    chosen, count = choices[best], int(counts[best])
+    _tell(fraction, target, count, chosen, dense)
     return chosen
+
+
+def _counts(choices: Sequence[Ranks], full: Ranks, parameters: Callable[[Ranks], int]) -> Any:
+    """The number of elements at each of some choices of ranks, all at once: sums of products are of arrays too."""
+    kind = np.int64 if parameters(full) < LARGEST else object
+    columns: Any = tuple(np.array(choices, dtype=kind).reshape(len(choices), -1).T)
+    return np.broadcast_to(parameters(columns), len(choices))
 
 
 def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]) -> tuple[float, ...]:

@@ -11,19 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from ..errors import ShapeError, TensornetWarning
 from ..factorizations import FACTORIZATIONS, form_named
 from ..fitting.approximating import Settings, approximate, numbers
-from ..fitting.forms import form_of
+from ..fitting.forms import Factor, Form, Product
 from ..fitting.metrics import Metric
 from ..fitting.trees import tree_of
+from ..fitting.truncating import Truncations
 from ..graph.graph import Graph
 from ..graph.layers import layer
-from ..graph.weights import Modes, in_form
+from ..graph.weights import Formed, Modes, formed
 from ..ranks import Rank
-from ..sizes import evaluate
 
 __all__ = [
     "WEIGHT",
@@ -84,11 +82,9 @@ class Candidate:
         return tuple(int(size) for size in self.array.shape)
 
     @functools.cached_property
-    def spectrum(self) -> Any:
-        """The squares of the singular values of the weight as a matrix, its columns weighed."""
-        array = numbers(self.array, self.path, "float64")
-        weighed = array if self.metric is None else self.metric.weighed(array)
-        return np.linalg.svd(weighed.reshape(len(array), -1), compute_uv=False) ** 2
+    def truncations(self) -> Truncations:
+        """The weight, decomposed once for all ranks."""
+        return Truncations(numbers(self.array, self.path), self.metric)
 
 
 @dataclass(frozen=True)
@@ -174,30 +170,14 @@ def _axes(dims: tuple[tuple[int, ...], ...]) -> tuple[list[str], dict[str, Any]]
     return written, sizes
 
 
-@dataclass(frozen=True, eq=False)
-class _Form:
-    """A weight in a form: what computes it, the sizes of its factors, and its ranks."""
-
-    program: Graph
-    factors: tuple[tuple[int, ...], ...]
-    rank: Rank
-
-    @property
-    def parameters(self) -> int:
-        """How many the factors have."""
-        return sum(map(math.prod, self.factors))
-
-
 @functools.lru_cache(maxsize=4096)
-def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: Modes | None) -> _Form | None:
+def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: Modes | None) -> Formed | None:
     """A weight in a form, or nothing where it has no such form."""
     try:
         with any_rank():
-            program, found = in_form(dims, method, rank, modes)
+            return formed(dims, method, rank, modes)
     except ShapeError:
         return None
-    shapes = [[int(evaluate(size, program.bound)) for size in leaf.shape] for leaf in program.parameters]
-    return _Form(program, tuple(map(tuple, shapes)), tuple(found.ranks.values()) or "same")
 
 
 @contextlib.contextmanager
@@ -218,7 +198,7 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
     for candidate, method in itertools.product(candidates if modes is not None else (), methods):
         try:
             with any_rank():
-                in_form(candidate.dims, form_named(method), 1, modes)
+                formed(candidate.dims, form_named(method), 1, modes)
         except ShapeError as error:
             told = f"modes={modes!r} fit no weight: of '{candidate.path}', {error.message}"
             refused = refused or ShapeError(told, fix=error.fix)
@@ -244,28 +224,28 @@ def levels(
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0)]
     for method in methods:
         kind, seen = form_named(method), set[int]()
-        for rank, form in _ranked(candidate, kind, modes):
-            if form.parameters not in seen and form.parameters < size:
-                seen.add(form.parameters)
-                price = float(form.parameters)
+        for form in _ranked(candidate, kind, modes):
+            parameters = sum(map(math.prod, form.shapes))
+            if parameters not in seen and parameters < size:
+                seen.add(parameters)
+                rank = tuple(form.product.ranks.values()) or "same"
+                price = float(parameters)
                 if cost is not None:
                     with any_rank():
-                        price = cost(candidate.layer, candidate.rows, (kind, form.rank))
+                        price = cost(candidate.layer, candidate.rows, (kind, rank))
                 if price < dense:
-                    error = _error(candidate, kind, rank, form)
-                    found.append(Level(kind, form.rank, form.factors, form.parameters, price, error))
+                    error = _error(candidate, form)
+                    found.append(Level(kind, rank, form.shapes, parameters, price, error))
     return tuple(found)
 
 
-def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[tuple[Rank, _Form]]:
-    """The ranks at which a form is looked at."""
+def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[Formed]:
+    """A form at the ranks at which it is looked at."""
     ranks: Sequence[Rank] = FRACTIONS
     if FACTORIZATIONS[kind].halves:
         ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
-    for rank in ranks:
-        form = _formed(candidate.dims, kind, rank, modes)
-        if form is not None:
-            yield rank, form
+    found = (_formed(candidate.dims, kind, rank, modes) for rank in ranks)
+    return (form for form in found if form is not None)
 
 
 @functools.cache
@@ -277,21 +257,15 @@ def _ladder(most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _error(candidate: Candidate, kind: str, rank: Rank, form: _Form) -> float:
-    """What a form loses at a rank."""
-    if FACTORIZATIONS[kind].halves and isinstance(rank, int):
-        values = candidate.spectrum
-        whole = float(values.sum())
-        return math.sqrt(max(0.0, float(values[rank:].sum())) / whole) if whole else 0.0
-    settings = Settings(iterations=0 if _is_tree(form.program) else ROUNDS, tolerance=1e-4)
+def _error(candidate: Candidate, form: Formed) -> float:
+    """What a form loses: by decompositions alone where its factors are a tree."""
+    factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
+    product = Product(1.0, factors)
+    tree = tree_of(Form(form.dims, form.sizes, (product,)), product)
+    if tree is not None:
+        return candidate.truncations.error(tree)
+    settings = Settings(iterations=ROUNDS, tolerance=1e-4)
     found = approximate(
         form.program, candidate.array, settings=settings, metric=candidate.metric, path=candidate.path
     )
     return found.error if found.output is None else found.output
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_tree(program: Graph) -> bool:
-    """Whether singular value decompositions alone find a form."""
-    form = form_of(program)
-    return form is not None and all(tree_of(form, product) is not None for product in form.products)

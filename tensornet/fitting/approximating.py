@@ -319,7 +319,7 @@ def _all_wanted(tree: Tree, task: _Task) -> bool:
 def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
     """The factors of a tree: by decompositions, then by rounds where these come nearer."""
     weight = least.weight / tree.product.coefficient
-    around = tree.centre is not None and not tree.is_optimal
+    around = tree.is_around
     least.arrays.update(tree.truncated(weight) if around else tree.decomposed(weight))
     error = least.error()
     task.tell(0, 0, error)

@@ -18,6 +18,7 @@ N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,23 @@ import numpy as np
 from .contracting import Named, contract
 from .forms import Factor, Form, Product
 
-__all__ = ["Tree", "leading", "tree_of", "unfolded"]
+__all__ = ["Cut", "Tree", "leading", "singular_vectors", "split", "squared_values", "tree_of", "unfolded"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A factor taken off a tree.
+
+    Attributes:
+        factor: it.
+        rows, columns: the axes of what is left of the weight that it has, and the others.
+        bond: the axes between it and the rest.
+    """
+
+    factor: Factor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    bond: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,11 @@ class Tree:
         return len(self.factors) <= 2
 
     @property
+    def is_around(self) -> bool:
+        """Whether factors at its ends are found each by itself, and the centre of what they leave."""
+        return self.centre is not None and not self.is_optimal
+
+    @property
     def centre(self) -> Factor | None:
         """The factor that all others are joined to, where there is one."""
         around = Counter(name for pair in self.bonds for name in pair)
@@ -68,22 +90,42 @@ class Tree:
         """The axes between two factors that are joined."""
         return self.bonds[frozenset((a, b))]
 
+    @functools.cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """A factor after another at an end of what is left of the tree, the one of the fewest rows first."""
+        waiting = {factor.name: factor for factor in self.factors}
+        joined, axes, found = dict(self.bonds), self.form.axes, list[Cut]()
+        while len(waiting) > 1:
+            factor, pair = self._end(waiting, joined, axes)
+            rows = tuple(axis for axis in factor.axes if axis in axes and axis not in self.shared)
+            columns = tuple(axis for axis in axes if axis not in rows and axis not in self.shared)
+            found.append(Cut(factor, rows, columns, joined.pop(pair)))
+            axes = (*self.shared, *found[-1].bond, *columns)
+            del waiting[factor.name]
+        return tuple(found)
+
+    @functools.cached_property
+    def around(self) -> tuple[Cut, ...]:
+        """Each factor at an end of its own, all others being around a centre."""
+        assert self.centre is not None
+        found, axes = list[Cut](), self.form.axes
+        for factor in self.ends:
+            bond = self.bond(factor.name, self.centre.name)
+            rows = tuple(axis for axis in factor.axes if axis not in (*bond, *self.shared))
+            columns = tuple(axis for axis in axes if axis not in (*rows, *self.shared))
+            found.append(Cut(factor, rows, columns, bond))
+        return tuple(found)
+
     def decomposed(self, weight: Any) -> dict[str, Any]:
         """The factors, by one decomposition for each bond; no two bonds need the same unfolding.
 
         Args:
             weight: an array of the form's axes.
         """
-        rest = Named(weight, self.form.axes)
-        waiting = {factor.name: factor for factor in self.factors}
-        joined = dict(self.bonds)
-        found: dict[str, Any] = {}
-        while len(waiting) > 1:
-            factor, pair = self._end(waiting, joined, rest.axes)
-            bond = joined.pop(pair)
-            found[factor.name], rest = self._split(rest, factor, bond)
-            del waiting[factor.name]
-        (last,) = waiting.values()
+        rest, found = Named(weight, self.form.axes), dict[str, Any]()
+        for cut in self.cuts:
+            found[cut.factor.name], rest = self._split(rest, cut)
+        (last,) = (factor for factor in self.factors if factor.name not in found)
         found[last.name] = _moved(rest, last.axes)
         return found
 
@@ -100,14 +142,12 @@ class Tree:
         chosen = min(ends, key=rows)
         return chosen, next(pair for pair in joined if chosen.name in pair)
 
-    def _split(self, rest: Named, factor: Factor, bond: tuple[str, ...]) -> tuple[Any, Named]:
+    def _split(self, rest: Named, cut: Cut) -> tuple[Any, Named]:
         """A factor, and what is left of the weight without its axes."""
-        rows = tuple(axis for axis in factor.axes if axis in rest.axes and axis not in self.shared)
-        columns = tuple(axis for axis in rest.axes if axis not in rows and axis not in self.shared)
-        matrix = unfolded(rest, self.shared, rows, columns)
-        vectors, left = split(matrix, self.form.count(bond))
-        ours, theirs = (*self.shared, *rows, *bond), (*self.shared, *bond, *columns)
-        made = _moved(Named(vectors.reshape(self.form.shape(ours)), ours), factor.axes)
+        matrix = unfolded(rest, self.shared, cut.rows, cut.columns)
+        vectors, left = split(matrix, self.form.count(cut.bond))
+        ours, theirs = (*self.shared, *cut.rows, *cut.bond), (*self.shared, *cut.bond, *cut.columns)
+        made = _moved(Named(vectors.reshape(self.form.shape(ours)), ours), cut.factor.axes)
         return made, Named(left.reshape(self.form.shape(theirs)), theirs)
 
     def truncated(self, weight: Any) -> dict[str, Any]:
@@ -215,31 +255,48 @@ def _moved(tensor: Named, axes: tuple[str, ...]) -> Any:
     return np.ascontiguousarray(tensor.array.transpose([tensor.axes.index(axis) for axis in axes]))
 
 
-def split(matrix: Any, rank: int) -> tuple[Any, Any]:
+def split(matrix: Any, rank: int, vectors: Any = None) -> tuple[Any, Any]:
     """U·V ≈ A, the columns of U orthonormal, and those beyond the rows of A zero.
 
     Args:
         matrix: A[..., m, n].
         rank: R, the columns of U[..., m, R] and the rows of V[..., R, n].
+        vectors: all left singular vectors of A, if they are known.
     """
-    vectors = leading(matrix, rank)
+    vectors = leading(matrix, rank) if vectors is None else vectors[..., :rank]
     left = vectors.swapaxes(-1, -2) @ matrix
     spare = [(0, 0)] * (matrix.ndim - 2), (0, rank - vectors.shape[-1])
     return np.pad(vectors, [*spare[0], (0, 0), spare[1]]), np.pad(left, [*spare[0], spare[1], (0, 0)])
 
 
 def leading(matrix: Any, rank: int) -> Any:
-    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them.
-
-    A wide matrix is decomposed by A·Aᵀ, a tall one by its triangular factor, so that the long side costs one product.
-    """
+    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them."""
     rows, columns = matrix.shape[-2:]
     if rows <= rank and rows <= columns:
         return np.broadcast_to(np.eye(rows, dtype=matrix.dtype), (*matrix.shape[:-2], rows, rows))
     if 2 * columns <= rows:
         outer, inner = np.linalg.qr(matrix)
         return outer @ leading(inner, rank)
+    return singular_vectors(matrix)[..., :rank]
+
+
+def singular_vectors(matrix: Any) -> Any:
+    """All min(m, n) left singular vectors of A[..., m, n], those of the largest values first.
+
+    A wide matrix is decomposed by A·Aᵀ, a tall one by its triangular factor, so that the long side costs one product.
+    """
+    rows, columns = matrix.shape[-2:]
+    if 2 * columns <= rows:
+        outer, inner = np.linalg.qr(matrix)
+        return outer @ singular_vectors(inner)
     if 2 * rows <= columns and matrix.dtype == np.float64:
         _, vectors = np.linalg.eigh(matrix @ matrix.swapaxes(-1, -2))
-        return vectors[..., ::-1][..., :rank]
-    return np.linalg.svd(matrix, full_matrices=False)[0][..., :rank]
+        return vectors[..., ::-1]
+    return np.linalg.svd(matrix, full_matrices=False)[0]
+
+
+def squared_values(matrix: Any) -> Any:
+    """The squares of the singular values of A[..., m, n], the largest first, by A·Aᵀ or Aᵀ·A, whichever is smaller."""
+    other = matrix.swapaxes(-1, -2)
+    square = other @ matrix if matrix.shape[-1] < matrix.shape[-2] else matrix @ other
+    return np.maximum(np.linalg.eigvalsh(square), 0.0)[..., ::-1]

@@ -6,6 +6,7 @@ its one output the weight.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -29,7 +30,18 @@ from .moments import moments_of_start
 from .weight_sizes import ModelSizes
 from .weight_text import WeightText, declared_as, read_as
 
-__all__ = ["KEPT", "LETTERS", "Form", "Modes", "Weight", "Weights", "in_form", "shared_names"]
+__all__ = [
+    "KEPT",
+    "LETTERS",
+    "Form",
+    "Formed",
+    "Modes",
+    "Weight",
+    "Weights",
+    "formed",
+    "in_form",
+    "shared_names",
+]
 
 KEPT = "base"
 """What a weight that its own equation reads is called under its name: `W.base`."""
@@ -248,6 +260,33 @@ class Weights:
         )
 
 
+@dataclass(frozen=True)
+class Formed:
+    """A weight in one of the forms of the table.
+
+    Attributes:
+        dims: the axes that each dimension is made of.
+        sizes: theirs, and those of the ranks.
+        product: the factors.
+    """
+
+    dims: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+    product: Factored
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Those of the factors."""
+        return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
+
+    @property
+    def program(self) -> Graph:
+        """The graph whose output is the weight."""
+        left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in self.dims))
+        sizes: dict[str, Any] = {**self.sizes}
+        return layer(f"weight[{left}] = {self.product}", **sizes)
+
+
 def in_form(
     dims: Sequence[tuple[int, ...]],
     kind: str,
@@ -256,7 +295,20 @@ def in_form(
     shared: Collection[str] = (),
     times: int = 1,
 ) -> tuple[Graph, Factored]:
-    """A weight in one of the forms of the table, as a graph whose output it is, and as factors.
+    """A weight in one of the forms of the table, as a graph whose output it is, and as factors; see `formed`."""
+    found = formed(dims, kind, rank, modes, shared, times)
+    return found.program, found.product
+
+
+def formed(
+    dims: Sequence[tuple[int, ...]],
+    kind: str,
+    rank: Rank,
+    modes: Modes | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
+) -> Formed:
+    """A weight in one of the forms of the table.
 
     Args:
         dims: the sizes of the axes that each dimension of the weight is made of.
@@ -271,19 +323,13 @@ def in_form(
     parts = _parts(dims, FORMS[kind], modes)
     if len(parts) > len(LETTERS):
         raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
-    axes = [
+    axes = tuple(
         tuple(f"{letter}{n}" for n in range(1, len(dim) + 1)) if len(dim) > 1 else (letter,)
         for letter, dim in zip(LETTERS, parts, strict=False)
-    ]
+    )
     found = factored(kind, axes, parts, rank, shared=shared, times=times)
-    left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in axes))
-    sizes: dict[str, Any] = {
-        axis: size
-        for names, dim in zip(axes, parts, strict=True)
-        for axis, size in zip(names, dim, strict=True)
-    }
-    sizes |= found.ranks
-    return layer(f"weight[{left}] = {found}", **sizes), found
+    sizes = dict(zip(itertools.chain(*axes), itertools.chain(*parts), strict=True))
+    return Formed(axes, {**sizes, **found.ranks}, found)
 
 
 def _parts(
