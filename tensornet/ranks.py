@@ -115,10 +115,9 @@ def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], 
         ranks = choices[number]
         return counts[number] > dense, sum(math.log(a / b) ** 2 for a, b in zip(ranks, ideal, strict=True))
 
-    best = min(near, key=merit)
-    chosen, count = choices[best], int(counts[best])
-    _tell(fraction, target, count, chosen, dense)
-    return chosen
+    best: int = min(near, key=merit)
+    _tell(fraction, target, int(counts[best]), choices[best], dense)
+    return choices[best]
 
 
 def _counts(choices: Sequence[Ranks], full: Ranks, parameters: Callable[[Ranks], int]) -> Any:
