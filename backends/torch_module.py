@@ -21,6 +21,8 @@ from tensornet.running.compiling import fitting
 from tensornet.running.executable import Executable
 from tensornet.running.starting import init
 
+from .torch_products import is_recorded
+
 __all__ = ["TensorModule", "make"]
 
 backend = load_backend("torch")
@@ -157,7 +159,7 @@ class TensorModule(torch.nn.Module):
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
         standing = self._standing()
-        if torch.compiler.is_compiling():
+        if is_recorded():
             given = [(x.device, x.dtype) for x in inputs]
             self._get_ready(*(each for pair in given for each in pair))
             assert self._traced is not None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["both_ways", "changing", "is_traced"]
+__all__ = ["both_ways", "changing", "is_recorded", "is_traced"]
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -23,9 +23,14 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
     return () if any(arrays[n].is_complex() for n in found) else found
 
 
+def is_recorded() -> bool:
+    """Whether a compiler or `torch.jit.trace` takes down the operations, for other sizes as well."""
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
+
+
 def is_traced() -> bool:
     """Whether something else than autograd sees the operations: a compiler, `torch.func`, or forward mode."""
-    if torch.compiler.is_compiling():
+    if is_recorded():
         return True
     level: int = forward_ad._current_level
     return level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
+import string
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays
+from tensornet.compression.levels import Candidate, levels, multiplied
+from tensornet.fitting.approximating import Settings, approximate
+from tensornet.fitting.metrics import Metric
+from tensornet.graph.weights import formed
 
 from .conftest import examples
 
@@ -153,6 +159,37 @@ def test_forms_are_chosen_among_several() -> None:
     chosen = {row.path: row.level.method for row in found.allocation.rows}
     assert chosen["A"] == "kronecker"
     assert found.misfits["A"].weight < 1e-6
+
+
+@pytest.mark.parametrize("method", ["low_rank", "tucker", "tt", "blocktt", "kronecker", "btt", "monarch"])
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("shape", [(24, 36), (36, 24), (8, 6, 5)])
+def test_levels_lose_what_their_factors_do(method: str, weighed: bool, shape: tuple[int, ...]) -> None:
+    """Truncating one decomposition again and again is what decompositions at each rank give."""
+    draw = np.random.default_rng(3)
+    weight, known = draw.standard_normal(shape), draw.standard_normal((5, shape[1]))
+    metric = Metric((1,), known.T @ known + np.eye(shape[1]), 0.0) if weighed else None
+    dims = tuple((size,) for size in shape)
+    candidate = Candidate("W", dims, multiplied(dims, (1,)), weight, metric=metric)
+    _, *below = levels(candidate, [method], None)
+    assert below or len(shape) == 3
+    for level in below:
+        form = formed(dims, method, level.rank)
+        found = approximate(form.program, weight, settings=Settings(iterations=0), metric=metric)
+        letter = dict(zip(form.sizes, string.ascii_letters, strict=False))
+        read = ",".join("".join(letter[axis] for axis in each.axes) for each in form.product.factors)
+        made = "".join(letter[axis] for dim in form.dims for axis in dim)
+        arrays = (found.factors[each.name] for each in form.product.factors)
+        left = weight - np.einsum(f"{read}->{made}", *arrays, optimize=True).reshape(shape)
+        axes = "abc"[: len(shape)]
+        square = np.einsum(f"{axes},{axes}->", left, left)
+        whole = np.einsum(f"{axes},{axes}->", weight, weight)
+        if metric is not None:
+            turned = axes.replace("b", "z")
+            square, whole = (
+                np.einsum(f"{axes},bz,{turned}->", each, metric.moments, each) for each in (left, weight)
+            )
+        assert level.error == pytest.approx(math.sqrt(square / whole), abs=1e-6)
 
 
 def test_modes_may_come_in_lists() -> None:
@@ -462,6 +499,18 @@ def test_copies_compilers_and_types(name: str) -> None:
         torch.testing.assert_close(small(x).float(), y, rtol=0.1, atol=0.1)
     double = small.double()
     assert double(x if name == "words" else x.double()).dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("method", ["low_rank", "tt", "tucker"])
+def test_what_is_traced_runs_at_other_sizes(method: str) -> None:
+    network = nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16))
+    small = tn.compress(network, parameters=0.4, method=method).model
+    traced = torch.jit.trace(small, torch.randn(4, 32))
+    x = torch.randn(7, 32)
+    torch.testing.assert_close(traced(x), small(x))
+    traced(x).sum().backward()
+    assert all(each.grad is not None for each in traced.parameters())
 
 
 def test_a_module_is_saved_and_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import EquationError
+from ..files import check_writable
 from .options import Inputs, Json, Outputs, Sizes
 from .reading import equations_of, sizes_of
 from .telling import console, tell, tell_json
@@ -71,11 +72,11 @@ def compress(
     if equations is not None and checkpoint.is_dir():
         raise EquationError(f"{checkpoint} is a folder", fix="--equations are for a file of tensors")
     graph = None if equations is None else tn.layer(equations_of(equations), inputs=inputs, outputs=outputs)
-    target = out or checkpoint.with_name(f"{checkpoint.name.removesuffix('.safetensors')}.small.safetensors")
-    if target.exists():
-        raise EquationError(f"{target} is there already", fix="give another --out, or remove it first")
+    named = checkpoint if checkpoint.name.strip(".") else checkpoint.resolve()
+    target = out or named.with_name(f"{named.name.removesuffix('.safetensors')}.small.safetensors")
     given = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
     budgets: dict[str, Any] = {name: _part_or_number(value) for name, value in given.items()}
+    check_writable(target)
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("weights", total=None)

@@ -33,8 +33,11 @@ def graph_of(
     import tensornet as tn
 
     if says_equations(name):
+        if settings:
+            raise ShapeError("--set is for layers and models by name", fix="say sizes of axes by --size")
         return tn.layer(equations_of(name), inputs=inputs, outputs=outputs, **sizes_of(size, tn.layer))
-    return tn.models.create(name, **settings_of(settings))
+    graph = tn.models.create(name, **settings_of(settings))
+    return graph.bind(**sizes_of(size, graph.bind))
 
 
 def says_equations(text: str) -> bool:

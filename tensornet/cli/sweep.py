@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import ShapeError
 from .options import Backend, Dtype, Inputs, Json, Outputs, Settings, Sizes
 from .reading import choices, equations_of, pairs, says_equations, settings_of, sizes_of
 from .telling import tell
@@ -67,9 +68,13 @@ def sweep(
     build: Callable[..., Any] = functools.partial(tn.models.create, name)
     if says_equations(name):
         build = functools.partial(tn.layer, equations_of(name), inputs=inputs, outputs=outputs)
+    fixed = settings_of(settings)
+    wanted = {setting: choices(text) for setting, text in pairs(over, "NAME=VALUE,VALUE").items()}
+    for setting in fixed.keys() & wanted:
+        raise ShapeError(f"'{setting}' is given by --set and by --over", fix="give one of them")
     found = tn.sweep(
-        functools.partial(build, **settings_of(settings)),
-        over={setting: choices(text) for setting, text in pairs(over, "NAME=VALUE,VALUE").items()},
+        functools.partial(build, **fixed),
+        over=wanted,
         backend=backend,
         device=device,
         dtype=dtype,
@@ -81,9 +86,9 @@ def sweep(
         threads=threads,
         **sizes_of(size, tn.sweep),
     )
-    if picture is not None:
-        found.pareto(y="seconds" if measure else "expected_seconds", path=picture)
     if as_json:
         typer.echo(found.json())
-        return
-    tell(found)
+    else:
+        tell(found)
+    if picture is not None:  # last: what was measured is told in any case
+        found.pareto(y="seconds" if measure else "expected_seconds", path=picture)

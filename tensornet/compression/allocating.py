@@ -53,10 +53,12 @@ class Budget:
             raise ShapeError(f"there {told_of}", fix=fix)
         kind, amount = told[0]
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not is_number or not 0 < amount < math.inf or (isinstance(amount, float) and amount > 1):
-            fix = "give a part of what it is now, as 0.2" + ("" if kind == "error" else ", or a whole number")
+        is_part = kind in ("seconds", "error") or isinstance(amount, float)
+        if not is_number or not 0 < amount < math.inf or (is_part and amount > 1):
+            fix = "give a part of what it is now, as 0.2"
+            fix += "" if kind in ("seconds", "error") else ", or a whole number"
             raise ShapeError(f"{kind}={amount!r} is no budget", fix=fix)
-        return Budget(kind, amount)
+        return Budget(kind, float(amount) if is_part else amount)
 
     def limit(self, now: float) -> float:
         """The most that may be spent, of what it is now."""

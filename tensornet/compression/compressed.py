@@ -5,7 +5,6 @@ Nothing that is read is run.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EquationError
+from ..errors import DtypeError, EquationError
+from ..files import whole
 from ..fitting.weights import Misfit
 from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
@@ -32,6 +32,12 @@ __all__ = [
 ]
 
 FORMAT = "tensornet.compressed.1"
+
+PICKLED = (
+    "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
+    " writes such a file, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) one of NumPy's"
+)
+"""What to do with a file of another kind."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +89,19 @@ class Compressed:
 
 @contextmanager
 def _anew(path: Path) -> Iterator[Path]:
-    """A file beside a new one, which it becomes when the block ends well.
+    """A new safetensors file, written whole or not at all.
 
     Raises:
         EquationError: the file is there already.
+        TensornetError: it cannot be written.
     """
-    if path.exists():
-        raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield half
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    from safetensors import SafetensorError
+
+    with whole(path, over=False) as half:
+        try:
+            yield half
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
@@ -201,16 +206,30 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
 
     Raises:
         EquationError: there is no such file.
+        DtypeError: an array is of a type that NumPy has not.
     """
     from safetensors import deserialize
 
     with _opened(path) as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-        arrays = {name: None if kind == "BF16" else file.get_tensor(name) for name, kind in kinds.items()}
+        arrays = {name: None if kind == "BF16" else _tensor(file, name) for name, kind in kinds.items()}
         if "BF16" in kinds.values():
             raw = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
             arrays |= {name: _widened(each) for name, each in raw if kinds[name] == "BF16"}
         return arrays, file.metadata() or {}
+
+
+def _tensor(file: Any, name: str) -> Any:
+    """An array of a file.
+
+    Raises:
+        DtypeError: it is of a type that NumPy has not.
+    """
+    try:
+        return file.get_tensor(name)
+    except AttributeError:
+        kind = file.get_slice(name).get_dtype()
+        raise DtypeError(f"'{name}' is of type {kind}", fix="write it as bfloat16 or float32") from None
 
 
 def _widened(raw: Mapping[str, Any]) -> Any:
@@ -234,4 +253,15 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise EquationError(f"there is no file {path}", fix="give one that is there") from None
     except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise EquationError(f"{path} is no safetensors file: {error}", fix="write it anew") from None
+        fix = PICKLED if _is_pickled(path) else "write it anew"
+        raise EquationError(f"{path} is no safetensors file: {error}", fix=fix) from None
+
+
+def _is_pickled(path: Path) -> bool:
+    """Whether a file begins as what `torch.save`, `pickle` or `numpy.savez` writes."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError:
+        return False
+    return head.startswith((b"PK\x03\x04", b"\x80")) and not head.endswith(b"{")

@@ -167,6 +167,9 @@ def compress(
     options |= {"uniform": uniform, "device": device, "progress": progress}
     if not isinstance(network, Graph):
         check_module(network)
+        if params is not None or sizes:
+            given = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
+            raise EquationError(f"a module has no use for {given}", fix="leave it out, or give a graph")
         torch: Any = load_backend("torch")
         compressed: Compressed = torch.compressed(network, calibrate=calibrate, **options)
         return compressed

@@ -17,7 +17,7 @@ def read_folder(path: Path) -> Any:
     Nothing is fetched.
 
     Raises:
-        EquationError: the folder is none of a model, or `transformers` is not there or too old.
+        EquationError: the folder is none of a model, or not whole, or `transformers` is not there or too old.
     """
     try:
         import transformers
@@ -26,10 +26,38 @@ def read_folder(path: Path) -> Any:
             f"{path} is a folder, and transformers is not installed", fix="pip install transformers"
         ) from None
     config = path / "config.json"
-    if not config.exists():
+    if not config.is_file():
         raise EquationError(f"{path} is no folder of a Hugging Face model", fix="one has a config.json")
-    names = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
-    kind = getattr(transformers, names[0], None) if names else transformers.AutoModel
-    if kind is None:
+    kind = _class_of(config, transformers)
+    try:
+        found, told = kind.from_pretrained(path, local_files_only=True, output_loading_info=True)
+    except Exception as error:  # whatever the library and its readers of files say
+        reason = str(error).strip().partition("\n")[0]
+        fix = "give a folder that save_pretrained wrote, whole, with safetensors"
+        raise EquationError(f"{path} cannot be loaded: {reason}", fix=fix) from None
+    missing = sorted(told["missing_keys"])
+    if missing:
+        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        fix = "give the whole folder, or name in config.json the class that wrote it"
+        raise EquationError(f"{path} has no values of {shown}, which would be random", fix=fix)
+    return found
+
+
+def _class_of(config: Path, transformers: Any) -> Any:
+    """The class that a `config.json` names first.
+
+    Raises:
+        EquationError: it names none that there is.
+    """
+    try:
+        document = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EquationError(f"{config} is no JSON: {error}", fix="write it anew") from None
+    names = (document.get("architectures") or ["AutoModel"]) if isinstance(document, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        fix = 'write it anew, with "architectures": ["BertModel"] or the like'
+        raise EquationError(f"{config} names no class", fix=fix)
+    kind = getattr(transformers, names[0], None)
+    if not hasattr(kind, "from_pretrained"):
         raise EquationError(f"transformers has no '{names[0]}'", fix="install the version that wrote it")
-    return kind.from_pretrained(path, local_files_only=True)
+    return kind

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EquationError
+from ..files import whole
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, is_scalar, parts_of, show_index
 from ..operations.functions import FUNCTIONS
@@ -77,6 +78,7 @@ def draw(graph: Graph, path: str | Path | None = None) -> Picture:
 
     Raises:
         EquationError: the file is called otherwise.
+        TensornetError: it cannot be written.
 
     Example:
         >>> import tensornet as tn
@@ -88,7 +90,8 @@ def draw(graph: Graph, path: str | Path | None = None) -> Picture:
     if path is not None:
         if Path(path).suffix.lower() != ".svg":
             raise EquationError(f"'{path}' is no name of an SVG file", fix="let it end with .svg")
-        Path(path).write_text(picture.svg, encoding="utf-8")
+        with whole(Path(path)) as half:
+            half.write_text(picture.svg, encoding="utf-8")
     return picture
 
 

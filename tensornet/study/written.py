@@ -171,6 +171,8 @@ def read_study(path: str | Path) -> StudyFile:
         raise TensornetError(
             f"{name} is no TOML: {error}", fix="see docs/studies.md for one that is"
         ) from None
+    if not document:
+        raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(_KEYS)}")
     check_keys(name, "", document, _KEYS)
     told = {key: document[key] for key in ("study", "title", "reference", "recipe") if key in document}
     if "data" in document:

@@ -112,11 +112,11 @@ def sweep(
     found = candidates(graphs, over, baseline)
     asked.check(found)
     with place.taken():
+        where = chosen.version(place.device)
         made = [asked.planned(each) for each in found]
         if all(each.plan is None for each in made):
             raise TensornetError(f"none of the graphs can be planned: {made[0].row.refused}")
         rows = _measured(made, place, given, rounds) if measure else [each.row for each in made]
-        where = chosen.version(place.device)
     first = next(each.plan for each in made if each.plan is not None)
     told = baseline if isinstance(baseline, str) else BASELINE if baseline is not None else None
     return Sweep(
@@ -265,8 +265,11 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
         for each in made:
             try:
                 run = _run(each, way, place, given)
-            except TensornetError as error:
-                rows[each.row.name] = _noted(rows[each.row.name], f"not timed: {error.message}")
+            except (TensornetError, MemoryError, RuntimeError) as error:
+                if not isinstance(error, TensornetError) and not _is_of_memory(error):
+                    raise
+                reason = getattr(error, "message", None) or str(error).partition("\n")[0]
+                rows[each.row.name] = _noted(rows[each.row.name], f"not timed: {reason}")
             else:
                 if run is not None:
                     runs[each.row.name] = run
@@ -278,6 +281,12 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
             }
             rows[name] = replace(rows[name], **times)
     return list(rows.values())
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether there is too little memory: libraries say so each in their own way."""
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or "memory" in told or "resource_exhausted" in told
 
 
 def _run(made: _Planned, way: str, place: Place, given: Mapping[str, Any]) -> Callable[[], Any] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import BackendError, TensornetError
+from ..files import whole
 from .columns import Column
 
 __all__ = ["Point", "drawn", "front"]
@@ -63,7 +64,7 @@ def drawn(
         path: where to write it.
 
     Raises:
-        TensornetError: the path is of another kind.
+        TensornetError: the path is of another kind, or cannot be written.
         BackendError: matplotlib is not installed.
     """
     suffix = None if path is None else Path(path).suffix.lower()
@@ -86,7 +87,8 @@ def drawn(
     axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
     _label(axes, points)
     if path is not None and suffix is not None:
-        figure.savefig(path, metadata=SUFFIXES[suffix])
+        with whole(Path(path)) as half:
+            figure.savefig(half, metadata=SUFFIXES[suffix])
     return figure
 
 
