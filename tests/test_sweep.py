@@ -104,6 +104,20 @@ def test_errors_are_those_of_the_hook() -> None:
     assert [row.note for row in found] == ["", "", "no error: too many", "no error: it is not a number"]
 
 
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"error": lambda graph: "few"}, "no error: it is not a number"),
+        ({"weights": np.full((4, 4), math.nan)}, "no error: 'weight' holds what is not finite"),
+        ({"weights": np.array([["a"]])}, "no error: 'weight' holds"),
+    ],
+)
+def test_errors_that_are_none_are_notes(options: dict[str, Any], note: str) -> None:
+    (row,) = tn.sweep({"a": TCL(ranks=2)}, measure=False, **options)
+    assert row.error is None
+    assert row.note.startswith(note)
+
+
 @pytest.mark.parametrize("ranks", [1, 4, 16])
 def test_errors_are_those_of_the_best_factors(ranks: int) -> None:
     """Of a linear layer, against a singular value decomposition; whether the layer or another graph holds it."""
@@ -199,6 +213,10 @@ def test_all_refused_is_an_error() -> None:
         ({"a": TCL(ranks=2)}, {"leat": 3}, "no graph has the size 'leat'\nfix: did you mean 'lead'?"),
         ({"a": TCL(ranks=2)}, {"inputs": {"t": 3}}, "no graph has the input 't'\nfix: there are x"),
         ({"a": TCL(ranks=2)}, {"rounds": 0}, "rounds is 0"),
+        ({"a": TCL(ranks=2)}, {"seed": "a"}, "seed is 'a'"),
+        ({"a": TCL(ranks=2)}, {"baseline": 3}, "there is no baseline '3'\nfix: choose of a"),
+        ({"a": TCL(ranks=2)}, {"inputs": np.ones((3, 4))}, r"inputs is a ndarray\nfix: .*\{\"x\": array\}"),
+        ({"a": TCL(ranks=2)}, {"error": 0.1}, "error is 0.1\nfix: give a function"),
         ({"a": TCL(ranks=2)}, {"clock": "sun"}, "there is no clock 'sun'"),
         ({"a": TCL(ranks=2)}, {"clock": "process"}, "that of one thread"),
         ({"a": TCL(ranks=2)}, {"threads": 0}, "threads is 0"),

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
 from ..graph.shape import dim_size
@@ -22,9 +20,8 @@ from ..language.expression import (
     is_scalar,
     references,
 )
-from ..protocol import backend_of
 from ..sizes import evaluate
-from .approximating import approximate
+from .approximating import approximate, numbers
 
 __all__ = ["nearest"]
 
@@ -44,6 +41,7 @@ def nearest(graph: Graph, weights: Any) -> float:
     Raises:
         EquationError: the graph has no such weight, or it is not linear in each factor.
         ShapeError: it is of another shape.
+        DtypeError: a weight holds no finite real numbers.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -52,9 +50,7 @@ def nearest(graph: Graph, weights: Any) -> float:
         0.6
     """
     named = weights if isinstance(weights, Mapping) else {WEIGHT: weights}
-    arrays = {
-        name: np.asarray(backend_of(array).numpy(array), dtype=np.float64) for name, array in named.items()
-    }
+    arrays = {name: numbers(array, name, "float64") for name, array in named.items()}
     lost = whole = 0.0
     for name, array in arrays.items():
         square = float((array**2).sum())

@@ -56,7 +56,7 @@ def candidates(
     for name in names:
         if names.count(name) > 1:
             raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
-    if isinstance(baseline, str) and baseline not in names:
+    if not isinstance(baseline, Graph | None) and baseline not in names:
         raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
     return found
 

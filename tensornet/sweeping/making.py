@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from ..dtypes import element_type, itemsize
@@ -103,6 +104,14 @@ def sweep(
     place.check()
     if type(rounds) is not int or rounds < 1:
         raise TensornetError(f"rounds is {rounds!r}", fix="give a whole number, 1 or more")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise TensornetError(f"seed is {seed!r}", fix="give a whole number, 0 or more")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        fix = 'give arrays by the names of inputs: {"x": array}'
+        raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
+    if error is not None and not callable(error):
+        fix = "give a function of a graph, or what the graphs are to approximate as weights="
+        raise TensornetError(f"error is {error!r}", fix=fix)
     if weights is not None:
         if error is not None:
             raise TensornetError("error and weights are both given", fix="give one of them")
@@ -247,9 +256,13 @@ class _Asked:
     def _with_error(self, row: Row, graph: Graph) -> Row:
         assert self.error is not None
         try:
-            found = float(self.error(graph))
+            told = self.error(graph)
         except TensornetError as error:
             return _noted(row, f"no error: {error.message}")
+        try:
+            found = float(told)
+        except (TypeError, ValueError):
+            found = math.nan
         return _noted(row, "no error: it is not a number") if math.isnan(found) else replace(row, error=found)
 
 
