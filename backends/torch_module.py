@@ -172,7 +172,6 @@ class TensorModule(torch.nn.Module):
         self._arranged[asked] = found = _Arranged(self, asked)
         return found
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def _get_ready(self, *given: Any) -> int:
         """Before a compiler traces: the plan last made, or one for any sizes, which it then keeps.
 
@@ -188,6 +187,9 @@ class TensorModule(torch.nn.Module):
         found.trace(device, str(next(numbers, torch.float32)).removeprefix("torch."))
         self._traced = found
         return 0
+
+    # as `torch.compiler.assume_constant_result` does, which loads the compiler: most of a second before the first call
+    _get_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves and converts all as any module; floating constants are rounded by the code, where they meet."""
