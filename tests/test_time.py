@@ -219,6 +219,13 @@ def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
     assert seconds[0] < seconds[1] < 20 * seconds[0]
 
 
+def test_lines_take_turns_at_as_many_places_as_their_loops_reach() -> None:
+    """64 lines three pages apart share a place of the first cache, whatever other two lie between."""
+    sizes = {"a": 64, "d": 16, "c": 2, "b": 96}
+    assert walk("dbca", ["adcb"], sizes, 4).lost == 64 * 16 * 2 * 96
+    assert walk("dbca", ["adcb"], {**sizes, "d": 17}, 4).lost == 0
+
+
 def test_runs_far_apart_jump_and_lines_beside_one_another_do_not() -> None:
     sizes = {"a": 512, "b": 8, "c": 96}
     assert walk("bac", ["abc"], sizes, 4).jumped == 2 * 4 * 512 * 8 * 96

@@ -81,7 +81,7 @@ def walk(
         part = float(min(math.prod([sizes[axis] for axis in operand]), MOST))
         moved += part
         scattered += elements if path and path[0] > 1 else 0.0
-        if (between := _between(loops, path, LINE // itemsize)) is not None:
+        if (between := _between(loops, path, itemsize)) is not None:
             jumped += 2 * itemsize * part if path[0] <= 1 else 0.0
             again, gone = _lost(between, itemsize)
             lost, fetched = lost + again * elements, fetched + gone * elements
@@ -143,34 +143,37 @@ def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 class _Between(NamedTuple):
-    """What lies between two reads of a line: so many others, the first at such a step, all at multiples of another.
+    """What lies between two reads of a line: so many others, the first at such a step, taking turns at some places.
 
     An element is read so often before the next is.
     """
 
     lines: int
     step: int
-    common: int
+    places: int
     repeated: int
 
 
-def _between(loops: Sequence[int], steps: Sequence[int], line: int) -> _Between | None:
+def _between(loops: Sequence[int], steps: Sequence[int], itemsize: int) -> _Between | None:
     """What lies between two reads of a line of an operand; nothing where it is read as it lies, or line by line.
 
     Args:
         loops, steps: how often each loop goes, and by how many elements the operand moves on; innermost first.
-        line: elements of a line.
+        itemsize: bytes of one element.
     """
     piece, at, repeated, count = 1, 0, 1, len(loops)
     while at < count and (steps[at] == piece or not steps[at]):  # what lies together, or is the same
         piece, repeated = piece * loops[at] if steps[at] else piece, repeated * loops[at]
         at += 1
-    lines, step, common = 1, 0, 0
-    while at < count and not 0 < steps[at] <= max(piece, line):  # there the walk is back beside where it was
+    lines, step, common, places, beside = 1, 0, 0, 1, max(piece, LINE // itemsize)
+    while at < count and not 0 < steps[at] <= beside:  # there the walk is back beside where it was
         if steps[at]:
             lines, step, common = lines * loops[at], step or steps[at], math.gcd(common, steps[at])
+            places *= min(loops[at], _places(steps[at] * itemsize))
         at += 1
-    return _Between(min(lines, MOST), step, common, repeated) if step else None
+    return (
+        _Between(min(lines, MOST), step, min(places, _places(common * itemsize)), repeated) if step else None
+    )
 
 
 def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
@@ -180,7 +183,7 @@ def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
     steps of 64 bytes to 256 KiB, on a processor with 8 ways.
     """
     step = between.step * itemsize
-    places, turn = _places(between.common * itemsize), _places(step).bit_length() - 1
+    places, turn = between.places, _places(step).bit_length() - 1
     lost = PREFETCHED[turn] if turn < len(PREFETCHED) else 0.0
     lost *= _share(between.lines / (WAYS * places), LOST_AT)
     gone = _share(between.lines / (HELD * places), GONE_AT) * min(1.0, step / STREAMED)
