@@ -7,7 +7,7 @@ first, then a batch, then channels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,43 +19,36 @@ __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 
 def lstm_along(*tensors: Any, back: float) -> Any:
     """h of an LSTM at each position, of x, W, U, the first h and c, and b if there is one."""
-    return _along(_library_lstm, _plain_lstm, tensors, back)
+    return _along("lstm", tensors, back)
 
 
 def gru_along(*tensors: Any, back: float) -> Any:
     """h of a GRU, of x, W, U, the first h, and if there are b and u."""
-    return _along(_library_gru, _plain_gru, tensors, back)
+    return _along("gru", tensors, back)
 
 
 def tanh_along(*tensors: Any, back: float) -> Any:
     """tanh(x·W + h·U + b)."""
-    return _along(
-        functools.partial(_library_plain, torch.rnn_tanh),
-        functools.partial(_plain, torch.tanh),
-        tensors,
-        back,
-    )
+    return _along("tanh", tensors, back)
 
 
 def relu_along(*tensors: Any, back: float) -> Any:
     """relu(x·W + h·U + b)."""
-    return _along(
-        functools.partial(_library_plain, torch.rnn_relu),
-        functools.partial(_plain, torch.relu),
-        tensors,
-        back,
-    )
+    return _along("relu", tensors, back)
 
 
-def _along(
-    library: Callable[..., Any], plain: Callable[..., Any], tensors: tuple[Any, ...], back: float
-) -> Any:
+def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
     """The layer by the library, or where that has no say by a loop; the other way round, if it goes back."""
     x, *rest = tensors
     if back:
-        return _along(library, plain, (x.flip(0), *rest), 0).flip(0)
+        return _along(kind, (x.flip(0), *rest), 0).flip(0)
+    library, plain = KINDS[kind]
     alike = all(each.dtype is x.dtype and each.device.type == "cpu" and each.numel() for each in tensors)
-    if is_traced() or not alike or x.dtype not in (torch.float32, torch.float64):
+    if not alike or x.dtype not in (torch.float32, torch.float64):
+        return plain(*tensors)
+    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+        return by_library(kind, list(tensors))
+    if is_traced():
         return plain(*tensors)
     if not changing(tensors):
         with torch.no_grad():
@@ -147,3 +140,76 @@ def _plain(function: Callable[[Any], Any], x: Any, w: Any, u: Any, h: Any, *bias
         h = function(given + _products(h, u))
         found.append(h)
     return _stacked(found, h)
+
+
+KINDS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "lstm": (_library_lstm, _plain_lstm),
+    "gru": (_library_gru, _plain_gru),
+    "tanh": (functools.partial(_library_plain, torch.rnn_tanh), functools.partial(_plain, torch.tanh)),
+    "relu": (functools.partial(_library_plain, torch.rnn_relu), functools.partial(_plain, torch.relu)),
+}
+"""Each layer by the library, and by a loop."""
+
+
+# ---------------------------------------------------------------------------- as operations to a compiler
+
+
+def _recorded() -> Any:
+    """What lets autograd record what is done inside of an operation."""
+    keys, left_out = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
+    for key in (keys.AutogradCPU, keys.AutogradOther, keys.ADInplaceOrView):
+        left_out = left_out.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), left_out)
+
+
+@torch.library.custom_op("tensornet::by_library", mutates_args=())
+def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A layer as one operation, which compilers would else write out position by position."""
+    with torch.no_grad():
+        result: torch.Tensor = KINDS[kind][0](*tensors)
+    return result.contiguous()
+
+
+@torch.library.custom_op("tensornet::by_library_back", mutates_args=())
+def by_library_back(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients of all that a layer is given: it is computed again, for operations keep nothing else."""
+    with _recorded(), torch.enable_grad():
+        inside = [each.detach().requires_grad_() for each in tensors]
+        result = KINDS[kind][0](*inside)
+        return [each.contiguous() for each in torch.autograd.grad(result, inside, gradient)]
+
+
+@by_library.register_fake
+def _(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    x, _, _, h, *_ = tensors
+    return x.new_empty((x.shape[0], *h.shape))
+
+
+@by_library_back.register_fake
+def _(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [each.new_empty(each.shape) for each in tensors]
+
+
+def _kept(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.kind, tensors = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _back(ctx: Any, gradient: torch.Tensor) -> tuple[None, list[torch.Tensor]]:
+    return None, by_library_back(ctx.kind, gradient, list(ctx.saved_tensors))
+
+
+def _one_by_one(info: Any, dims: Any, kind: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
+    """A batch more, layer by layer."""
+    _, axes = dims
+    found = [
+        by_library(
+            kind, [each if at is None else each.select(at, n) for each, at in zip(tensors, axes, strict=True)]
+        )
+        for n in range(info.batch_size)
+    ]
+    return torch.stack(found), 0
+
+
+by_library.register_autograd(_back, setup_context=_kept)
+by_library.register_vmap(_one_by_one)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 import tensornet as tn
 from tensornet.sizes import evaluate
@@ -254,17 +256,43 @@ def test_derivatives_of_gradients(name: str) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own scripts
+@pytest.mark.parametrize(
+    "name", ["an LSTM", "from the end", "a GRU", "a plain layer", "a plain layer of relu"]
+)
+def test_compilers_see_one_operation(name: str) -> None:
+    _, graph, arrays = case(name)
+    module = tn.module(graph, seed=0).double()
+    given = [tensors(arrays)[leaf.name].requires_grad_() for leaf in graph.inputs]
+    seen: list[str] = []
+
+    def listed(module: Any, inputs: Any) -> Any:
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return make_boxed_func(module.forward)
+
+    expected = module(*given)
+    compiled = torch.compile(module, fullgraph=True, backend=aot_autograd(fw_compiler=listed))(*given)
+    assert sum("by_library" in each for each in seen) == 1
+    torch.testing.assert_close(compiled, expected, rtol=1e-12, atol=1e-13)
+    leaves = [*module.parameters(), *given]
+    found, told = (torch.autograd.grad(y.sin().sum(), leaves) for y in (compiled, expected))
+    torch.testing.assert_close(found, told, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["an LSTM", "a GRU", "a plain layer", "a plain layer of relu"])
-def test_compilers_and_transforms_see_a_loop(name: str) -> None:
+def test_transforms_see_a_loop(name: str) -> None:
     _, graph, arrays = case(name)
     function = tn.compile(graph, backend="torch")
     given = tensors(arrays)
     parameters, x = {leaf.name: given[leaf.name] for leaf in graph.parameters}, given["x"]
     expected = function(parameters, x)
-    compiled = torch.compile(lambda x: function(parameters, x), fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), expected, rtol=1e-12, atol=1e-13)
-    both = torch.func.vmap(lambda x: function(parameters, x))(torch.stack([x, 2 * x]))
-    torch.testing.assert_close(both[1], function(parameters, 2 * x), rtol=1e-12, atol=1e-13)
+    many = torch.func.vmap(lambda x: function(parameters, x))
+    for both in (many, torch.compile(many, fullgraph=True, backend="eager")):
+        found = both(torch.stack([x, 2 * x]))
+        torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(found[1], function(parameters, 2 * x), rtol=1e-12, atol=1e-13)
+    program = torch.export.export(tn.module(graph).double(), (x,))
+    assert not any("by_library" in str(node.target) for node in program.graph.nodes)
 
 
 @pytest.mark.parametrize("name", ["an LSTM", "a GRU", "a plain layer"])
