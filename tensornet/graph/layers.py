@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, nearest, told_in
 from .elaboration import elaborated
 from .graph import Graph
 from .inlining import inlined
+from .recurrences import read_directly
 
 __all__ = ["layer"]
 
@@ -62,7 +64,9 @@ def layer(
 
 def _made(*parts: Any) -> Graph:
     """The graph of its parts; what is called without a scope is written out, as in a model."""
-    return inlined(Graph(*parts), lambda call: not call.scope)
+    graph = inlined(Graph(*parts), lambda call: not call.scope)
+    body = read_directly(graph.body, graph.outputs)
+    return graph if body == graph.body else replace(graph, body=body)
 
 
 @told_in("names")

@@ -10,13 +10,24 @@ round along a second axis, `previous[i](h[i,j]) + previous[j](h[i,j])`, does so 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError, told_in
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, option_axes, parts_of
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    option_axes,
+    parts_of,
+    rename,
+    transform,
+)
 from ..operations.steps import STEPS
 
 __all__ = [
@@ -26,6 +37,7 @@ __all__ = [
     "in_order",
     "is_step",
     "late",
+    "read_directly",
     "read_later",
     "reads_here",
     "recurrences",
@@ -308,3 +320,32 @@ def _elsewhere(ref: Ref, axis: str) -> EquationError:
         ref.place,
         f"in a recurrence it is read at {axis}, {axis}-1 or {axis}+1",
     )
+
+
+_BEFORE = re.compile(r"\.before(_\d+)?$")
+"""What the name of a tensor ends in that a block is given of another position."""
+
+
+def read_directly(body: Iterable[Any], outputs: Iterable[str]) -> tuple[Any, ...]:
+    """Equations and calls, without tensors that are others at another position for the sake of a call alone."""
+    items = list(body)
+    for step in [each for each in items if isinstance(each, Equation) and _BEFORE.search(each.name)]:
+        step = next(each for each in items if each.defines == step.defines)
+        equations = [each for each in items if isinstance(each, Equation)]
+        read = [ref.index for each in equations for ref in each.references if ref.name == step.name]
+        plain = all(len({*index}) == len(index) and all(isinstance(e, str) for e in index) for index in read)
+        given = {name for each in items if not isinstance(each, Equation) for name in each.operands}
+        if plain and is_step(step.right) and step.name not in {*given, *outputs}:
+            others = [each for each in items if each is not step]
+            items = [
+                replace(each, right=_put(each.right, step)) if isinstance(each, Equation) else each
+                for each in others
+            ]
+    return tuple(items)
+
+
+def _put(part: Expression, step: Equation) -> Expression:
+    """An expression, in which the right side of an equation stands in the place of what it defines."""
+    if isinstance(part, Ref) and part.name == step.name:
+        return rename(step.right, dict(zip(step.left, part.index, strict=True)))  # type: ignore[arg-type]
+    return transform(part, lambda each: _put(each, step))
