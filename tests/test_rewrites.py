@@ -536,3 +536,17 @@ def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str) -> None
     found = tn.compile(graph)({}, x)
     for mine, expected in zip(found, reference.run(graph, {"x": x}).values(), strict=True):
         np.testing.assert_allclose(mine, expected)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_a_window_is_not_opened_at_one_position(backend: str) -> None:
+    """What it reads there is less than what tells its length."""
+    graph = tn.layer(
+        "y[b,o,p,q] = x[b,c,2*p+u,q+v] * K[o,c,u,v]\nz[b,o,q] = relu(y[b,o,1,q])", inputs="x", u=3, v=3
+    )
+    values = np.random.default_rng(0)
+    x, kernel = values.standard_normal((2, 2, 9, 8)), values.standard_normal((2, 2, 3, 3))
+    expected = torch.relu(torch.conv2d(torch.tensor(x), torch.tensor(kernel), stride=(2, 1))[:, :, 1])
+    chosen = load_backend(backend)
+    found = tn.compile(graph, backend=backend)({"K": chosen.asarray(kernel)}, chosen.asarray(x))
+    np.testing.assert_allclose(chosen.numpy(found), expected, rtol=1e-5, atol=1e-5)
