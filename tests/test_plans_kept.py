@@ -186,11 +186,11 @@ def small_plan() -> Plan:
 
 def test_a_plan_is_told_by_format_and_version() -> None:
     document = json.loads(small_plan().to_json())
-    assert (document["format"], document["version"]) == ("tensornet.plan", 9)
+    assert (document["format"], document["version"]) == ("tensornet.plan", 10)
     assert document["steps"][0]["equation"] == str(small_plan().steps[0].equation)
-    with pytest.raises(tn.EquationError, match=r"not a plan of version 9: tensornet.plan 1\nfix: plan anew"):
+    with pytest.raises(tn.EquationError, match=r"not a plan of version 10: tensornet.plan 1\nfix: plan anew"):
         Plan.from_json(json.dumps({**document, "version": 1}))
-    with pytest.raises(tn.EquationError, match=r"not a plan of version 9: tensornet.graph 1"):
+    with pytest.raises(tn.EquationError, match=r"not a plan of version 10: tensornet.graph 1"):
         Plan.from_json(small_plan().graph.to_json())
 
 
