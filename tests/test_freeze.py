@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.language.expression import axes_of_index
 from tensornet.planning.beforehand import beforehand
 from tensornet.planning.device import default_profile
 from tensornet.planning.ordering import as_written
@@ -63,6 +65,19 @@ def test_a_frozen_factorized_layer_runs_as_the_dense_one_where_that_is_fastest(k
     dense = tn.plan(tn.models.linear((8, 16, 8), (8, 16, 8)), backend="torch", profile=CPU, lead=64)
     assert plan.seconds <= 1.01 * dense.seconds
     assert "done once:" in str(plan)
+
+
+@pytest.mark.parametrize(("packing", "swapped"), [(0.0, False), (20.0, True)])
+def test_a_weight_is_made_to_lie_as_its_product_reads_it(packing: float, swapped: bool) -> None:
+    """A second matrix that is dear to lay out is rather the first one, and its rows lie together then, too."""
+    graph = tn.models.linear((8, 8, 16), (8, 8, 16), factorization="kronecker", rank=0.2)
+    profile = replace(CPU, packing=packing)
+    plan = tn.plan(tn.freeze(graph, drawn(graph)), backend="torch", profile=profile, lead=64)
+    way = plan.steps[0].arrangement
+    assert way.swapped == swapped
+    made = [axes_of_index(step.equation.left) for step in plan.once]
+    *_, weight = (axes for axes in made if len(axes) == 6)
+    assert weight == (*way.columns, *way.summed)
 
 
 def test_a_frozen_layer_of_low_rank_keeps_going_through_its_factors() -> None:

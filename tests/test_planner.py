@@ -52,6 +52,7 @@ MEASURED = replace(
     even=4e-10,
     blocked=4e-9,
     packing=3.0,
+    aliased=5e-10,
 )
 """A processor whose memory is slower than its caches, and that takes few columns for many."""
 
@@ -345,7 +346,7 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
         assert load_profile("a device") in (None, profile)
 
 
-@pytest.mark.parametrize("name", ["packing", "stored", "widths", "starts", "jump_bandwidth"])
+@pytest.mark.parametrize("name", ["packing", "stored", "aliased", "widths", "starts", "jump_bandwidth"])
 def test_constants_of_another_version_are_measured_again(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +363,7 @@ NEVER = {
     "even": (-1.0, 1e300),
     "blocked": (-1.0, 1e300),
     "turned": (-1.0, 1e300),
+    "aliased": (-1.0, 1e300),
     "packing": (-1.0, 1e300),
     "stored": (-1.0, 1e300),
     "unrest": (-1.0, 1e300),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import operator
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -299,6 +300,21 @@ def test_few_columns_take_what_was_measured_of_them_as_their_matrices_lie() -> N
         profile.matmul(1, 10**4, 6, 64, 4, *lies) for lies in ((False, False), (True, False), (True, True))
     ]
     assert seconds[1] < seconds[0] < seconds[2]
+
+
+def test_lines_whole_pages_apart_cost_the_first_matrix_more_where_it_lies_transposed() -> None:
+    profile = replace(CPU, aliased=1e-9)
+
+    def more(m: int, n: int, size: int) -> float:
+        lies = (profile.matmul(1, m, n, 256, size, crossed=crossed) for crossed in (True, False))
+        return float(operator.sub(*lies)) / (m * 256)
+
+    for m, n, size in ((1024, 64, 4), (1024, 500, 4), (512, 64, 8)):
+        assert more(m, n, size) == pytest.approx(1e-9)
+    assert more(512, 64, 4) == pytest.approx(0.5e-9)
+    assert more(1040, 64, 4) == pytest.approx(1e-9 / 64)
+    assert more(1024, 4, 4) > more(1024, 64, 4)  # for few columns it is not laid out anew
+    assert more(1, 64, 4096) == pytest.approx(0.0, abs=1e-15)
 
 
 def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> None:

@@ -137,6 +137,7 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
         found = replace(found, stored=_stored(probe, found), widths=(), starts=())
         found = _few(probe, found)
         found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
+        found = replace(found, aliased=_aliased(probe, found))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
@@ -220,6 +221,13 @@ def _turned(probe: _Probe, found: DeviceProfile) -> float:
     m, n, k = 16, 4000, DEEP
     straight, turned = (_arithmetic(probe, found, m, n, k, each) for each in (False, True))
     return max(0.0, (turned - straight) / (n * k))
+
+
+def _aliased(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that an element of the first matrix takes more where it lies transposed, its lines whole pages apart."""
+    (even, odd), n, k = (2048, 2064), 64, DEEP
+    lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
+    return max(0.0, (lost - usual) / k)
 
 
 def _arithmetic(

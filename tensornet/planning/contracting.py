@@ -205,12 +205,10 @@ class Contracting(Pointwise):
         """The second tensor of a product, brought once into the order it is read in at each call, if it is still."""
         if way.kind != "matmul" or value.ref.name not in self.still or other.ref.name in self.still:
             return value
-        if not (way.batch or way.swapped):
-            return self.reorder(value, (*way.columns, *way.summed))
         batch = tuple(axis for axis in way.batch if axis in value.layout)
-        groups = (batch, way.summed, way.columns)
-        offered = view_order(value.layout, groups) is not None
-        return value if offered else self.reorder(value, flatten(groups))
+        inner = (way.summed, way.columns) if batch and not way.swapped else (way.columns, way.summed)
+        offered = batch and view_order(value.layout, (batch, *inner)) is not None
+        return value if offered else self.reorder(value, flatten((batch, *inner)))
 
     def _biased(self, terms: Sequence[Operand]) -> Value | None:
         """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""

@@ -47,6 +47,14 @@ NARROW = 4
 """Fewer rows than this are multiplied one by one, and go through a second matrix that lies transposed line by line;
 where the first one does as well, element by element."""
 
+PAGE = 4096
+"""Bytes from one line to the next at which all share one place of the first of the caches; at other steps as many
+fewer as these have in common with it."""
+
+UNPACKED, AGAIN = 10, 4.0
+"""A first matrix that lies transposed is not laid out anew for fewer columns than this: it is gone through this
+many times."""
+
 BLOCK, FEW = 8, 3
 """Convolutions work on so many channels together; with fewer than so few they are a plain loop, but for one of each."""
 
@@ -122,6 +130,8 @@ class DeviceProfile:
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
         turned: seconds that an element of the second of two matrices takes more where that lies transposed.
+        aliased: seconds that an element of the first of two matrices takes more that lies transposed, its lines
+            whole pages apart, so that they share one place of a cache.
         widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
             says: where its matrices lie as they are read, where the second lies transposed, and where both do;
             empty where whole vectors of `LANES` tell it.
@@ -162,6 +172,7 @@ class DeviceProfile:
     widths: tuple[tuple[float, ...], ...] = ()
     starts: tuple[tuple[float, ...], ...] = ()
     packing: float = 0.0
+    aliased: float = 0.0
     stored: float = 3.0
 
     @property
@@ -204,6 +215,9 @@ class DeviceProfile:
         arithmetic = 2.0 * batch * (m * self.row(columns, k, lies) + packed) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
+        if crossed and m > 1:
+            shared = math.gcd(int(m) * size, PAGE) / PAGE
+            each += self.aliased * shared * batch * m * k * (AGAIN if n < UNPACKED else 1.0)
         if turned:
             each += self.turned * batch * n * k
             if m < NARROW:
