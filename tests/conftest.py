@@ -23,7 +23,7 @@ hypothesis.settings.register_profile(
     "ci",
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=40,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
@@ -71,8 +71,8 @@ def pytest_collection_finish() -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """So many of 60 examples, for a test whose examples are slow; of those of another profile the same share."""
-    return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 60)
+    """So many of 40 examples, for a test whose examples are slow; of those of another profile the same share."""
+    return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 40)
 
 
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:

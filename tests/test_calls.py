@@ -79,7 +79,7 @@ def arrays_of(graph: tn.Graph, seed: int) -> tuple[dict[str, Any], Any]:
     return parameters, rng.standard_normal((2, 8, 6))
 
 
-@examples(30)
+@examples(20)
 @given(models(), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance: Any) -> None:
     parameters, x = arrays_of(graph, seed)
@@ -92,7 +92,7 @@ def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance:
             np.testing.assert_allclose(value, expected[graph.outputs[each.outputs.index(name)]], atol=1e-11)
 
 
-@examples(30)
+@examples(20)
 @given(models())
 def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph)) == graph
@@ -102,7 +102,7 @@ def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph.flat)) == graph.flat
 
 
-@examples(40)
+@examples(27)
 @given(models())
 def test_formulas_are_those_of_all_equations(graph: tn.Graph) -> None:
     flat = graph.flat

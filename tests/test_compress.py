@@ -543,7 +543,7 @@ def test_batches_weigh_weights_of_modules() -> None:
 
 
 @given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))
-@examples(15)
+@examples(10)
 def test_linear_layers_of_any_shape(method: str, ins: int, outs: int, bias: bool, part: float) -> None:
     torch.manual_seed(ins)
     network = nn.Linear(ins, outs, bias=bias).double()

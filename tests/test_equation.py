@@ -851,7 +851,7 @@ def test_hard_text_is_an_einsum_or_an_error_of_ours(text: str) -> None:
     check_einsum(text, np.ones(2))
 
 
-@examples(30)
+@examples(20)
 @given(st.text(max_size=60))
 def test_any_text_is_a_layer_or_an_error_of_ours(text: str) -> None:
     check_layer(text)

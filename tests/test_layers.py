@@ -59,7 +59,7 @@ def counted(graph: tn.Graph) -> int:
     return number
 
 
-@examples(30)
+@examples(20)
 @given(pairs(), st.booleans(), st.lists(st.integers(1, 3), max_size=3))
 def test_tcl(case: tuple[tuple[int, ...], tuple[int, ...]], bias: bool, batch: list[int]) -> None:
     sizes, ranks = case
@@ -73,7 +73,7 @@ def test_tcl(case: tuple[tuple[int, ...], tuple[int, ...]], bias: bool, batch: l
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
-@examples(30)
+@examples(20)
 @given(sizes_of, st.integers(1, 4), st.sampled_from(["tucker", "cp", "tt", "dense"]), st.data())
 def test_trl(sizes: tuple[int, ...], outputs: int, factorization: str, data: Any) -> None:
     counts = {"tucker": len(sizes) + 1, "cp": 1, "tt": len(sizes), "dense": 0}
@@ -122,7 +122,7 @@ def test_both_association_orders_of_the_trl_agree() -> None:
 LINEAR = ["dense", "tucker", "cp", "tt", "blocktt", "kronecker"]
 
 
-@examples(36)
+@examples(24)
 @given(pairs(4), st.sampled_from(LINEAR), st.integers(1, 3), st.booleans())
 def test_linear(
     case: tuple[tuple[int, ...], tuple[int, ...]], factorization: str, rank: int, bias: bool
@@ -185,7 +185,7 @@ def linear_weight(factorization: str, p: dict[str, np.ndarray], order: int) -> n
     return np.einsum(",".join(subscripts) + "->" + letters[: 2 * order], *cores)
 
 
-@examples(30)
+@examples(20)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8).map(tuple), st.data())
 def test_multi_mode_dot(sizes: tuple[int, ...], data: Any) -> None:
     order = len(sizes)
@@ -218,7 +218,7 @@ def test_mode_dot_and_bias() -> None:
     np.testing.assert_allclose(tn.compile(graph)({}, x, a, b, np.array(2.0)), a @ x @ b + 2, rtol=1e-12)
 
 
-@examples(12)
+@examples(8)
 @given(pairs(6))
 def test_tucker_to_tensor(case: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     sizes, ranks = case

@@ -102,7 +102,7 @@ def read_on(draw: Any) -> Block:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@examples(25)
+@examples(16)
 @given(st.one_of(blocks(), read_on()))
 def test_rewrites_keep_the_value(name: str, case: Block) -> None:
     seen = {name: of_dtype(dtype, "float64") for name, dtype in case.dtypes}

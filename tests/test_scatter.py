@@ -69,7 +69,7 @@ def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], n
     return text, arrays, sizes, np.einsum(spelled, *values)
 
 
-@examples(15)
+@examples(10)
 @given(added_rows())
 def test_rows_are_added_up_at_told_positions(
     case: tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray],

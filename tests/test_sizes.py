@@ -133,7 +133,7 @@ def test_values_are_put_in_all_at_the_same_time(size: Any, values: dict[str, Any
 NAMES = [*"bcdefghijnosuvxDFH", "past"]
 
 
-@examples(15)
+@examples(10)
 @given(
     st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique=True),
     st.integers(1, 3),
