@@ -172,11 +172,15 @@ def test_two_at_once_give_the_numbers_of_one(tmp_path: Path) -> None:
 def test_killed_processes_are_replaced(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"rows": ROWS[:2], "seeds": 2, "epochs": 15}
     study(tmp_path / "one", **chosen)
-    rng, killed, over = random.Random(0), [], threading.Event()
+    runs, killed, over = tmp_path / "two" / "runs", [], threading.Event()
 
     def kill() -> None:
-        while not over.wait(rng.uniform(6.0, 12.0)) and len(killed) < 3:
-            for each in multiprocessing.active_children()[:1]:
+        """A process whenever another run is begun: its lock is there."""
+        seen = set[Path]()
+        while not over.wait(0.05) and len(killed) < 3:
+            found = set(runs.glob("*.lock")) - seen
+            seen |= found
+            for each in multiprocessing.active_children()[: len(found)]:
                 each.kill()
                 killed.append(each.pid)
 
