@@ -155,6 +155,16 @@ def test_value_and_grad_keeps_to_a_limit(backend: str) -> None:
     )
 
 
+def test_a_plan_keeps_to_a_limit_at_a_length_that_is_told() -> None:
+    graph = tn.layer(GATED, inputs="x", outputs="loss", i=16, o=16)
+    whole = tn.plan(graph, training=True, b=8, t=128).backward
+    assert whole is not None
+    limit = whole.peak_memory // 3
+    bounded = tn.plan(graph, training=True, memory_limit=limit, b=8, t=128)
+    assert bounded.backward is not None
+    assert max(bounded.peak_memory, bounded.backward.peak_memory) <= limit
+
+
 def test_lengths_that_differ_are_parted_anew() -> None:
     graph = tn.layer(GATED, inputs="x", outputs="loss", i=4, o=4)
     parameters = tn.init(graph, seed=0, dtype="float64")

@@ -15,7 +15,7 @@ from ..language.equation import Equation
 from ..operations.functions import Element
 from ..planning.calibration import profile_of
 from ..planning.device import DeviceProfile
-from ..planning.gradients import Quickest, leaves_of, within
+from ..planning.gradients import Quickest, leaves_of, with_lengths, within
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.watching import watched
@@ -113,7 +113,8 @@ def plan(
     def peak(ways: Directions) -> int:
         return max(each.peak_memory for each in forth_and_back(ways, None))
 
-    forward, back = forth_and_back(within(memory_limit, graph, leaves, pairs, peak), memory_limit)
+    whole = graph if memory_limit is None else with_lengths(graph, whole_sizes(graph, sizes))
+    forward, back = forth_and_back(within(memory_limit, whole, leaves, pairs, peak), memory_limit)
     return replace(forward, backward=back)
 
 
