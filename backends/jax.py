@@ -244,6 +244,29 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     return made.reshape(*batch, size, *channels).astype(x.dtype)
 
 
+SLICES = 32
+"""So many slices of an array are put beside each other rather than elements looked up."""
+
+
+def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], slices beside each other where these are few."""
+    jax = _library()
+    if not 0 < min(outer, inner) <= SLICES:
+        places = first + by * jax.numpy.arange(outer)[:, None] + apart * jax.numpy.arange(inner)
+        return jax.numpy.take(x, places, axis=axis)
+    (count, length, step, along), at = min(((inner, outer, by, apart), 1), ((outer, inner, apart, by), 0))
+    starts = range(first, first + count * along, along)
+    parts = [jax.lax.slice_in_dim(x, start, start + (length - 1) * step + 1, step, axis) for start in starts]
+    return jax.numpy.stack(parts, axis + at)
+
+
+def _spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+    jax, rest = _library(), size - first - max(0, (x.shape[axis] - 1) * by + 1)
+    amounts = [(first, rest, by - 1) if n == axis else (0, 0, 0) for n in range(x.ndim)]
+    return jax.lax.pad(x, jax.numpy.zeros((), dtype=x.dtype), amounts)
+
+
 def _scatter_count(positions: Any, size: int) -> Any:
     """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
     jax = _library()
@@ -368,6 +391,8 @@ class JaxBackend(Plain):
             "grouped_outer": _groups().grouped_outer,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
+            "windows": _windows,
+            "spaced": _spaced,
             **pools(jax.numpy.maximum),
             "convolution": _convolution,
             "convolution_x": _convolution_x,

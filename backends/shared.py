@@ -38,6 +38,8 @@ KERNELS: Mapping[str, str] = {
     "convolution": "convolution({0}, {1}, {groups}, {windows})",
     "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
     "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
+    "spaced": "spaced({0}, {axis}, {first}, {by}, {size})",
+    "windows": "windows({0}, {axis}, {first}, {by}, {apart}, {outer}, {inner})",
 }
 """Functions that the backends of some libraries bring themselves: the array API standard does not reach so far."""
 

@@ -18,6 +18,7 @@ from .pieces import in_pieces
 from .positions import rows_told
 from .recurrences import recurrence
 from .shared import KERNELS, OWN, functions
+from .windows import reach
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
@@ -39,7 +40,7 @@ templates: Mapping[str, str] = {
     "subtracted": "subtracted({0}, {1})",
     "broadcast": "{0}.expand({shape})",
     "within": "within({0}, {size}, {name})",
-    "take": "torch.index_select({0}, {axis}, {1})",
+    "take": "take({0}, {1}, {axis})",
     "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
     "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
@@ -170,6 +171,24 @@ def _within(index: Any, size: int, name: str) -> Any:
     return index
 
 
+def _take(x: Any, index: Any, axis: int) -> Any:
+    """What lies at positions along an axis: rows are copied, of the last axis elements one by one."""
+    torch = _library()
+    if axis + 1 < x.ndim or x.ndim == 1:
+        return torch.index_select(x, axis, index)
+    return torch.gather(x, axis, index.expand(*x.shape[:-1], index.shape[0]))
+
+
+def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], another look at the same memory."""
+    if not outer * inner:
+        return x.narrow(axis, 0, 0).reshape(*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
+    last = first + reach(by, apart, outer, inner)
+    x = x if (first, last) == (0, x.shape[axis]) else x.narrow(axis, first, last - first)
+    seen = x.unfold(axis, reach(by, apart, 1, inner), by)
+    return (seen if apart == 1 else seen[..., ::apart]).movedim(-1, axis + 1)
+
+
 def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
@@ -184,6 +203,13 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
     either = rows[:1] + x.reshape(-1)[:1]  # under vmap what is written in place is of the batch of both
     made = either.new_zeros((count + 1, *channels), dtype=x.dtype).index_add_(0, rows, x)
     return made[:-1].reshape(*batch, size, *channels)
+
+
+def _spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+    end = first + by * x.shape[axis]
+    zeros = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    return _library().slice_scatter(zeros, x, axis, first, min(end, size), by)
 
 
 def _scatter_count(positions: Any, size: int) -> Any:
@@ -345,6 +371,9 @@ class TorchBackend:
             "dropped": _dropped,
             "top": _top,
             "within": _within,
+            "take": _take,
+            "windows": _windows,
+            "spaced": _spaced,
             "scatter_add": _scatter_add,
             "scatter_count": _scatter_count,
             "max_pool": _beside("convolutions").max_pool,

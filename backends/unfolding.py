@@ -1,4 +1,4 @@
-"""Convolutions by matrix products of unfolded operands, for libraries that look at arrays under strides."""
+"""Windows, and convolutions by matrix products of these, for libraries that look at arrays under strides."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Unfolding:
             "convolution": self.result,
             "convolution_x": self.operand,
             "convolution_k": self.kernel,
+            "windows": self.windows,
+            "spaced": self.spaced,
         }
 
     def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
@@ -70,6 +72,21 @@ class Unfolding:
         rows = y.reshape(y.shape[0], groups, y.shape[1] // groups, -1)
         made = self.xp.matmul(rows, columns.swapaxes(-1, -2)).sum(axis=0)
         return made.reshape(y.shape[1], x.shape[1] // groups, *inner)
+
+    def windows(self, x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+        """y[…,p,u,…] = x[…,first + by·p + apart·u,…], another look at the same memory."""
+        last = first + reach(by, apart, outer, inner)
+        assert not outer * inner or last <= x.shape[axis], (x.shape, axis, last)
+        x = x[(slice(None),) * axis + (slice(first, None),)]
+        step = x.strides[axis]
+        shape = (*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
+        return self.strided(x, shape, (*x.strides[:axis], step * by, step * apart, *x.strides[axis + 1 :]))
+
+    def spaced(self, x: Any, axis: int, first: int, by: int, size: int) -> Any:
+        """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+        made = self.xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
+        made[(slice(None),) * axis + (slice(first, first + by * x.shape[axis], by),)] = x
+        return made
 
     def _columns(
         self, x: Any, groups: int, windows: Windows, outer: Sequence[int], inner: Sequence[int]

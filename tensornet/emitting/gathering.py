@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..graph.leaves import Leaf
-from ..language.expression import Index, Ref, axes_of_index
+from ..language.expression import Index, Ref, axes_of_index, free_axes, is_told
+from ..language.positions import reached
 from ..planning.plans import Plan
 from ..protocol import Backend
-from ..sizes import product
+from ..sizes import are_equal, product
 from .spelling import Speller, tuple_source
 
 __all__ = ["Gathering"]
@@ -24,14 +25,7 @@ class Gathering(Speller):
 
     def special(self, ref: Ref, left: tuple[Any, ...]) -> str:
         """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
-        sizes = [self.shapes[ref.name][n] for n in range(len(ref.index))]
-        text = self.names[ref.name]
-        entries: list[Index] = list(ref.index)
-        if any(isinstance(entry, int) for entry in entries):
-            inside = ", ".join(str(entry) if isinstance(entry, int) else ":" for entry in entries)
-            text = f"{text}[{inside}]"
-            sizes = [size for size, entry in zip(sizes, entries, strict=True) if not isinstance(entry, int)]
-            entries = [entry for entry in entries if not isinstance(entry, int)]
+        text, entries, sizes = self._cut(self.names[ref.name], ref.index, self.shapes[ref.name])
         flat: list[Index] = []
         atoms: list[Any] = []
         for entry, size in zip(entries, sizes, strict=True):
@@ -46,6 +40,42 @@ class Gathering(Speller):
             text = self.op("reshape", text, shape=self.shape(atoms))
         return self._gathered(text, flat, atoms, axes_of_index(left))
 
+    def _cut(
+        self, text: str, index: Sequence[Index], sizes: Sequence[Any]
+    ) -> tuple[str, list[Index], list[Any]]:
+        """What is read at one position of a dimension, or at even distances; the entries and sizes of the others."""
+        cuts = [self._cut_along(entry, size) for entry, size in zip(index, sizes, strict=True)]
+        if any(cut != ":" for cut in cuts):
+            text = f"{text}[{', '.join(cuts)}]"
+        found: list[Index] = []
+        left: list[Any] = []
+        for entry, size in zip(index, sizes, strict=True):
+            if isinstance(entry, int):
+                continue
+            if not is_told(entry) or isinstance(entry, Ref):
+                found, left = [*found, entry], [*left, size]
+                continue
+            (outer, by), (inner, apart), first = reached(entry)
+            axes = [outer, inner] if inner else [outer]
+            if inner:
+                counts = {"outer": self.extent([outer]), "inner": self.extent([inner])}
+                places = {"by": str(by), "apart": str(apart), "first": str(first)}
+                text = self.op("windows", text, axis=str(len(found)), **places, **counts)
+            found, left = [*found, *axes], [*left, *(self.sizes[axis] for axis in axes)]
+        return text, found, left
+
+    def _cut_along(self, entry: Index, size: Any) -> str:
+        """A dimension between brackets."""
+        if isinstance(entry, int):
+            return str(entry)
+        if not is_told(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
+            return ":"
+        (axis, by), _, first = reached(entry)
+        room, count = size - first, self.sizes[axis]
+        fits = room if by == 1 else (room + by - 1) // by
+        stop = "" if are_equal(count, fits, {}) else self.size(first + by * count)
+        return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
+
     def _gathered(self, text: str, entries: list[Index], sizes: list[Any], left: tuple[str, ...]) -> str:
         """Takes along the dimensions that an index tensor or a repeated axis picks from."""
         gathers = [entry for entry in entries if isinstance(entry, Ref)]
@@ -56,26 +86,26 @@ class Gathering(Speller):
             for n, entry in enumerate(entries)
             if isinstance(entry, Ref) or entry in inside or names.count(str(entry)) > 1
         ]
-        rest = [n for n in range(len(entries)) if n not in picked]
-        kept = tuple(str(entries[n]) for n in rest)
         if not picked:
-            return self._to_order(text, kept, left)
-        order = picked + rest
-        if order != list(range(len(entries))):
+            return self._to_order(text, tuple(map(str, entries)), left)
+        first, count = picked[0], len(picked)
+        if picked[-1] - first >= count:  # apart from each other
+            order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
             text = self.op("permute", text, axes=tuple_source([str(n) for n in order]))
-        taken = dict.fromkeys(inside) | dict.fromkeys(
-            str(entries[n]) for n in picked if isinstance(entries[n], str)
-        )
+            entries, sizes, first = [entries[n] for n in order], [sizes[n] for n in order], 0
+        before, others, after = entries[:first], entries[first : first + count], entries[first + count :]
+        taken = inside | {str(entry) for entry in others if isinstance(entry, str)}
         axes = tuple(axis for axis in left if axis in taken)
-        flat = self._flat_index([entries[n] for n in picked], [sizes[n] for n in picked], axes)
-        total = product(sizes[n] for n in picked)
-        if len(picked) > 1:
-            text = self.op("reshape", text, shape=self.shape([total, *(sizes[n] for n in rest)]))
-        text = self.op("take", text, self.op("reshape", flat, shape="(-1,)"), axis="0")
-        shape = [self.sizes[axis] for axis in axes] + [sizes[n] for n in rest]
+        flat = self._flat_index(others, sizes[first : first + count], axes)
+        around = sizes[:first], sizes[first + count :]
+        if count > 1:
+            total = product(sizes[first : first + count])
+            text = self.op("reshape", text, shape=self.shape([*around[0], total, *around[1]]))
+        text = self.op("take", text, self.op("reshape", flat, shape="(-1,)"), axis=str(first))
         if len(axes) != 1:
-            text = self.op("reshape", text, shape=self.shape(shape))
-        return self._to_order(text, axes + kept, left)
+            own = [self.sizes[axis] for axis in axes]
+            text = self.op("reshape", text, shape=self.shape([*around[0], *own, *around[1]]))
+        return self._to_order(text, (*map(str, before), *axes, *map(str, after)), left)
 
     def _flat_index(self, entries: list[Index], sizes: list[Any], axes: tuple[str, ...]) -> str:
         """Row-major positions in the picked dimensions, over `axes`."""

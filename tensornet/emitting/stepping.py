@@ -11,9 +11,12 @@ from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Index,
     Ref,
     axes_of_index,
+    free_axes,
     is_scalar,
+    is_told,
     option_axes,
     show,
 )
@@ -60,7 +63,9 @@ class Stepping(Gathering):
             case Ref() as ref if _is_plain(ref):
                 return self.copy(ref, [(entry,) if isinstance(entry, str) else entry for entry in left])
             case Ref() as ref:
-                return self.special(ref, left)
+                text, given_back = self.special(ref, left), {each.value.name for each in self.plan.results}
+                own = step.equation.name in given_back and any(map(_overlaps, ref.index))
+                return self.op("contiguous", text) if own else text
             case Call(function) as call if FUNCTIONS[function].axes != "none":
                 return self.along(call, left)
             case expression if is_scalar(expression):
@@ -317,3 +322,8 @@ def _positions(ref: Ref, axes: Sequence[str]) -> list[int]:
 def _operand(text: str) -> str:
     """An operand of an infix sign: a negative number or a compound one in parentheses."""
     return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text
+
+
+def _overlaps(entry: Index) -> bool:
+    """Whether an entry reads windows, which lie in the same memory."""
+    return is_told(entry) and not isinstance(entry, Ref) and len(free_axes(entry)) > 1

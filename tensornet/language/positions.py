@@ -12,14 +12,16 @@ from .expression import (
     Contraction,
     Expression,
     Literal,
+    Ref,
     free_axes,
     is_scalar,
+    is_told,
     product_of,
     scalar_value,
     sum_of,
 )
 
-__all__ = ["Affine", "affine", "is_window", "reached"]
+__all__ = ["Affine", "affine", "is_cut", "is_window", "reached"]
 
 ZERO, ONE = Literal(0), Literal(1)
 
@@ -84,6 +86,13 @@ def is_window(expression: Expression) -> bool:
         return False
     steps, offset = [scalar_value(step) for _, step in found.steps], scalar_value(found.offset)
     return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
+
+
+def is_cut(ref: Ref) -> bool:
+    """Whether a tensor is read at even distances along some of its dimensions, and whole along the others."""
+    told = [entry for entry in ref.index if is_told(entry)]
+    evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
+    return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
 
 
 def reached(expression: Expression) -> Reached:

@@ -1,4 +1,7 @@
-"""Rows added up at told positions: the kernel of products with ones there, summed over what tells the positions."""
+"""Rows added up at told positions: the kernel of products with ones there, summed over what tells the positions.
+
+Rows at even distances, `x[2*p+1] += y[p]`, are not added up: they are what lies there, with zeros between them.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,19 @@ COUNT = "scatter_count"
 """What backends call it where there are no rows to add up, and each position counts 1."""
 
 
+SPACED = "spaced"
+"""Rows that come one by one at even distances, each to a place of its own."""
+
+
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Positions by batch and what is summed; rows by these and the channels that each has, where there are rows."""
     scope = lowering.within(call, scope)
     told, places, *added = call.arguments
     (axis,) = cast("Call", places).axes
-    positions = lowering.lower(told, scope, None)
     rows = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in added]
+    if len(rows) == 1 and lowering.is_even(told, call.axes) and call.axes[0] in rows[0].layout:
+        return _spaced(lowering, call, rows[0], scope)
+    positions = lowering.lower(told, scope, None)
     lying = dict.fromkeys(name for each in (*rows, positions) for name in each.layout)
     lead = tuple(name for name in lying if name in positions.layout)
     batch = tuple(name for name in lead if name not in call.axes)
@@ -58,6 +67,24 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     )
 
 
+def _spaced(lowering: Lowering, call: Call, rows: Value, scope: Scope) -> Value:
+    """Rows in the order in which they lie, with the axis they are put along in the place of what tells where."""
+    told, places, _ = call.arguments
+    (axis,), (outer,) = cast("Call", places).axes, call.axes
+    left = tuple(axis if each == outer else each for each in rows.layout)
+    sizes = {**rows.sizes, axis: scope[axis]}
+    written = lowering.itemsize * lowering.count(sizes, left)
+    read = lowering.itemsize * lowering.count(rows.sizes, rows.layout)
+    return lowering.emit(
+        left,
+        replace(call, function=SPACED, arguments=(told, places, rows.ref)),
+        [rows],
+        sizes,
+        Element.NUMBER,
+        seconds=lowering.profile.pointwise(read + written, written),
+    )
+
+
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of positions and rows with a dimension each for batch, what is summed, and channels; those that are there."""
     told, places, *added = call.arguments
@@ -70,6 +97,16 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
         return writer.op(COUNT, positions, size=size)
     rows = writer.broadcast(cast("Ref", added[0]), [*batch, call.axes, *channels])
     return writer.op(call.function, positions, rows, size=size)
+
+
+def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
+    """Of rows with a dimension for each axis."""
+    told, places, rows = call.arguments
+    (axis,) = cast("Call", places).axes
+    (_, by), _, first = writer.reached(told)
+    groups = [call.axes if each == axis else _names(each) for each in left]
+    where = {"axis": str(left.index(axis)), "first": str(first), "by": str(by)}
+    return writer.op(SPACED, writer.view(cast("Ref", rows), groups), size=writer.extent((axis,)), **where)
 
 
 def _names(entry: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -86,5 +123,14 @@ ROWS = (
         placed=True,
         lowered=_lower,
         spelled=_spell,
+    ),
+    Function(
+        SPACED,
+        "a at positions of an axis at even distances, 0 elsewhere",
+        "removed",
+        arity=(3, 3),
+        yields="number",
+        placed=True,
+        spelled=_spell_spaced,
     ),
 )

@@ -82,6 +82,9 @@ class Lowering(Protocol):
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression tells, as a sum of two axes, or of one and none."""
 
+    def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
+        """Whether an expression tells positions at even distances, one for each position along an axis."""
+
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""
 

@@ -23,11 +23,12 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    free_axes,
     references,
     scalar_value,
     transform,
 )
-from ..language.positions import reached
+from ..language.positions import is_cut, is_window, reached
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element, Function
 from ..operations.services import Reached
 from ..sizes import evaluate, product
@@ -40,6 +41,9 @@ from .target import Target
 from .values import Entry, Stored, Value, as_declared, names_in
 
 __all__ = ["Making"]
+
+WINDOWS = "windows"
+"""What a backend has a spelling for that looks at an array in windows, without a copy."""
 
 
 class Making(ABC):
@@ -126,6 +130,10 @@ class Making(ABC):
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression tells, as a sum of two axes, or of one and none."""
         return reached(expression)
+
+    def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
+        """Whether an expression tells positions at even distances, one for each position along an axis."""
+        return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""
@@ -315,6 +323,9 @@ class Making(ABC):
                 case tuple():
                     entries.append(entry)
                     sizes.update({name: scope[name] for name in entry})
+                case Contraction() | Call() if (window := self._window(entry, ref, scope)) is not None:
+                    entries.append(window)
+                    sizes.update({name: scope[name] for name in free_axes(entry)})
                 case Ref() | Contraction() | Call():
                     inner = self.lower(entry, scope, None)
                     operands.append(inner)
@@ -327,7 +338,17 @@ class Making(ABC):
         if all(isinstance(entry, str | tuple) for entry in entries) and _distinct(read.index):
             return Value(read, sizes, stored.element)
         operands.append(Value(Ref(variable, axes), sizes, stored.element))
-        return self.emit(axes, read, operands, sizes, stored.element)
+        seconds = self.profile.view if is_cut(read) else None
+        return self.emit(axes, read, operands, sizes, stored.element, seconds=seconds)
+
+    def _window(self, entry: Expression, ref: Ref, scope: Scope) -> Index | None:
+        """An entry that tells positions at even distances, its numbers put in, if the backend looks at such."""
+        told = self.scalar(entry, scope)
+        axes = free_axes(entry)
+        alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
+        if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in self.spelled):
+            return None
+        return told  # type: ignore[return-value]
 
     def _in_logical_order(self, stored: Stored) -> str:
         """A variable with one dimension for each of the tensor, in order."""

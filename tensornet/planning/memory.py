@@ -22,6 +22,7 @@ from ..language.expression import (
     option_axes,
     subexpressions,
 )
+from ..language.positions import is_cut
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product, symbol
 from .arrangement import Arrangement, view_order
@@ -154,9 +155,10 @@ def is_view(step: Step) -> bool:
     right = step.equation.right
     if isinstance(right, Call):
         return FUNCTIONS[right.function].is_look(right)
-    if not isinstance(right, Ref) or any(isinstance(entry, int) or is_told(entry) for entry in right.index):
+    if not isinstance(right, Ref):
         return False
-    return axes_of_index(right.index) == axes_of_index(step.equation.left)
+    whole = not any(isinstance(entry, int) or is_told(entry) for entry in right.index)
+    return (whole or is_cut(right)) and axes_of_index(right.index) == axes_of_index(step.equation.left)
 
 
 def _beneath(step: Step) -> str:
