@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions, outside
+from tensornet.planning.device import packed_with
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .choosing import largest
@@ -32,6 +33,12 @@ templates: Mapping[str, str] = {
     "large_matmul": "large_matmul({0}, {1})",
     "linear": "F.linear({0})",
     "large_linear": "large_linear({0})",
+    "packed_linear": "packed_linear({0})",
+    "packed_matmul": "packed_matmul({0}, {1})",
+    **{
+        packed_with(name): f'packed_linear({{0}}, then="{name}")'
+        for name in ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
+    },
     "scaled_dot_product_attention": "F.scaled_dot_product_attention({0}, {1}, {2}, {more})",
     "signed_attention": "signed_attention({0}, {1}, {2}, {more})",
     "whole_matmul": "whole_matmul({0}, {1})",
@@ -402,6 +409,8 @@ class TorchBackend:
             "subtracted": _beside("sums").subtracted,
             "large_matmul": _beside("large").large_matmul,
             "large_linear": _beside("large").large_linear,
+            "packed_linear": _beside("packed").packed_linear,
+            "packed_matmul": _beside("packed").packed_matmul,
             "both_ways": _beside("products").both_ways,
             "grouped_matmul": _beside("groups").grouped_matmul,
             "grouped_outer": _beside("groups").grouped_outer,

@@ -17,7 +17,7 @@ import torch
 
 from tensornet.planning.device import MAPPED
 
-from .torch_products import is_traced
+from .torch_products import changing, is_eager
 
 __all__ = ["large_linear", "large_matmul"]
 
@@ -53,11 +53,7 @@ def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def _room(shape: tuple[int, ...], *given: torch.Tensor) -> torch.Tensor | None:
     """A tensor to write a result into, where it is large and nothing but the numbers is asked for."""
     size = math.prod(shape) * given[0].itemsize
-    if size <= MAPPED or given[0].device.type != "cpu" or not _PLAIN.issuperset(map(type, given)):
-        return None
-    if is_traced() or torch.is_autocast_enabled("cpu") or len({each.dtype for each in given}) > 1:
-        return None
-    if torch.is_grad_enabled() and any(each.requires_grad for each in given):
+    if size <= MAPPED or given[0].device.type != "cpu" or not is_eager(*given) or changing(given):
         return None
     result = given[0].new_empty(shape)
     if (advise := _advise()) is not None:
@@ -66,7 +62,6 @@ def _room(shape: tuple[int, ...], *given: torch.Tensor) -> torch.Tensor | None:
     return result
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["both_ways", "changing", "is_recorded", "is_traced"]
+__all__ = ["both_ways", "changing", "is_eager", "is_recorded", "is_traced"]
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -34,6 +34,16 @@ def is_traced() -> bool:
         return True
     level: int = forward_ad._current_level
     return level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_eager(*given: torch.Tensor) -> bool:
+    """Whether tensors, of one type, are computed with as they stand, and nothing but autograd looks on."""
+    if not _PLAIN.issuperset(map(type, given)) or len({each.dtype for each in given}) > 1:
+        return False
+    return not is_traced() and not torch.is_autocast_enabled("cpu")
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def both_ways(

@@ -53,6 +53,8 @@ MEASURED = replace(
     blocked=4e-9,
     packing=3.0,
     aliased=5e-10,
+    packed_flops=2e11,
+    packed_launch=1e-5,
 )
 """A processor whose memory is slower than its caches, and that takes few columns for many."""
 
@@ -346,7 +348,9 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
         assert load_profile("a device") in (None, profile)
 
 
-@pytest.mark.parametrize("name", ["packing", "stored", "aliased", "widths", "starts", "jump_bandwidth"])
+@pytest.mark.parametrize(
+    "name", ["packing", "stored", "aliased", "packed_flops", "widths", "starts", "jump_bandwidth"]
+)
 def test_constants_of_another_version_are_measured_again(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +368,8 @@ NEVER = {
     "blocked": (-1.0, 1e300),
     "turned": (-1.0, 1e300),
     "aliased": (-1.0, 1e300),
+    "packed_flops": (-1.0, 1e300),
+    "packed_launch": (-1.0, 1e300),
     "packing": (-1.0, 1e300),
     "stored": (-1.0, 1e300),
     "unrest": (-1.0, 1e300),

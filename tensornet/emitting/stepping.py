@@ -23,8 +23,8 @@ from ..language.expression import (
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.arrangement import Arrangement, flatten, view_order
-from ..planning.device import MAPPED
-from ..planning.steps import Step
+from ..planning.device import MAPPED, packed_with
+from ..planning.steps import Multiplied, Step
 from ..sizes import evaluate, product
 from .gathering import Gathering
 from .spelling import tuple_source
@@ -47,15 +47,11 @@ class Stepping(Gathering):
         return text
 
     def _step(self, step: Step, left: tuple[Any, ...]) -> str:
+        if step.arrangement is not None and (product := step.multiplied) is not None:
+            return self.pair(product, step.arrangement, left)
         match step.equation.right:
             case Call(_, terms) if step.into:
                 return self.overwriting(terms, step.into, left)
-            case Contraction((Ref() as a, Ref() as b), _) if step.arrangement is not None:
-                return self.pair(a, b, step.arrangement, left)
-            case Call(_, (Contraction((Ref() as a, Ref() as b), _), Ref() as bias)) if (
-                step.arrangement is not None
-            ):
-                return self.linear(a, b, step.arrangement, bias)
             case Contraction((Ref() as ref,), summed) if summed:
                 return self.op(
                     "sum", self.atomic(ref), axes=tuple_source([str(n) for n in _positions(ref, summed)])
@@ -101,11 +97,12 @@ class Stepping(Gathering):
 
     # ---- products
 
-    def pair(self, a: Ref, b: Ref, way: Arrangement, left: tuple[Any, ...]) -> str:
+    def pair(self, product: Multiplied, way: Arrangement, left: tuple[Any, ...]) -> str:
+        a, b = product.a, product.b
         if way.kind == "multiply":
             return f"{self.aligned(a, left)} * {self.aligned(b, left)}"
         if way.kind == "linear":
-            return self.linear(a, b, way)
+            return self.linear(product, way)
         if way.kind == "dot":
             groups = [way.batch, way.summed]
             return self.op("vecdot", self.view(a, groups), self.view(b, groups))
@@ -115,24 +112,27 @@ class Stepping(Gathering):
         one = self._matrix(first, way.batch, rows, way.summed)
         two = self._matrix(second, way.batch, way.summed, columns)
         whole = self.element is Element.WHOLE and "whole_matmul" in self.backend.templates
-        text = self.op("whole_matmul" if whole else self._sized("matmul", left), one, two)
+        text = self.op("whole_matmul" if whole else self._sized("matmul", left, way.packed), one, two)
         if way.added:
             return self.op("sum", text, axes="(0,)")
         if way.batch and not (rows and columns):
             text = self.op("reshape", text, shape=self.shape(self.entry_sizes(left)))
         return text
 
-    def linear(self, a: Ref, b: Ref, way: Arrangement, *bias: Ref) -> str:
-        """The product of a tensor with a matrix, and what is added to each row."""
+    def linear(self, product: Multiplied, way: Arrangement) -> str:
+        """The product of a tensor with a matrix, what is added to each row, and a function of each element."""
         *rows, columns = way.result
-        first, second = (b, a) if way.swapped else (a, b)
-        one = self.view(first, [*rows, way.summed])
-        two = self.view(second, [columns, way.summed])
-        given = ", ".join([one, two, *(self.view(each, [columns]) for each in bias)])
-        return self.op(self._sized("linear", way.result), given)
+        first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
+        given = [self.view(first, [*rows, way.summed]), self.view(second, [columns, way.summed])]
+        given += [self.view(product.bias, [columns])] if product.bias is not None else []
+        kernel = packed_with(product.then) if product.then else self._sized("linear", way.result, way.packed)
+        return self.op(kernel, ", ".join(given))
 
-    def _sized(self, template: str, left: tuple[Any, ...]) -> str:
-        """How a product is spelled: another way where its result is so large that memory for it is new each time."""
+    def _sized(self, template: str, left: tuple[Any, ...], packed: bool) -> str:
+        """How a product is spelled: another way where its matrices are laid out anew for it, and where its result
+        is so large that memory for it is new each time."""
+        if packed:
+            return f"packed_{template}"
         large = f"large_{template}"
         if large not in self.backend.templates or not self.plan.device.startswith("cpu"):
             return template

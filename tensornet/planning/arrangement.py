@@ -47,6 +47,7 @@ class Arrangement:
             the batch, its products are added up.
         result: the groups of the result as it comes out.
         seconds: expected time, copies of operands included.
+        packed: whether it is computed by a kernel that lays both matrices out anew.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Arrangement:
     summed: Layout
     result: Groups
     seconds: float
+    packed: bool = False
 
     @property
     def groups(self) -> Groups:

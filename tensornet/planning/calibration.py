@@ -22,7 +22,7 @@ from ..errors import BackendError
 from ..operations.axes import NORMALIZE
 from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
-from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, DeviceProfile, default_profile
+from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import LINE, Walk, walk
 from .watching import say
@@ -138,6 +138,7 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
         found = _few(probe, found)
         found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
         found = replace(found, aliased=_aliased(probe, found))
+        found = _packed(probe, found, large)
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
@@ -228,6 +229,19 @@ def _aliased(probe: _Probe, found: DeviceProfile) -> float:
     (even, odd), n, k = (2048, 2064), 64, DEEP
     lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
     return max(0.0, (lost - usual) / k)
+
+
+def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
+    """With how fast the kernels are that lay both matrices out anew, where the library has them."""
+    template = probe.backend.templates.get(PACKED)
+    if template is None or probe.dtype != "float32":
+        return found
+    launch = probe.seconds(template.format("{0}, {1}"), (8, 8), (8, 8), repeats=100)
+    seconds = probe.seconds(template.format("{0}, {1}"), (large, large), (large, large))
+    moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * (seconds - launch))
+    left = math.sqrt((seconds - launch) ** 2 - moved**2)
+    work = 2.0 * large**2 * (large + found.stored)
+    return replace(found, packed_flops=work / left, packed_launch=max(0.0, launch - found.launch))
 
 
 def _arithmetic(

@@ -102,6 +102,9 @@ class Calling(Contracting):
             biased = self._biased(operands) if len(operands) == 2 else None
             if biased is not None:
                 return biased
+        taken = self._taken(call.function, operands) if len(operands) == 1 else None
+        if taken is not None:
+            return taken
         call = replace(call, options=self.numbers(call, scope))
         return self.combine(
             _rule(call), lambda *each: replace(call, arguments=each), operands, conditions, wanted

@@ -24,6 +24,7 @@ from ..language.expression import (
 from ..operations.functions import FUNCTIONS, Element
 from .arrangement import Arrangement, Layout, flatten, view_order
 from .both_ways import Factor, both_ways, names_of, ordered_both_ways
+from .device import PACKED, packed_with
 from .plans import Plan
 from .pointwise import Pointwise, is_reciprocal
 from .search import Choose, Order, Problem
@@ -136,11 +137,19 @@ class Contracting(Pointwise):
             if pair is order[-1]:
                 later = problem.pricing.brought(flatten(way.result), problem.wanted)
                 way = replace(way, seconds=max(0.0, way.seconds - later))
-            way = _linear(way, a, b) if "linear" in self.spelled else way
+            way = self._by_kernel(_linear(way, a, b) if "linear" in self.spelled else way, sizes)
             left: tuple[Entry, ...] = tuple(group[0] if len(group) == 1 else group for group in way.result)
             right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
             made.append(self.emit(left, right, [a, b], sizes, a.element, way))
         return made[-1]
+
+    def _by_kernel(self, way: Arrangement, sizes: Mapping[str, Any]) -> Arrangement:
+        """The same by a kernel that lays both matrices out anew, where the library has one and it is quicker."""
+        if way.batch or way.kind not in ("matmul", "linear") or PACKED not in self.spelled:
+            return way
+        one, two = (way.columns, way.rows) if way.swapped else (way.rows, way.columns)
+        m, n, k = (self.count(sizes, axes) for axes in (one, two, way.summed))
+        return replace(way, packed=self.profile.is_packed(m, n, k, self.itemsize))
 
     def _copied_once(self, a: Value, b: Value, way: Arrangement) -> tuple[Value, Value, Arrangement]:
         """The operands of a product; what it reads in another order, and others read as well, is copied before it."""
@@ -234,6 +243,30 @@ class Contracting(Pointwise):
         equation, way = replace(last.equation, right=right), replace(way, kind="linear")
         self.steps[-1] = replace(last, equation=equation, bytes=moved, arrangement=way)
         return made
+
+    def _taken(self, function: str, operands: Sequence[Operand]) -> Value | None:
+        """A linear product just made, with a function of each element: one step, where the library's kernel has it."""
+        (value,), last = (each.value for each in operands), self.steps[-1] if self.steps else None
+        if (
+            value is None
+            or operands[0].numbers
+            or not isinstance(last, Step)
+            or value.ref.name in self.graph.named
+        ):
+            return None
+        way, product = last.arrangement, last.multiplied
+        if packed_with(function) not in self.spelled or value.ref.name != last.equation.name:
+            return None
+        if way is None or product is None or product.then or not way.packed or way.kind != "linear":
+            return None
+        moved = 2.0 * self.itemsize * self.count(value.sizes, value.layout)
+        alone = self.profile.computed(moved, 0.0, FUNCTIONS[function].passes[0])
+        self.steps[-1] = replace(
+            last,
+            equation=replace(last.equation, right=Call(function, (last.equation.right,))),
+            seconds=last.seconds + alone - self.profile.pointwise(moved, 0.0),
+        )
+        return value
 
     # ---- divisions
 

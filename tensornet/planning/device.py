@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 
 from .walk import LINE, Walk
 
-__all__ = ["CONSTANTS", "MAPPED", "Certainty", "DeviceProfile", "default_profile"]
+__all__ = ["CONSTANTS", "MAPPED", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
+
+PACKED = "packed_linear"
+"""What a backend has a spelling for whose library has a kernel that lays both matrices of a product out anew."""
+
+
+def packed_with(function: str) -> str:
+    """What a backend has a spelling for where that kernel takes a function of each element of the product as well."""
+    return f"{PACKED}_{function}"
+
 
 MAPPED = 32 * 2**20
 """Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
@@ -130,6 +139,8 @@ class DeviceProfile:
         spread: four of five products measured with the constants took between 1/spread and spread of what they
             say; how sure a plan is.
         turned: seconds that an element of the second of two matrices takes more where that lies transposed.
+        packed_flops: FLOP/s of a large product of two matrices by kernels that lay both out anew; 0 if there are none.
+        packed_launch: seconds that such a product costs besides, whatever its size.
         aliased: seconds that an element of the first of two matrices takes more that lies transposed, its lines
             whole pages apart, so that they share one place of a cache.
         widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
@@ -174,6 +185,8 @@ class DeviceProfile:
     packing: float = 0.0
     aliased: float = 0.0
     stored: float = 3.0
+    packed_flops: float = 0.0
+    packed_launch: float = 0.0
 
     @property
     def certainty(self) -> Certainty:
@@ -197,12 +210,37 @@ class DeviceProfile:
         turned: bool = False,
         crossed: bool = False,
     ) -> float:
-        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes.
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes, by the kernel that is quicker.
 
         Args:
             turned: whether the second matrix lies transposed.
             crossed: whether the first one does.
         """
+        usual = self._matmul(batch, m, n, k, size, turned, crossed)
+        return usual if batch > 1 or crossed else min(usual, self.packed(m, n, k, size))
+
+    def is_packed(self, m: float, n: float, k: float, size: int) -> bool:
+        """Whether a product of two matrices is quicker by a kernel that lays both out anew."""
+        return self.packed(m, n, k, size) < self._matmul(1.0, m, n, k, size)
+
+    def packed(self, m: float, n: float, k: float, size: int) -> float:
+        """Seconds of a product of two matrices by such a kernel; it does not write into large pages."""
+        if not self.packed_flops or size * m * n >= self.fresh_bytes:
+            return math.inf
+        arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
+        fixed = self.launch + self.packed_launch
+        return fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))
+
+    def _matmul(
+        self,
+        batch: float,
+        m: float,
+        n: float,
+        k: float,
+        size: int,
+        turned: bool = False,
+        crossed: bool = False,
+    ) -> float:
         written = size * batch * m * n
         fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
         fixed += written / self.fresh_product if written >= self.fresh_bytes else 0.0
@@ -226,7 +264,7 @@ class DeviceProfile:
 
     def at_least(self, work: float, moved: float) -> float:
         """Seconds that no product of so many multiply-adds and bytes stays below."""
-        return self.launch + math.hypot(2.0 * work / self.flops, self.stream(moved))
+        return self.launch + math.hypot(2.0 * work / max(self.flops, self.packed_flops), self.stream(moved))
 
     def row(self, columns: float, k: float, lies: int = 0) -> float:
         """Multiply-adds in whose time a row of a product is computed: of whole vectors, or as measured for a few.

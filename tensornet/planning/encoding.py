@@ -175,6 +175,7 @@ def _read_arrangement(part: Part) -> Arrangement:
         part["summed"].names(),
         tuple(group.names() for group in part["result"]),
         part["seconds"].real(),
+        part["packed"].truth(),
     )
 
 

@@ -76,15 +76,13 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
     def held(axes: Iterable[str]) -> int:
         return math.prod(sizes[axis] for axis in axes) * size
 
+    way, product = step.arrangement, step.multiplied
+    if way is not None and product is not None and way.kind != "multiply":
+        copied = (held(axes_of_index(ref.index)) for ref in _copied(product.a, product.b, way))
+        beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
+        beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
+        return sum(copied) + beside
     match step.equation.right:
-        case Contraction((Ref() as a, Ref() as b)) | Call(_, (Contraction((Ref() as a, Ref() as b)), _)) if (
-            step.arrangement is not None and step.arrangement.kind != "multiply"
-        ):
-            way = step.arrangement
-            copied = (held(axes_of_index(ref.index)) for ref in _copied(a, b, way))
-            beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
-            beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
-            return sum(copied) + beside
         case Call(function) as call if (works_in := FUNCTIONS[function].works_in) is not None:
             return sum(map(held, works_in(call, axes_of_index(step.equation.left))))
         case Call(function) if FUNCTIONS[function].tile:

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..language.expression import Call, Contraction, Ref, axes_of_index, is_scalar
+from ..language.expression import Call, Ref, axes_of_index, is_scalar
 from ..operations.functions import FUNCTIONS, Element
 from ..sizes import evaluate, product
 from .device import IN_CACHE
@@ -64,9 +64,9 @@ def _is_own(step: Step, own: Container[str]) -> bool:
     """Whether what a step makes is memory of its own, or all that is left of such, and kept for no derivative."""
     if step.element < Element.WIDE or not step.equation.left:  # a number may have none
         return False
+    if step.multiplied is not None:
+        return True
     match step.equation.right:
-        case Contraction((Ref(), Ref())) | Call(_, (Contraction((Ref(), Ref())), _)):
-            return step.arrangement is not None
         case Ref() as ref:
             return ref.name in own and _is_whole(ref)
         case Call("add"):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..graph.apply import scoped, shown_call
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
 from ..language.equation import Equation
-from ..language.expression import Call, Ref, Size
+from ..language.expression import Call, Contraction, Expression, Ref, Size
 from ..operations.functions import Element
 from ..sizes import put_in, size_names, symbol
 from .arrangement import Arrangement
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from .plans import Plan
 
 __all__ = ["CallStep", "Repetition", "Result", "Slicing", "Step", "Table"]
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """A product of two tensors, and what its kernel does to it before it is written.
+
+    Attributes:
+        a, b: the tensors.
+        bias: what is added to each row, if something is.
+        then: the function that is taken of each element; "" if there is none.
+    """
+
+    a: Ref
+    b: Ref
+    bias: Ref | None = None
+    then: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,11 @@ class Step:
         return (self.equation.name,)
 
     @property
+    def multiplied(self) -> Multiplied | None:
+        """The product that it is, if it is one."""
+        return None if self.arrangement is None else _multiplied(self.equation.right)
+
+    @property
     def terms(self) -> tuple[str, ...]:
         """The tensors that are terms of it, where it is a sum."""
         match self.equation.right:
@@ -77,6 +98,17 @@ class Step:
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The step as a line of mathematics."""
         return str(self.equation)
+
+
+def _multiplied(right: Expression) -> Multiplied | None:
+    match right:
+        case Contraction((Ref() as a, Ref() as b)):
+            return Multiplied(a, b)
+        case Call("add", (Contraction((Ref() as a, Ref() as b)), Ref() as bias)):
+            return Multiplied(a, b, bias)
+        case Call(then, (inner,)) if (found := _multiplied(inner)) is not None:
+            return replace(found, then=then)
+    return None
 
 
 @dataclass(frozen=True)
