@@ -56,6 +56,9 @@ NARROW = 4
 """Fewer rows than this are multiplied one by one, and go through a second matrix that lies transposed line by line;
 where the first one does as well, element by element."""
 
+WIDE = 64
+"""Matrices of fewer columns than this, or that are summed over fewer positions, are not worth being laid out anew."""
+
 PAGE = 4096
 """Bytes from one line to the next at which all share one place of the first of the caches; at other steps as many
 fewer as these have in common with it."""
@@ -225,7 +228,7 @@ class DeviceProfile:
 
     def packed(self, m: float, n: float, k: float, size: int) -> float:
         """Seconds of a product of two matrices by such a kernel; it does not write into large pages."""
-        if not self.packed_flops or size * m * n >= self.fresh_bytes:
+        if not self.packed_flops or m < NARROW or min(n, k) < WIDE or size * m * n >= self.fresh_bytes:
             return math.inf
         arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
         fixed = self.launch + self.packed_launch
