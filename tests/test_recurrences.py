@@ -99,6 +99,19 @@ TEXTS = {
         {},
         {"b": 2, "t": 4},
     ),
+    "in parts, from a start": (
+        "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,(p,q)] * A[o,p,r] * B[r,q])\nh[b,-1,o] = s[b,o]",
+        "x s",
+        {"o": 6, "p": 2, "q": 3, "r": 2, "i": 3},
+        {"b": 2, "t": 4},
+    ),
+    "from the end, in parts, from a start in others": (
+        "h[b,t,(o,c)] = tanh(x[b,t,o,c] + h[b,t+2,(p,q)] * A[o,c,p,q] + h[b,t+1,0])\n"
+        "h[b,+1,n] = s[b,n]\nh[b,+2,n] = 2 * s[b,n]",
+        "x s",
+        {"o": 2, "c": 3, "p": 3, "q": 2},
+        {"b": 2, "t": 4, "n": 6},
+    ),
 }
 
 
@@ -132,6 +145,29 @@ def test_what_is_computed(name: str) -> None:
     for backend in map(BACKENDS.__getitem__, few):
         for found, output in zip(compiled(graph, backend, arrays), graph.outputs, strict=True):
             np.testing.assert_allclose(found, expected[output], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("left", ["h[b,t,o]", "h[b,t,(o,c)]"])
+@pytest.mark.parametrize("start", ["n", "(n,m)", "(n,m,k)"])
+@pytest.mark.parametrize("read", ["p", "(p,q)", "(p,q,v)"])
+def test_a_state_is_read_in_any_parts(left: str, start: str, read: str) -> None:
+    axes, parts = left[6:-1].strip("()"), read.strip("()")
+    text = f"{left} = tanh({left.replace('h', 'x', 1)} + h[b,t-1,{read}] * U[{axes},{parts}])"
+    apart = start.count(",") != read.count(",")  # or else its axes are those that the state is read with
+    sizes = {"o": 12} if axes == "o" else {"o": 3, "c": 4}
+    for first, *rest in (parts.split(","), *([start.strip("()").split(",")] if apart else [])):
+        sizes |= {first: 12 // 2 ** len(rest), **dict.fromkeys(rest, 2)}
+    graph = tn.layer(f"{text}\nh[b,-1,{start}] = s[b,{start}]", inputs="x s", **sizes)
+    assert tn.layer(str(graph)) == graph
+    rng = np.random.default_rng(0)
+    x, s, U = rng.standard_normal((2, 5, 12)), rng.standard_normal((2, 12)), rng.standard_normal((12, 12))
+    state, expected = s, []
+    for t in range(5):
+        state = np.tanh(x[:, t] + state @ U.T)
+        expected.append(state)
+    shape = next([int(evaluate(size, graph.bound)) for size in leaf.shape] for leaf in graph.parameters)
+    found = tn.compile(graph)({"U": U.reshape(shape)}, x, s)
+    np.testing.assert_allclose(found, np.stack(expected, 1), rtol=1e-12)
 
 
 @settings(max_examples=15, deadline=None)

@@ -104,10 +104,14 @@ class _States(Written):
             self.put(name, left, operand, self.graph.scope(equation))
             self.round.add(name)
             operand = Ref(name, left)
-        names, entries = self._canonical(operand, bool(starts))
-        if starts:
-            starts = [rename(each, {old: new for old, new in names.items() if old != new}) for each in starts]
+        names, entries, is_whole = self._canonical(operand)
         axis = names[step.axes[0]]
+        if is_whole:
+            starts = [rename(each, {old: new for old, new in names.items() if old != new}) for each in starts]
+        else:
+            at = operand.index.index(step.axes[0])
+            given, own = (index[:at] + index[at + 1 :] for index in (operand.index, entries))
+            starts = [self._in_its_parts(each, given, own, operand, equation) for each in starts]
         right = Call(step.function, (Ref(operand.name, entries), *starts), (axis,))
         if right not in self.states:
             name = self.fresh(f"{operand.name}.{step.function}")
@@ -116,9 +120,28 @@ class _States(Written):
             self.states[right] = Ref(name, entries)
         return Ref(self.states[right].name, operand.index)
 
-    def _canonical(self, ref: Ref, starts: bool) -> tuple[dict[str, str], tuple[str | tuple[str, ...], ...]]:
-        """Axes for a tensor, whoever reads it: what a reader's are called, and the index."""
-        names, entries = dict[str, str](), list[str | tuple[str, ...]]()
+    def _in_its_parts(
+        self,
+        start: Expression,
+        left: tuple[Index, ...],
+        index: tuple[Index, ...],
+        state: Ref,
+        equation: Equation,
+    ) -> Expression:
+        """The start of a state that is read in other parts than it has: a tensor, read in those."""
+        if is_scalar(start):
+            return start
+        flat = _flat(left)
+        if set(flat) != set(free_axes(start)) or len(set(flat)) < len(flat):
+            fix = "read it under axes of its own, in a line of its own"
+            raise EquationError(f"'{state.name}' has a start, and is read in parts", state.place, fix)
+        name = self.numbered(equation.name)
+        self.put(name, left, start, self.graph.scope(equation))
+        return Ref(name, index)
+
+    def _canonical(self, ref: Ref) -> tuple[dict[str, str], tuple[str | tuple[str, ...], ...], bool]:
+        """Axes for a tensor, whoever reads it: what a reader's are called, the index, and whether each has one."""
+        names, entries, is_whole = dict[str, str](), list[str | tuple[str, ...]](), True
         taken: set[str] = set()
 
         def named(axis: str) -> str:
@@ -134,13 +157,11 @@ class _States(Written):
                 made = named("_".join(axis.name for axis in dim))
                 pairs = [(entry, made)]
             for mine, theirs in pairs:
-                if starts and (not isinstance(mine, str) or mine in names):
-                    fix = "read it under axes of its own, in a line of its own"
-                    raise EquationError(f"'{ref.name}' has a start, and is read in parts", ref.place, fix)
+                is_whole = is_whole and isinstance(mine, str) and mine not in names
                 if isinstance(mine, str):
                     names.setdefault(mine, theirs)
             entries.append(made)
-        return names, tuple(entries)
+        return names, tuple(entries), is_whole
 
 
 def states_of(group: Recurrence) -> tuple[Equation, ...]:

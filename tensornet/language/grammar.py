@@ -116,16 +116,15 @@ where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which i
 is computed position by position, and what does not recur before that. `h[b,-1,o] = …` says where it starts, one step
 before the first position, and `h[b,+1,o] = …` one step after the last, of what is read at `t+1`; without that it
 starts at 0. Farther back is `t-2`, with a start at -2 as well. On the right `h[b,-1,o]` is the last position, the
-state to go on from. `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor. A state that
-weights in factors read has an axis for each of their modes, `h[b,t,o,q]` read as `h[b,t-1,p,k]`: one with a start is
-not read under composite axes such as `(p,k)`.""",
+state to go on from. `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor. Weights in
+factors read a state in their parts, `h[b,t-1,(p,k)]`, whatever parts it is defined in, or starts in.""",
         (
             Example.of("h[b,-1] = s[b]\nh[b,t] = 0.5 * h[b,t-1] + x[b,t]", x=((1.0, 0.0, 0.0),), s=(8.0,)),
             Example.of(
-                "h[-1,o,q] = s[o,q]\nh[t,o,q] = x[t,o,q] + h[t-1,p,k] * C[o,p] * D[q,k]",
-                x=(((1.0, 0.0),), ((0.0, 0.0),)),
-                s=((0.0, 2.0),),
-                C=((0.5,),),
+                "h[-1,n] = s[n]\nh[t,n] = x[t,n] + h[t-1,(p,k)] * C[n,p] * D[n,k]",
+                x=((1.0, 0.0), (0.0, 0.0)),
+                s=(0.0, 2.0),
+                C=((0.5,), (1.0,)),
                 D=((0.0, 1.0), (1.0, 0.0)),
             ),
         ),

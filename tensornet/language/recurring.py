@@ -5,7 +5,8 @@
 
 A tensor recurs if an equation reads it one position before or after, and is not below the line that defines
 it; so does one with a start. The start stands at -1, one step before the first position, of what is read at
-`t-1`, and at +1 of what is read at `t+1`; without one it is 0.
+`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What has a start and is read in other parts than that
+is told in, `h[b,t-1,(p,q)]`, is read so from a line of its own, `h_before[b,t,o] = h[b,t-1,o]`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
 from ..operations.structure import INDEX
+from .equation import Equation
 from .expression import (
     Call,
     Expression,
     Index,
     Literal,
     Ref,
+    axes_of_index,
     free_axes,
     fresh,
     is_told,
+    references,
     rename,
     show,
     show_entry,
@@ -96,7 +100,16 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    return [_told(line, names, starts) for line in lines if not isinstance(line, Start)]
+    return list(_Telling(names, starts, _named(lines)).told(lines))
+
+
+def _named(lines: Iterable[Any]) -> set[str]:
+    """The tensors that lines define or read."""
+    found = {name for line in lines for name in getattr(line, "results", ())}
+    for line in lines:
+        if hasattr(line, "right"):
+            found |= {line.name, *(ref.name for ref in references(line.right))}
+    return found
 
 
 def _check_calls(lines: Sequence[Any]) -> None:
@@ -161,18 +174,72 @@ def steps_in(expression: Expression) -> Iterator[Ref]:
         transform(part, lambda each: waiting.append(each) or each)  # type: ignore[func-returns-value]
 
 
-def _told(line: Any, names: set[str], starts: Mapping[_Key, Start]) -> Any:
-    """A line in which what recurs is read by functions."""
-    if not hasattr(line, "right"):
-        return line
+@dataclass
+class _Telling:
+    """Says what recurs by functions.
 
-    def visit(part: Expression) -> Expression:
-        part = transform(part, visit)
-        if isinstance(part, Ref) and part.name in names:
-            return _read(part, starts)
-        return part
+    Attributes:
+        names: the tensors that recur.
+        starts: what they start from.
+        taken: names that are there.
+        before: the lines of tensors at another position, by what they say.
+        made: those that the next line reads first.
+    """
 
-    return replace(line, right=visit(line.right))
+    names: set[str]
+    starts: Mapping[_Key, Start]
+    taken: set[str]
+    before: dict[Expression, Ref] = field(default_factory=dict)
+    made: list[Equation] = field(default_factory=list)
+
+    def told(self, lines: Iterable[Any]) -> Iterator[Any]:
+        """The lines, without the starts, each after those that it needs besides."""
+        for line in lines:
+            if isinstance(line, Start):
+                continue
+            told = replace(line, right=self._visited(line.right)) if hasattr(line, "right") else line
+            yield from self.made
+            self.made.clear()
+            yield told
+
+    def _visited(self, part: Expression) -> Expression:
+        part = transform(part, self._visited)
+        if not isinstance(part, Ref) or part.name not in self.names:
+            return part
+        return self._in_parts(part) or _read(part, self.starts)
+
+    def _in_parts(self, ref: Ref) -> Ref | None:
+        """What is read in other parts than its start is told in, from a line in which it is read in the same."""
+        found = next(((n, *told) for n, entry in enumerate(ref.index) if (told := step_of(entry))), None)
+        if found is None:
+            return None
+        at, axis, by = found
+        start = self.starts.get((ref.name, 1 if by > 0 else -1, at))
+        if start is None or start.right == Literal(0) or not _differ(start, ref.index):
+            return None
+        own = _without(start.index, at)
+        label = fresh(axis, {*axes_of_index(own)})
+        left = (*own[:at], label, *own[at:])
+        told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
+        right = _read(replace(ref, index=told), self.starts)
+        if right not in self.before:
+            name = fresh(f"{ref.name}_{'before' if by < 0 else 'after'}", self.taken)
+            self.taken.add(name)
+            self.before[right] = Ref(name, left)
+            self.made.append(Equation(name, left, right, ref.place))
+        index = (*ref.index[:at], axis, *ref.index[at + 1 :])
+        return replace(ref, name=self.before[right].name, index=index)
+
+
+def _differ(start: Start, index: tuple[Index, ...]) -> bool:
+    """Whether a tensor is read in other parts than its start is told in."""
+    both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
+    return len(start.index) == len(index) and (both[0] != both[1] or 0 in both[0])
+
+
+def _parts(entry: Index) -> int:
+    """How many axes an entry of brackets is."""
+    return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
 
 
 def _read(ref: Ref, starts: Mapping[_Key, Start]) -> Expression:
@@ -215,14 +282,8 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
         right = replace(right, index=own)
     pairs: list[tuple[str, str]] = []
     for mine, theirs in zip(own, read, strict=True):
-        match mine, theirs:
-            case str(), str():
-                pairs.append((mine, theirs))
-            case tuple(), tuple() if len(mine) == len(theirs):
-                pairs.extend(zip(mine, theirs, strict=True))
-            case _:
-                fix = "read it under plain axes, in a line of its own"
-                raise EquationError(f"'{ref.name}' has a start, and is read in parts", ref.place, fix)
+        parts = (each if isinstance(each, tuple) else (each,) for each in (mine, theirs))
+        pairs.extend(zip(*parts, strict=True))
     names = dict(pairs)
     taken = {*names, *names.values()}
     for axis in free_axes(right):
@@ -320,14 +381,17 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
                 start = _start(each, left, each.sign * far, right)
                 if found.setdefault(start.key, start) != start:
                     return None
+    if any(_differ(start, each.ref.index) for each in read for start in found.values()):
+        return None
     alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
     return found if alike and not any(is_told(entry) for ref in told for entry in ref.index) else None
 
 
 def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
-    """A start under the axes that a tensor is defined with."""
+    """A start under the axes that a tensor is defined with, or read with where that is in other parts."""
     names = dict[str, str]()
+    left = left if [*map(_parts, left)] == [*map(_parts, steps.ref.index)] else steps.ref.index
     for mine, theirs in zip(steps.ref.index, left, strict=True):
         match mine, theirs:
             case str(), str():
