@@ -255,7 +255,7 @@ def test_sizes_that_may_yet_agree_are_asked_for() -> None:
     text = "z[t,(o1,o2)] = x[t] * A[o1,o2] + h[t-1,(p1,p2)] * C[o1,p1,s] * D[s,o2,p2]; h[t,n] = tanh(z[t,n])"
     with pytest.raises(tn.ShapeError, match=r"it is p1\*p2") as caught:
         tn.layer(text, inputs="x")
-    assert "not known yet are those of o1, o2, p1, p2" in str(caught.value)
+    assert "give those that are not known yet, o1=…, o2=…, p1=…, p2=…; or " in str(caught.value)
     layer = tn.layer(text, inputs="x", o1=2, o2=3, p1=3, p2=2, s=1)
     shapes = {name: array.shape for name, array in tn.init(layer).items()}
     assert shapes == {"A": (2, 3), "C": (2, 3, 1), "D": (1, 3, 2)}

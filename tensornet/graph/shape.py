@@ -505,9 +505,10 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
     where = f" in '{ref.name}'" if ref is not None else ""
     known = axes_of_index(ref.index) if ref is not None else ()
     open_sizes = {str(each) for size in (a, b) for each in getattr(evaluate(size, bound), "free_symbols", ())}
-    asked = f"; not known yet are those of {', '.join(sorted(open_sizes))}" if open_sizes else ""
+    named = ", ".join(f"{name}=…" for name in sorted(open_sizes))
+    given = f"give those that are not known yet, {named}; or " if open_sizes else ""
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
-        f"give the two axes different names, or make their sizes equal{asked}",
+        f"{given}give the two axes different names, or make their sizes equal",
     )
