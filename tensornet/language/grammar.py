@@ -83,7 +83,8 @@ Inside of such a sum an axis of the equation says where it is, any other name is
 the equation has an axis `s`, and reads `s` positions on where it has none. Where numbers are given for all sizes,
 that of `p` too, a window may be shorter than fits, and reads a part, as `table[t-s+511]` of a longer table. Where some
 are open it reaches from end to end; to read less there, tell the positions in a line of their own,
-`at[t] = index(t) + s`, and read `P[at[t],c]`.
+`at[t] = index(t) + s`, and read `P[at[t],c]`. Rotary positions read the pairs of a composite, `x[(f,0)]` and
+`x[(f,1)]`, and a bias by distance a table, `B[j - i + n - 1]`.
 On the left stand axes and composites.
 Tensors in an expression align by the names of their axes, never by position; the sizes of
 one axis agree wherever it is read in an equation.""",
@@ -91,6 +92,21 @@ one axis agree wherever it is read in an equation.""",
             Example.of("y[h,d] = x[(h,d)]", x=(1.0, 2.0, 3.0, 4.0), h=2),
             Example.of("y[n,c] = E[t[n],c]", t=(2, 0), E=((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))),
             Example.of("y[p] = x[2*p + u]", x=(1.0, 2.0, 3.0, 4.0), u=2),
+            Example.of(
+                "y[f] = x[(f,0)] * c[f] - x[(f,1)] * s[f]",
+                x=(1.0, 2.0, 3.0, 4.0),
+                c=(1.0, 0.0),
+                s=(0.0, 1.0),
+                f=2,
+            ),
+            Example.of(
+                "y[i,j] = s[i,j] + B[j - i + n - 1]",
+                s=((0.0, 0.0), (0.0, 0.0)),
+                B=(1.0, 2.0, 3.0),
+                n=2,
+                i=2,
+                j=2,
+            ),
         ),
     ),
     Section(
