@@ -80,6 +80,13 @@ TEXTS = {
         {"h": 2, "d": 3},
         {"b": 2, "t": 4},
     ),
+    "what is made before the loop, in another order than it is made in": (
+        "K[o1,o2,p1,p2] = C[p1,o1,r] * D[r,p2,o2]\nz[b,t,(o1,o2)] = h[b,t-1,(p1,p2)] * K[o1,o2,p1,p2]\n"
+        "h[b,t,n] = tanh(x[b,t,n] + z[b,t,n])",
+        "x",
+        {"o1": 2, "o2": 3, "p1": 3, "p2": 2, "r": 2},
+        {"b": 2, "t": 4},
+    ),
     "what runs along the axis": (
         "h[b,t,o] = tanh(softmax[t](x[b,t,o]) + cumsum[t](x[b,t,o]) / (index(t) + 1) + w * h[b,t-1,o] / t)",
         "x",

@@ -129,6 +129,7 @@ class _Lowering(Calling):
         super().__init__(graph, values, target)
         self.choose = choose
         self.asked_for = frozenset(graph.named if as_laid else _asked_for(graph))
+        self.read_by_name = frozenset(leaf.name for call in graph.calls for leaf in call.leaves())
 
     def results(self, planned: Planned | None = None, inside: bool = False) -> tuple[Result, ...]:
         """Makes the steps; where the outputs are then."""
@@ -150,6 +151,8 @@ class _Lowering(Calling):
         self.asked = COPIED if leaves else 1.0
         start = len(self.steps)
         value = self.lower(equation.right, scope, self.written if equation.name in self.asked_for else None)
+        if equation.name in self.read_by_name:  # a block reads it by its name
+            value = self.reorder(value, equation.left)
         variable = value.ref.name
         if (
             len(self.steps) > start
@@ -277,6 +280,7 @@ def _asked_for(graph: Graph) -> Iterator[str]:
     yield from graph.outputs
     for call in graph.calls:
         yield from call.operands
+        yield from (leaf.name for leaf in call.leaves())
     for equation in graph.own:
         sums = (part for part in equation.parts if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
