@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,28 @@ ERRORS = [
 def test_what_cannot_be_read_is_told(text: str, message: str) -> None:
     with pytest.raises(tn.TensornetError, match=message):
         tn.layer(text, inputs="x[b,n]" if "slice" not in message else "x[b,t]", b=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "reach", "reference"),
+    [
+        ("y[b,t] = x[b,t+u] * k[u]", 3, lambda x, k: np.lib.stride_tricks.sliding_window_view(x, 3, 1) @ k),
+        (
+            "y[b] = x[b,2*t+u] * k[u]",
+            3,
+            lambda x, k: (np.lib.stride_tricks.sliding_window_view(x, 3, 1)[:, ::2] @ k).sum(1),
+        ),
+    ],
+)
+def test_windows_at_several_lengths_in_turn(text: str, reach: int, reference: Any) -> None:
+    function = tn.compile(tn.layer(text, inputs="x", u=3))
+    rng = np.random.default_rng(0)
+    k = rng.standard_normal(3)
+    for length in (8, 2, 5, 1, 3):
+        x = rng.standard_normal((2, length))
+        if length < reach:
+            told = f"a window of 'x' reaches over {reach} positions, and there are {length}"
+            with pytest.raises(tn.ShapeError, match=told):
+                function({"k": k}, x)
+        else:
+            np.testing.assert_allclose(function({"k": k}, x), reference(x, k), rtol=1e-12)

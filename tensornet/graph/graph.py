@@ -168,13 +168,13 @@ class Graph:
         for block in dict.fromkeys(call.graph for call in self.calls):
             block.check_at(known)
         for equation in self.own:
+            entries = (entry for ref in equation.references for entry in ref.index)
+            if any(isinstance(entry, int) or is_told(entry) for entry in entries):
+                scope_of(equation.right, self.named, self.agree, known)
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
                         self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
-            entries = (entry for ref in equation.references for entry in ref.index)
-            if any(isinstance(entry, int) or is_told(entry) for entry in entries):
-                scope_of(equation.right, self.named, self.agree, known)
 
     def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:
         value = evaluate(size, self.bound if known is None else known)

@@ -208,6 +208,13 @@ class Scope:
                 "pad it there first, as in pad(x, t=(0,1))",
             )
         size = _floor(room, -step if back else step) + 1
+        there, left = evaluate(window.size, bound), evaluate(room, bound)
+        if isinstance(left, int) and left < (0 if others and there else -abs(step)):
+            raise ShapeError(
+                f"a window of '{ref.name}' reaches over {there - left} positions, and there are {there}",
+                ref.place,
+                "pad it there first, or make the window shorter",
+            )
         self.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
 
     def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
