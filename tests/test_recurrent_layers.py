@@ -197,3 +197,44 @@ def test_recurrent_layers_are_modules() -> None:
     assert "layers.0.onward.Wi" in module.state_dict()
     module(torch.randn(2, 5, 3)).sum().backward()
     assert all(each.grad is not None for each in module.parameters())
+
+
+TT_LSTM = """
+h[b,-1,n] = h0[b,n]
+c[b,-1,n] = c0[b,n]
+z[b,t,g,(o1,o2)] = x[b,t,i] * W[g,o1,o2,i] + h[b,t-1,(p1,p2)] * C[g,o1,p1,r] * D[r,o2,p2]
+c[b,t,n] = sigmoid(z[b,t,0,n]) * c[b,t-1,n] + sigmoid(z[b,t,1,n]) * tanh(z[b,t,2,n])
+h[b,t,n] = sigmoid(z[b,t,3,n]) * tanh(c[b,t,n])
+"""
+
+
+@pytest.mark.parametrize("memory_limit", [None, 5_000])
+def test_an_lstm_of_a_tensor_train_goes_on_from_states_as_a_loop_does(memory_limit: int | None) -> None:
+    graph = tn.layer(TT_LSTM, inputs="x h0 c0", g=4, o1=2, o2=3, p1=3, p2=2, r=2, i=5)
+    module = tn.module(graph, memory_limit=memory_limit).double()
+    weights = dict(module.named_parameters())
+    generator = torch.Generator().manual_seed(0)
+    given = [
+        torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 7, 5), (2, 6), (2, 6))
+    ]
+    x, h, c = given
+    recurrent = torch.einsum("gopr,rqk->goqpk", weights["C"], weights["D"]).reshape(4, 6, 6)
+    states = []
+    for t in range(x.shape[1]):
+        forget, enter, new, leave = torch.einsum(
+            "bi,gni->gbn", x[:, t], weights["W"].reshape(4, 6, 5)
+        ) + torch.einsum("bp,gnp->gbn", h, recurrent)
+        c = torch.sigmoid(forget) * c + torch.sigmoid(enter) * torch.tanh(new)
+        h = torch.sigmoid(leave) * torch.tanh(c)
+        states.append(h)
+    expected = torch.stack(states, 1)
+    found = module(*given)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    leaves = [*given, *weights.values()]
+    for ours, theirs in zip(
+        torch.autograd.grad(found.square().sum(), leaves),
+        torch.autograd.grad(expected.square().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)

@@ -133,15 +133,23 @@ is computed position by position, and what does not recur before that. `h[b,-1,o
 before the first position, and `h[b,+1,o] = …` one step after the last, of what is read at `t+1`; without that it
 starts at 0. Farther back is `t-2`, with a start at -2 as well. On the right `h[b,-1,o]` is the last position, the
 state to go on from. `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor. Weights in
-factors read a state in their parts, `h[b,t-1,(p,k)]`, whatever parts it is defined in, or starts in.""",
+factors read a state in parts, `h[b,t-1,(p,k)]`, whatever parts it is made or starts in; the sizes of the parts are
+given.""",
         (
             Example.of("h[b,-1] = s[b]\nh[b,t] = 0.5 * h[b,t-1] + x[b,t]", x=((1.0, 0.0, 0.0),), s=(8.0,)),
             Example.of(
-                "h[-1,n] = s[n]\nh[t,n] = x[t,n] + h[t-1,(p,k)] * C[n,p] * D[n,k]",
-                x=((1.0, 0.0), (0.0, 0.0)),
-                s=(0.0, 2.0),
-                C=((0.5,), (1.0,)),
-                D=((0.0, 1.0), (1.0, 0.0)),
+                "h[-1,m] = s[m]\n"
+                "z[t,g,(o,q)] = x[t,g,(o,q)] + h[t-1,(p,k)] * C[g,o,p,r] * D[r,q,k]\n"
+                "c[t,m] = sigmoid(z[t,0,m]) * c[t-1,m] + sigmoid(z[t,1,m]) * tanh(z[t,2,m])\n"
+                "h[t,m] = sigmoid(z[t,3,m]) * tanh(c[t,m])",
+                x=(
+                    ((0.0, 0.0), (0.0, 0.0), (1.0, 2.0), (0.0, 0.0)),
+                    ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
+                ),
+                s=(1.0, -1.0),
+                C=((((1.0,), (0.0,)),), (((0.0,), (1.0,)),), (((1.0,), (1.0,)),), (((2.0,), (0.0,)),)),
+                D=(((1.0,), (-1.0,)),),
+                **{"o": 1, "q": 2, "p": 2, "k": 1},
             ),
         ),
     ),
