@@ -13,7 +13,7 @@ from ..errors import TensornetError
 from ..graph.draws import start_array
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph
-from ..graph.initialise import Seen
+from ..graph.looking import Seen
 from ..graph.moments import TYPICAL
 from ..graph.shape import Dim
 from ..language.expression import Call, subexpressions
