@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..dtypes import element_type, itemsize
 from ..graph.apply import Apply
-from ..graph.derivative import Directions
+from ..graph.directions import Directions
 from ..graph.elements import holding, of_tensors
 from ..graph.graph import Graph, of_graph
 from ..graph.inlining import inlined

@@ -8,15 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    free_axes,
-    is_scalar,
-    references,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, free_axes, is_scalar, references
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import Moments
 from .chains import links_of

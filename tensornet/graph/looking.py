@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    subexpressions,
-)
+from ..language.expression import Call, Contraction, Expression, Ref, axes_of_index, subexpressions
 from ..operations.functions import FUNCTIONS
 from ..operations.moments import Moments
 from .aiming import aim

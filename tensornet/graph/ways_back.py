@@ -19,7 +19,7 @@ from .graph import Graph
 from .leaves import Leaf
 
 if TYPE_CHECKING:
-    from .derivative import Directions
+    from .directions import Directions
 
 __all__ = ["WayBack", "with_firsts"]
 

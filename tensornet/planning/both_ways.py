@@ -14,10 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.derivative import GRADIENT, Directions, differentiated
+from ..graph.derivative import differentiated
+from ..graph.directions import Directions
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
+from ..graph.ways import GRADIENT
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
 from ..sizes import symbol

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.derivative import Directions
+from ..graph.directions import Directions
 from ..graph.elements import of_number
 from ..graph.shape import Scope
 from ..language.expression import (

@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError
-from ..graph.derivative import Directions, Pairs, differentiated, made_again
+from ..graph.derivative import differentiated, made_again
 from ..graph.differentiable import check_real
+from ..graph.directions import Directions
 from ..graph.elements import of_leaves
 from ..graph.graph import Graph, of_graph
 from ..graph.instances import of_tensors_named
 from ..graph.naming import told_by
 from ..graph.segments import segmented
 from ..graph.shape import dim_size
+from ..graph.ways import Pairs
 from ..language.expression import fresh
 from ..operations.functions import Element
 from ..sizes import evaluate, size_names

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..graph.apply import Apply
-from ..graph.derivative import Directions
+from ..graph.directions import Directions
 from ..graph.elements import holding, of_number
 from ..graph.graph import Graph
 from ..graph.inlining import renamed_axes

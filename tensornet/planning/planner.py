@@ -13,8 +13,8 @@ from typing import Any
 from ..errors import BackendError, ShapeError, near
 from ..graph.apply import Apply
 from ..graph.cells import as_cells
-from ..graph.derivative import Directions
 from ..graph.differentiable import check_derivatives
+from ..graph.directions import Directions
 from ..graph.doubling import doubled
 from ..graph.elements import check_complex, of_leaves
 from ..graph.formula import naive_flop_formula

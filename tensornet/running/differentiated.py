@@ -8,7 +8,7 @@ from typing import Any
 from ..dtypes import element_type, itemsize
 from ..emitting.program import planned
 from ..errors import DtypeError
-from ..graph.derivative import Directions
+from ..graph.directions import Directions
 from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..graph.losses import with_loss
