@@ -1,13 +1,14 @@
 """Products of two large matrices by oneDNN, which lays both out anew, where the library has it.
 
-Where there is much to compute it takes less time than the product that PyTorch calls by itself; autograd,
-`torch.func` and compilers do not see through it, and get the usual one.
+Where there is much to compute it takes less time than the product that PyTorch calls by itself. Autograd is told its
+gradients, and compilers get it as an operation; `torch.func` and others that look on get the usual product.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -35,6 +36,8 @@ def packed_linear(
     """x·Wᵀ + u, and a function of that."""
     given = (x, weight) if bias is None else (x, weight, bias)
     name, how, alone = _THEN[then]
+    if _is_compiled(*given):
+        return alone(operation(x, weight, bias))
     if not _is_taken(*given):
         return alone(functional.linear(*given))
     if changing(given):
@@ -66,6 +69,9 @@ _products = {2: _product((0, 1)), 3: _product((0, 1, 2))}
 
 def packed_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a·b."""
+    if _is_compiled(a, b):
+        made: torch.Tensor = operation(a, b.t(), None)
+        return made
     if not _is_taken(a, b) or changing((a, b)):
         return torch.matmul(a, b)
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
@@ -74,5 +80,50 @@ def packed_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _is_taken(x: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether oneDNN takes such tensors as they lie."""
-    known = torch._C._has_mkldnn and x.device.type == "cpu" and x.dtype == torch.float32
-    return known and x.is_contiguous() and all(each.numel() for each in (x, *others)) and is_eager(x, *others)
+    return _is_known(x, *others) and x.is_contiguous() and is_eager(x, *others)
+
+
+def _is_compiled(*given: torch.Tensor) -> bool:
+    """Whether a compiler traces such tensors, as they stand: under `torch.func` it takes no operations of others."""
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None and _is_known(*given)
+
+
+def _is_known(*given: torch.Tensor) -> bool:
+    """Whether oneDNN is there, and has products of such tensors."""
+    known = torch._C._has_mkldnn and not torch.is_autocast_enabled("cpu")
+    return known and all(
+        each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() > 0 for each in given
+    )
+
+
+# ---------------------------------------------------------------------------- as an operation to a compiler
+
+
+@torch.library.custom_op("tensornet::packed_linear", mutates_args=())
+def operation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x·Wᵀ + u."""
+    with torch.no_grad():
+        return packed_linear(x.contiguous(), weight, bias)
+
+
+@operation.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _kept(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, bias = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.has_bias = bias is not None
+
+
+def _back(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    of_weight = rows.t() @ x.reshape(-1, x.shape[-1])
+    return gradient @ weight, of_weight, rows.sum(0) if ctx.has_bias else None
+
+
+operation.register_autograd(_back, setup_context=_kept)

@@ -109,6 +109,35 @@ def test_what_looks_on_gets_the_usual_product(transform: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("inside", ["nothing", "vmap", "grad", "no gradients"])
+def test_compilers_get_an_operation(inside: str) -> None:
+    x, w, u = drawn(3, 4, 9).requires_grad_(), drawn(8, 9).requires_grad_(), drawn(8).requires_grad_()
+    usual = torch.nn.functional.linear
+
+    def seen(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        match inside:
+            case "vmap":
+                return torch.vmap(function, in_dims=(0, None, None))
+            case "grad":
+                return torch.func.grad(lambda x, w, u: (function(x, w, u) ** 2).sum())
+        return function
+
+    compiled = torch.compile(
+        seen(lambda x, w, u: packed_linear(x, w, u, "gelu")), backend="aot_eager", fullgraph=True
+    )
+    expected = seen(lambda x, w, u: torch.nn.functional.gelu(usual(x, w, u)))
+    with torch.set_grad_enabled(inside != "no gradients"):
+        for given in (x, x[:2], x.transpose(0, 1)):  # other sizes, and another order in memory
+            given = given.detach().requires_grad_()
+            torch.testing.assert_close(compiled(given, w, u), expected(given, w, u), rtol=1e-5, atol=1e-5)
+    if inside == "nothing":
+        found = torch.autograd.grad((compiled(x, w, u) ** 2).sum(), (x, w, u))
+        for one, other in zip(
+            found, torch.autograd.grad((expected(x, w, u) ** 2).sum(), (x, w, u)), strict=True
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def planned(text: str, profile: object = QUICK, **sizes: int) -> Plan:
     return tn.plan(tn.layer(text, inputs="x"), backend="torch", profile=profile, **sizes)
 
