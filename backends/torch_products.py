@@ -95,7 +95,7 @@ def both_ways(
                     found[n] = each
                 return tuple(found)
             told = {"wanted": tuple(ctx.needs_input_grad[n] for n in gives)} if asks else {}
-            made = backward(*(tensors[n] for n in reads), gradient, **told)
+            made = backward(*(tensors[n] for n in reads), gradient.contiguous(), **told)
             for n, each in zip(gives, made if isinstance(made, tuple) else (made,), strict=True):
                 found[n] = each
             return tuple(found)
