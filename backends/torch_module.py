@@ -160,8 +160,8 @@ class TensorModule(torch.nn.Module):
         """Runs the graph on its inputs, in order; `forward` calls it by their names."""
         standing = self._standing()
         if is_recorded():
-            given = [(x.device, x.dtype) for x in inputs]
-            self._get_ready(*(each for pair in given for each in pair))
+            given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
+            self._get_ready(*(each for told in given for each in told))
             assert self._traced is not None
             return self._traced(self, standing, inputs, self._traced.traced)
         asked = self._asked(standing)
@@ -173,18 +173,18 @@ class TensorModule(torch.nn.Module):
         return found
 
     def _get_ready(self, *given: Any) -> int:
-        """Before a compiler traces: the plan last made, or one for any sizes, which it then keeps.
+        """Before a compiler traces: a plan for the sizes, which it then keeps.
 
         Args:
-            *given: device and element type of each input.
+            *given: device, element type and shape of each input; no shape where it is left open.
         """
         asked = self._asked(self._standing())
         found = self._arranged.get(asked) or self._arrange(asked)
         arrays = [(each.device, each.dtype) for each in self.parameters()]
-        arrays += zip(given[::2], given[1::2], strict=True)
+        arrays += zip(given[::3], given[1::3], strict=True)
         numbers = (dtype for _, dtype in arrays if dtype.is_floating_point or dtype.is_complex)
         device = str(arrays[0][0]) if arrays else backend.device()
-        found.trace(device, str(next(numbers, torch.float32)).removeprefix("torch."))
+        found.trace(device, str(next(numbers, torch.float32)).removeprefix("torch."), given[2::3])
         self._traced = found
         return 0
 
@@ -287,9 +287,13 @@ class _Arranged:
             self.constants[program] = [self.places[name] for name in names]
         return self.constants[program]
 
-    def trace(self, device: str, dtype: str) -> None:
-        """Finds the way that a compiler traces: by the plan last made, or by one for any sizes."""
-        program = self.executable.last(device, dtype, closed=True)
+    def trace(self, device: str, dtype: str, shapes: Sequence[tuple[int, ...] | None]) -> None:
+        """Finds the way that a compiler traces: by a plan for the shapes of inputs, by the one last made where these
+        are open, or else by one for any sizes."""
+        told = [shape for shape in shapes if shape is not None]
+        program = self.executable.last(
+            device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None
+        )
         tables = self.executable.tables(program, Place(device, dtype, ()))
         self.traced = _Way(program.function, self._read(program), tables.arrays)
 
@@ -346,6 +350,18 @@ def _parameter(owner: torch.nn.Module, name: str) -> Any:
     """A parameter; one that was made a result of others, and one of a replica, is an attribute."""
     own = owner._parameters
     return own[name] if name in own else getattr(owner, name)
+
+
+def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape of a tensor that a compiler traces, where it compiles for that shape alone."""
+    if not torch.compiler.is_compiling():
+        return None
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # loads sympy
+
+    for size in x.shape:
+        if not has_static_value(size):
+            return None
+    return tuple(x.shape)
 
 
 def _runs_itself(module: torch.nn.Module | None, block: Graph) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from .torch_products import both_ways, changing, is_eager
+from .torch_products import both_ways, changing, is_eager, is_transformed
 
 __all__ = ["packed_linear", "packed_matmul"]
 
@@ -87,7 +87,7 @@ def _is_compiled(*given: torch.Tensor) -> bool:
     """Whether a compiler traces such tensors, as they stand: under `torch.func` it takes no operations of others."""
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is None and _is_known(*given)
+    return not is_transformed() and _is_known(*given)
 
 
 def _is_known(*given: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["both_ways", "changing", "is_eager", "is_recorded", "is_traced"]
+__all__ = ["both_ways", "changing", "is_eager", "is_recorded", "is_traced", "is_transformed"]
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -33,7 +33,13 @@ def is_traced() -> bool:
     if is_recorded():
         return True
     level: int = forward_ad._current_level
-    return level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    return level >= 0 or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` sees the operations."""
+    depth: int = torch._C._functorch.get_dynamic_layer_stack_depth()
+    return depth > 0
 
 
 def is_eager(*given: torch.Tensor) -> bool:

@@ -125,6 +125,8 @@ def test_compilers_get_an_operation(inside: str) -> None:
     compiled = torch.compile(
         seen(lambda x, w, u: packed_linear(x, w, u, "gelu")), backend="aot_eager", fullgraph=True
     )
+    taken = torch._dynamo.explain(seen(lambda x, w, u: packed_linear(x, w, u)))(x, w, u).ops_per_graph
+    assert (torch.ops.tensornet.packed_linear.default in taken[0]) is (inside in ("nothing", "no gradients"))
     expected = seen(lambda x, w, u: torch.nn.functional.gelu(usual(x, w, u)))
     with torch.set_grad_enabled(inside != "no gradients"):
         for given in (x, x[:2], x.transpose(0, 1)):  # other sizes, and another order in memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from hypothesis import assume, given, settings
 
 import tensornet as tn
+from tensornet.backends.torch_products import both_ways
 
 from .strategies import Block, blocks
 
@@ -126,6 +128,15 @@ def test_six_batch_sizes_compile_at_most_twice(graph: tn.Graph, dynamic: bool | 
     assert len(count) <= 2
 
 
+@pytest.mark.parametrize(("dynamic", "planned"), [(None, 100), (False, 100), (True, 64)])
+def test_a_compiler_gets_a_plan_for_the_sizes_it_compiles_for(dynamic: bool | None, planned: int) -> None:
+    torch._dynamo.reset()
+    module, x = tn.module(TCL, seed=0), torch.randn(100, 4, 4, 3)
+    found = torch.compile(module, dynamic=dynamic, fullgraph=True, backend=counting()[1])(x)
+    assert dict(module.plan.sizes) == {"b": planned}
+    torch.testing.assert_close(found, module(x))
+
+
 def test_attention_compiles_whole_and_exports() -> None:
     torch._dynamo.reset()
     module = tn.module(tn.layer(ATTENTION, inputs="x", **SIZES), seed=0)
@@ -228,3 +239,56 @@ def test_module_on_cuda() -> None:
     module = tn.module(TCL, seed=0)
     x = torch.randn(16, 4, 4, 3)
     torch.testing.assert_close(module.cuda()(x.cuda()).cpu(), module.cpu()(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch's compiler needs one for C++")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own
+@pytest.mark.parametrize(
+    ("batch", "heads", "keys", "values"),
+    [
+        (4, 1, "b,j,h,d", "j,b,h,f"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (4, 1, "h,j,b,d", "b,j,h,f"),
+                (4, 1, "b,j,h,d", "j,h,b,f"),
+                (1, 4, "b,j,h,d", "h,b,j,f"),
+                (1, 1, "h,j,b,d", "j,b,h,f"),
+            )
+        ),
+    ],
+)
+def test_a_compiler_takes_attention_for_what_it_is(batch: int, heads: int, keys: str, values: str) -> None:
+    """Of one head or one example, PyTorch's compiler took it to lie as its own would: wrong, or an error."""
+    torch._dynamo.reset()
+    sizes = {"b": batch, "h": heads, "i": 4, "j": 4, "d": 4, "f": 5}
+    operands = ["q[b,i,h,d]", f"k[{keys}]", f"v[{values}]"]
+    q, k, v = given = [torch.randn([sizes[axis] for axis in each[2:-1].split(",")]) for each in operands]
+    for each in given:
+        each.requires_grad_()
+    graph = tn.layer("y[b,i,h,f] = softmax[j](0.5 * {} * {}) * {}".format(*operands), inputs=operands)
+    found = torch.compile(tn.module(graph), fullgraph=True)(*given)
+    of_keys, of_values = keys.replace(",", ""), values.replace(",", "")
+    weights = (0.5 * torch.einsum(f"bihd,{of_keys}->bhij", q, k)).softmax(-1)
+    expected = torch.einsum(f"bhij,{of_values}->bihf", weights, v)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    down = torch.randn_like(expected)
+    for each, other in zip(*(torch.autograd.grad(y, given, down) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_gradients_come_to_the_way_back_as_it_is_planned(order: tuple[int, ...]) -> None:
+    """A batched product of small matrices that lie otherwise is copied matrix by matrix."""
+    lying: list[bool] = []
+
+    def backward(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        lying.append(gradient.is_contiguous())
+        return 3.0 * gradient
+
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    y = both_ways(lambda x: 3.0 * x, backward, (0,), (0,))(x)
+    down = torch.randn([y.shape[n] for n in order]).permute([order.index(n) for n in range(3)])
+    (found,) = torch.autograd.grad(y, x, down)
+    assert lying == [True]
+    torch.testing.assert_close(found, 3.0 * down)

@@ -354,10 +354,7 @@ def _spelled(
     shared = tuple(axis for axis in flat if axis in axes.shared)
     heads = len(shared) - next((n for n, axis in enumerate(flat) if axis in axes.queries), len(shared))
     axes = replace(axes, shared=shared)
-    three = [
-        writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
-        for ref, groups in zip((q, k, v), axes.operands(heads), strict=True)
-    ]
+    three = [_operand(writer, *each) for each in zip((q, k, v), axes.operands(heads), strict=True)]
     batch, head = axes.split(heads)
     masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
     text = writer.op(call.function, *three, more=", ".join(more(masks, axes)))
@@ -367,6 +364,20 @@ def _spelled(
         if all((batch, axes.queries, (*head, *axes.grouped), axes.channels))
         else writer.reshaped(text, left)
     )
+
+
+def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
+    """An operand in four dimensions; if these are in another order, heads and positions change places last.
+
+    That is how attention is mostly written, and PyTorch 2.13's compiler puts a kernel in the place of its products that
+    takes it for granted: other orders go wrong there.
+    """
+    batch, head, positions, channels = groups
+    number = {axis: n for n, group in enumerate(groups) for axis in group}
+    lying = [n for n, _ in itertools.groupby(writer.layout(ref), number.__getitem__)]
+    if sorted(lying) != [0, 1, 2, 3] or lying in ([0, 1, 2, 3], [0, 2, 1, 3]):
+        return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+    return writer.op("permute", writer.view(ref, (batch, positions, head, channels)), axes="(0, 2, 1, 3)")
 
 
 ROWS = (

@@ -178,14 +178,24 @@ class Executable:
         """The plan last made, or one for any sizes where none is made yet."""
         return self.last().plan
 
-    def last(self, device: str | None = None, dtype: str | None = None, closed: bool = False) -> Program:
+    def last(
+        self,
+        device: str | None = None,
+        dtype: str | None = None,
+        closed: bool = False,
+        shapes: Sequence[tuple[int, ...]] | None = None,
+    ) -> Program:
         """The plan last made, and its function; where none is made yet, one for any sizes, there and so.
 
         Args:
             device, dtype: where and of which type the arrays are.
             closed: whether what depends on open sizes is to be made anew at each call.
+            shapes: those of the inputs, where another plan than the last one may be made for them.
         """
         device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
+        if shapes is not None:
+            sizes: Mapping[str, int] = sizes_from_shapes(self.graph, self.graph.inputs, shapes)
+            self.planned(sizes, device, dtype)
         program, sizes = self._last or (self.planned(self._plan_at, device, dtype), self._plan_at)
         if closed and (program.plan.sizes_once or program.plan.goes_back):
             seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
