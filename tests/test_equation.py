@@ -612,7 +612,16 @@ ERRORS = [
             "the axes of the input 'x' are not known yet",
             "  line 1: y[b] = x",
             "                 ^",
-            'fix: write x[b,i], or list it as inputs="x[b,i]"',
+            'fix: write x[b,i], or list it as inputs="x[b,i]", one number as "x[()]"',
+        ],
+    ),
+    (
+        "y[b,t] = x[b,t+s] * K[4-index(s)]",
+        [
+            "'s' is how long the axis is here, and elsewhere index(s) says where it is",
+            "  line 1: y[b,t] = x[b,t+s] * K[4-index(s)]",
+            "                         ^",
+            "fix: write index(s) here too, or give the size another name",
         ],
     ),
     (

@@ -467,7 +467,7 @@ class _Block:
             if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
                 if ref.name in indices or ref.name in self.axes:
                     continue
-                fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]"'
+                fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
                 raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
         right = cropped(line.right, {name: entry.dims for name, entry in self.known.items()})
         kept = axes_of_index(line.left)

@@ -414,6 +414,7 @@ def resolve(
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, False)
     _check_compared(resolved, axes)
+    _check_standing(resolved)
     return _refactor(resolved)
 
 
@@ -432,6 +433,34 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
                     part.place,
                     f"positions are index({first}) and index({second})",
                 )
+
+
+@told_in("axes")
+def _check_standing(expression: Expression) -> None:
+    """Refuses `x[t + s] * k[n - index(s)]`, where `s` is how long an axis is, and meant where it stands."""
+    entries = [
+        list(subexpressions(entry))
+        for part in subexpressions(expression)
+        if isinstance(part, Ref)
+        for entry in part.index
+        if is_told(entry)
+    ]
+    stand = {axis for parts in entries for axis in _standing(parts)}
+    for parts in entries:
+        for each in parts:
+            if isinstance(each, Size) and each.axis in stand - _standing(parts):
+                raise EquationError(
+                    f"'{each.axis}' is how long the axis is here, and elsewhere index({each.axis}) says where it is",
+                    each.place,
+                    f"write index({each.axis}) here too, or give the size another name",
+                )
+
+
+def _standing(parts: Iterable[Expression]) -> set[str]:
+    """The axes of which some parts say where they are."""
+    return {
+        axis for part in parts if isinstance(part, Call) and part.function == INDEX.name for axis in part.axes
+    }
 
 
 _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
