@@ -106,3 +106,24 @@ def test_the_way_back_of_even_distances_multiplies_nothing(size: int) -> None:
     plan = tn.plan(tn.gradient(graph, of="y", wrt="x"), b=64)
     assert "spaced" in plan.code
     assert "matmul" not in plan.code
+
+
+def test_a_strided_convolution_of_open_sizes_has_its_gradients() -> None:
+    """How many windows fit is told by the kernel's size, which arrays alone tell."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    x, V, down = (rng.standard_normal(shape) for shape in ((2, 3, 6, 7), (4, 3, 3, 3), (2, 4, 3, 4)))
+    graph = tn.layer(
+        """
+        p[n,c,h,w] = pad(x[n,c,h,w], h=(1,1), w=(1,1))
+        z[n,o,h,w] = p[n,c,2*h+u,2*w+v] * V[o,c,u,v]
+        loss = z[n,o,h,w] * d[n,o,h,w]
+        """,
+        inputs="x V d",
+    )
+    _, found = tn.value_and_grad(graph, wrt="x V", backend="numpy")({}, x, V, down)
+    given = [torch.tensor(each, requires_grad=True) for each in (x, V)]
+    y = torch.nn.functional.conv2d(*given, stride=2, padding=1)
+    expected = torch.autograd.grad(y, given, torch.tensor(down))
+    for name, each in zip("xV", expected, strict=True):
+        np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-10, atol=1e-10)

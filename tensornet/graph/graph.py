@@ -170,7 +170,7 @@ class Graph:
         for equation in self.own:
             entries = (entry for ref in equation.references for entry in ref.index)
             if any(isinstance(entry, int) or is_told(entry) for entry in entries):
-                scope_of(equation.right, self.named, self.agree, known)
+                scope_of(equation.right, self.named, functools.partial(self.agree, known=known), known)
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
@@ -279,11 +279,21 @@ class Graph:
         """The sizes of the axes in one equation of the graph."""
         return self._sized[1][equation.name]
 
-    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
-        """`a` if the two sizes are equal as far as can be told; an error if they are not."""
-        if are_equal(a, b, self.bound):
+    def agree(
+        self, a: Any, b: Any, axis: str, ref: Ref | None, known: Mapping[str, Any] | None = None
+    ) -> Any:
+        """`a` if the two sizes are equal as far as can be told; an error if they are not.
+
+        Args:
+            a, b: the sizes.
+            axis: whose they are.
+            ref: where the second is told.
+            known: values of sizes, those that are bound if not given.
+        """
+        known = self.bound if known is None else known
+        if are_equal(a, b, known):
             return a
-        raise disagreement(a, b, axis, ref, self.bound)
+        raise disagreement(a, b, axis, ref, known)
 
     @functools.cached_property
     def open_sizes(self) -> tuple[str, ...]:
