@@ -26,6 +26,7 @@ from ..language.expression import (
     subexpressions,
 )
 from ..operations.functions import FUNCTIONS, Element, Function
+from ..operations.structure import ONEHOT
 from .apply import Apply
 from .graph import Graph
 from .leaves import Leaf
@@ -112,8 +113,9 @@ def of_leaves(graph: Graph) -> dict[str, Element]:
 
 def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
     """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
-    indices = (entry for equation in graph.own for ref in equation.references for entry in ref.index)
-    found = {ref.name for entry in indices if is_told(entry) for ref in read_in(entry)} | outputs
+    found = {
+        ref.name for equation in graph.own for part in equation.parts for ref in _telling(part)
+    } | outputs
     for item in reversed(graph.body):
         if isinstance(item, Apply):
             inside = _positions(item.graph, frozenset(output for output, name in item.made if name in found))
@@ -121,6 +123,15 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
         elif item.name in found:
             found.update(ref.name for ref in _handed_on(item.right))
     return found
+
+
+def _telling(part: Expression) -> Iterator[Ref]:
+    """The tensors that hold positions because a part of an equation reads or adds there."""
+    match part:
+        case Ref(_, index):
+            yield from (ref for entry in index if is_told(entry) for ref in read_in(entry))
+        case Call(ONEHOT.name, (told,)):
+            yield from _handed_on(told)
 
 
 def _handed_on(expression: Expression) -> Iterator[Ref]:

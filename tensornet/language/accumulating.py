@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, told_in
-from ..operations.structure import INDEX, ONEHOT
+from ..operations.structure import INDEX, ONEHOT, REPEAT
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
     Call,
@@ -107,8 +107,8 @@ def _part(start: Equation, addition: Addition) -> Equation:
             f"it was started with {len(start.left)}: write as many entries in brackets",
         )
     left = list[str | tuple[str, ...]]()
-    factors = list[Expression]()
-    present = {*occurring(addition.right), *axes_of_index(addition.left)}
+    factors, right = list[Call](), addition.right
+    present = {*occurring(right), *axes_of_index(addition.left)}
     for entry, named in zip(addition.left, start.left, strict=True):
         if isinstance(entry, str | tuple):
             left.append(entry)
@@ -128,7 +128,13 @@ def _part(start: Equation, addition: Addition) -> Equation:
             )
         factors.append(Call(ONEHOT.name, (told,), (named,), place=told.place))
         left.append(named)
-    return Equation(start.name, tuple(left), product_of([*factors, addition.right]), addition.place)
+    if all(ref.index for ref in references(right)):  # what a bare name stands for is not known here
+        known = occurring(right).union(axes_of_index(tuple(left)))
+        told_along = dict.fromkeys(axis for each in factors for axis in sorted(occurring(each.arguments[0])))
+        for axis in told_along:
+            if axis not in known:
+                right = Call(REPEAT.name, (right,), (axis,), place=addition.place)
+    return Equation(start.name, tuple(left), product_of([*factors, right]), addition.place)
 
 
 def _positions(entry: Index, axes: Container[str]) -> Expression | None:
