@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
-from ..errors import DtypeError, ShapeError
+from ..errors import DtypeError, EquationError, ShapeError, near, told_in
+from ..language.starts import NAMED, WORDS
 from ..operations.functions import Element
 from ..sizes import show_size
 from .shape import Dim, dim_size
 
-__all__ = ["Constant", "Leaf"]
+__all__ = ["Constant", "Leaf", "start_of"]
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,17 @@ def _show_declared(dim: Dim) -> str:
         return names[0] if names == sizes or names[0] == "..." else f"{names[0]}:{sizes[0]}"
     shown = f"({','.join(names)})"
     return shown if names == sizes else f"{shown}:({','.join(sizes)})"
+
+
+@told_in("starts")
+def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
+    """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
+    if isinstance(value, str) and value in NAMED:
+        return NAMED[value]
+    if hasattr(value, "__array__") and not isinstance(value, Real):
+        return Constant.of(value, f"init of '{name}'")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+        meant = near(value, NAMED) if isinstance(value, str) else ""
+        fix = f"{meant}give a standard deviation, an array, or one of {WORDS}"
+        raise EquationError(f"init of '{name}' is {value!r}", fix=fix)
+    return "std", float(value)

@@ -12,9 +12,9 @@ from typing import Any
 from ..dtypes import element_type
 from ..errors import DtypeError, EquationError, ShapeError, near
 from ..graph.draws import fan_of, start_array
-from ..graph.elaboration import start_of
 from ..graph.graph import Graph, of_graph
 from ..graph.initialise import Derived, derived
+from ..graph.leaves import start_of
 from ..operations.functions import FUNCTIONS, Function
 from ..protocol import Backend, load_backend
 from .sampling import Sample
