@@ -55,6 +55,10 @@ MEASURED = replace(
     aliased=5e-10,
     packed_flops=2e11,
     packed_launch=1e-5,
+    product=2e-6,
+    vector_bandwidth=3e10,
+    cores=1.9,
+    grain=131072.0,
 )
 """A processor whose memory is slower than its caches, and that takes few columns for many."""
 
@@ -349,7 +353,7 @@ def test_of_a_damaged_file_nothing_is_believed(tmp_path: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "name", ["packing", "stored", "aliased", "packed_flops", "widths", "starts", "jump_bandwidth"]
+    "name", ["packing", "stored", "aliased", "packed_flops", "widths", "starts", "jump_bandwidth", "cores"]
 )
 def test_constants_of_another_version_are_measured_again(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -373,6 +377,8 @@ NEVER = {
     "packing": (-1.0, 1e300),
     "stored": (-1.0, 1e300),
     "unrest": (-1.0, 1e300),
+    "product": (-1.0, 1e300),
+    "grain": (-1.0, 1e300),
     "spread": (5e-324, 1e300, 0.0, -1.0, 0.5),
 }
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""

@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.language.expression import axes_of_index
 from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
 from tensornet.planning.calibration import measure, profile_of
-from tensornet.planning.device import COLUMNS, default_profile
+from tensornet.planning.device import COLUMNS, DeviceProfile, default_profile
 from tensornet.planning.ordering import fastest
 from tensornet.planning.profiles import load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right
@@ -286,6 +286,33 @@ def test_a_small_matrix_of_many_is_multiplied_quickly_along_what_is_summed() -> 
     )
     assert across == pytest.approx(3 * along)
     assert across == pytest.approx(crossed)
+
+
+def test_a_small_step_takes_one_core_as_long_as_all_take_for_so_many() -> None:
+    alone, shared = (replace(CPU, grain=grain, cores=3.0) for grain in (2.0**20, 0.0))
+
+    def seconds(profile: DeviceProfile, rows: int, order: str = "ab") -> float:
+        sizes = {"a": rows, "b": 12}
+        return profile.walked(walk(list(order), ["ab", "a"], sizes, 4)) - profile.launch
+
+    for order in ("ab", "ba"):
+        assert seconds(alone, 20_000, order) == pytest.approx(3 * seconds(shared, 20_000, order))
+        assert seconds(alone, 30_000, order) == seconds(shared, 30_000, order)
+
+
+def test_a_product_with_a_vector_goes_as_fast_as_its_matrix_is_read() -> None:
+    rate = 1e9
+    profile = replace(CPU, vector_bandwidth=rate)
+    for sizes in ((1, 1000, 300), (1000, 1, 300)):
+        seconds = profile.matmul(1, *sizes, 4) - profile.launch
+        assert seconds == pytest.approx(4 * (300_000 + 1300) / rate)
+    assert profile.matmul(1, 2, 1000, 300, 4) == CPU.matmul(1, 2, 1000, 300, 4)
+
+
+def test_cores_agree_on_the_parts_of_a_product_of_matrices_and_not_of_a_vector() -> None:
+    profile = replace(CPU, product=1e-3)
+    assert profile.matmul(1, 4, 4, 4, 4) - CPU.matmul(1, 4, 4, 4, 4) == pytest.approx(1e-3)
+    assert profile.matmul(1, 1, 4, 4, 4) == CPU.matmul(1, 1, 4, 4, 4)
 
 
 def test_few_columns_take_what_was_measured_of_them_as_their_matrices_lie() -> None:

@@ -22,7 +22,7 @@ from ..errors import BackendError
 from ..operations.axes import NORMALIZE
 from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
-from .device import COLUMNS, IN_CACHE, MAPPED, NEAR, PACKED, DeviceProfile, default_profile
+from .device import COLUMNS, GRAIN, IN_CACHE, MAPPED, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import LINE, Walk, walk
 from .watching import say
@@ -134,18 +134,23 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     if on_cpu:
+        found = replace(found, product=0.0, vector_bandwidth=1e18)
         found = replace(found, stored=_stored(probe, found), widths=(), starts=())
         found = _few(probe, found)
         found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
         found = replace(found, aliased=_aliased(probe, found))
         found = _packed(probe, found, large)
+        found = replace(found, product=_product(probe, found), vector_bandwidth=_vector(probe, found))
     found = replace(found, batch=0.0, small=0.0)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
     found = _loop(probe, found)
-    found = replace(found, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0)
+    found = replace(
+        found, cores=1.0, grain=0.0, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0
+    )
     found = replace(found, run=max(1e-13, _loops(probe, found, 4)))
     found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // size))))
+    found = replace(found, cores=_cores(probe, found) if on_cpu else 1.0, grain=float(GRAIN * size))
     found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
     found = replace(found, blocked=_blocked(probe, found))
     found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
@@ -161,6 +166,14 @@ def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
     loops = walk("abc", ("ab", "ac"), sizes, probe.itemsize)
     seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
     return (seconds - found.walked(loops)) / loops.runs
+
+
+def _cores(probe: _Probe, found: DeviceProfile) -> float:
+    """How many times as long a small step takes as its share of a large one."""
+    a, b, c = 48, 128, 4
+    loops = walk("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
+    seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
+    return max(1.0, seconds / (found.walked(loops) - found.launch))
 
 
 def _blocked(probe: _Probe, found: DeviceProfile) -> float:
@@ -229,6 +242,19 @@ def _aliased(probe: _Probe, found: DeviceProfile) -> float:
     (even, odd), n, k = (2048, 2064), 64, DEEP
     lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
     return max(0.0, (lost - usual) / k)
+
+
+def _product(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that a small product takes beyond its work."""
+    n = 32
+    return max(0.0, probe.matmul((n, n), (n, n)) - found.matmul(1, n, n, n, probe.itemsize))
+
+
+def _vector(probe: _Probe, found: DeviceProfile) -> float:
+    """The bytes per second of a product of a vector and a matrix."""
+    n, k = 2000, 512
+    seconds = max(1e-9, probe.matmul((1, k), (k, n)) - found.launch)
+    return probe.itemsize * float(k * n + k + n) / seconds
 
 
 def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:

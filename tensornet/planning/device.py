@@ -5,8 +5,9 @@ were measured, for storing its result, and for every byte of its matrices once, 
 for each matrix where there are many, and where these lie in pieces for the lines that caches lose between them. A step
 that goes through memory element by element pays for the bytes, for each innermost loop or each element that it reads
 out of order, and for the lines that caches lose meanwhile; every operation pays for being called. Bytes come at rates
-of their own from the first caches, the last of them and memory. Constants belong to one element type: a profile is
-measured for each.
+of their own from the first caches, the last of them and memory. Where several cores work, constants are those of all
+of them together; small steps and products with a vector stay with one. Constants belong to one element type: a profile
+is measured for each.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ LANES = 16
 
 COLUMNS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """Columns of a product's result for which it is measured how many of a large product take the same time."""
+
+GRAIN = 32_768
+"""Elements below which a step is left to one core: what torch shares out has at least so many."""
 
 SHORT = 0.5
 """A row times a column that lies together costs as much as so many innermost loops."""
@@ -144,6 +148,10 @@ class DeviceProfile:
         turned: seconds that an element of the second of two matrices takes more where that lies transposed.
         packed_flops: FLOP/s of a large product of two matrices by kernels that lay both out anew; 0 if there are none.
         packed_launch: seconds that such a product costs besides, whatever its size.
+        product: seconds that a product of matrices costs besides, whatever its size: cores agree on their parts.
+        vector_bandwidth: bytes/s of a product of a vector and a matrix.
+        cores: how many times as fast steps element by element are that all cores share.
+        grain: bytes of a result, or half of what is moved, below which one core does them.
         aliased: seconds that an element of the first of two matrices takes more that lies transposed, its lines
             whole pages apart, so that they share one place of a cache.
         widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
@@ -190,6 +198,10 @@ class DeviceProfile:
     stored: float = 3.0
     packed_flops: float = 0.0
     packed_launch: float = 0.0
+    product: float = 0.0
+    vector_bandwidth: float = 1e18
+    cores: float = 1.0
+    grain: float = 0.0
 
     @property
     def certainty(self) -> Certainty:
@@ -246,10 +258,12 @@ class DeviceProfile:
     ) -> float:
         written = size * batch * m * n
         fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
+        fixed += self.product if min(m, n) > 1 else 0.0
         fixed += written / self.fresh_product if written >= self.fresh_bytes else 0.0
         if batch > 1 and m * n * k < self.small:
             is_along = (turned or n == 1) and not (crossed and m > 1)
-            return fixed + (self.along if is_along else self.plain) * batch * m * n * (k + RESULT)
+            each = self.along if is_along else self.plain
+            return fixed + each * self._alone(0.0, size * batch * m * n * k) * batch * m * n * (k + RESULT)
         columns = n if batch == 1 else max(n, 2.0)  # many matrices by vectors are products like others
         lies = turned + (turned and crossed)
         packed = self.packing * n * (k + self.stored) if m > 1 else 0.0
@@ -263,7 +277,10 @@ class DeviceProfile:
             each += self.turned * batch * n * k
             if m < NARROW:
                 each += batch * n * (self.scattered * k if crossed and m > 1 else self.run * m * SHORT)
-        return fixed + math.hypot(arithmetic, self.stream(moved)) + each
+        seconds = math.hypot(arithmetic, self.stream(moved))
+        if batch == 1 and min(m, n) == 1:
+            seconds = max(seconds, moved / self.vector_bandwidth)
+        return fixed + seconds + each
 
     def at_least(self, work: float, moved: float) -> float:
         """Seconds that no product of so many multiply-adds and bytes stays below."""
@@ -321,13 +338,18 @@ class DeviceProfile:
 
     def walked(self, walk: Walk) -> float:
         """Seconds of a step that goes through memory element by element."""
-        seconds = self.pointwise(walk.moved, walk.written) + self.scattered * walk.scattered
+        beyond = self._alone(walk.moved, walk.written) * self._beyond_bytes(walk)
+        return self.pointwise(walk.moved, walk.written) + beyond
+
+    def _beyond_bytes(self, walk: Walk) -> float:
+        """Seconds that all cores take for the loops of such a step, and for what it reads out of order."""
+        scattered = self.scattered * walk.scattered
         if self.blocked and walk.scattered and walk.chunks == 1.0 and walk.moved == 2.0 * walk.written:
-            return seconds + self.blocked * max(walk.runs, walk.scattered / walk.runs)
-        seconds += self.reached(walk) + self.run * CHUNK * walk.chunks
-        if walk.scattered or not walk.runs:
-            return seconds
-        return seconds + (self.run if walk.written / walk.runs % LINE else self.even) * walk.runs
+            return scattered + self.blocked * max(walk.runs, walk.scattered / walk.runs)
+        loops = self.run * CHUNK * walk.chunks
+        if walk.runs and not walk.scattered:
+            loops += (self.run if walk.written / walk.runs % LINE else self.even) * walk.runs
+        return scattered + self.reached(walk) + loops
 
     def reached(self, walk: Walk) -> float:
         """Seconds that going through memory takes beyond those of its bytes in order, where lines are lost or far."""
@@ -337,7 +359,11 @@ class DeviceProfile:
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of a step element by element, of tensors that all lie as the result does."""
-        return self.stream(moved) + self.fresh(written) + self.launch
+        return self._alone(moved, written) * self.stream(moved) + self.fresh(written) + self.launch
+
+    def _alone(self, moved: float, written: float = 0.0) -> float:
+        """How many times as long as for all cores a step takes, for the one that does it where it is small."""
+        return self.cores if max(written, moved / 2.0) < self.grain else 1.0
 
     def computed(self, moved: float, written: float, passes: float) -> float:
         """The same of a function, which takes the time of so many passes: all but one of them in the caches."""
