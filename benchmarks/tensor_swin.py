@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -252,7 +252,7 @@ def step(module: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> Callable[[
     return run
 
 
-def seconds(batch: int, settings: dict[str, Any]) -> dict[str, float]:
+def seconds(batch: int, settings: dict[str, Any], rounds: int) -> dict[str, float]:
     """Median seconds of a training step of each."""
     x, labels = examples(batch, settings)
     made = {name: make() for name, make in models(batch, settings).items()}
@@ -266,11 +266,12 @@ def seconds(batch: int, settings: dict[str, Any]) -> dict[str, float]:
         assert torch.allclose(ours.double()(x.double()), theirs.double()(x.double()), atol=1e-8)
     ours.float()
     theirs.float()
-    return interleaved({name: step(module, x, labels) for name, module in made.items()}, rounds=11)
+    return interleaved({name: step(module, x, labels) for name, module in made.items()}, rounds=rounds)
 
 
-def peak(name: str, batch: int, settings: dict[str, Any]) -> int:
+def peak(name: str, batch: int, settings: dict[str, Any], threads: int) -> int:
     """Bytes that this process has grown by after three training steps."""
+    torch.set_num_threads(threads)
     x, labels = examples(batch, settings)
     nn.functional.cross_entropy(
         nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)
@@ -288,22 +289,32 @@ def _largest() -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def alone(name: str, batch: int, settings: dict[str, Any]) -> int:
+def alone(name: str, batch: int, settings: dict[str, Any], threads: int) -> int:
     """`peak` in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(peak, (name, batch, settings))
+        return pool.apply(peak, (name, batch, settings, threads))
 
 
-def main() -> None:
-    """Prints the table, and as JSON with `--json`."""
+def main(
+    rounds: Annotated[int, typer.Option(help="How often each takes its turn.", min=1)] = 11,
+    threads: Annotated[int, typer.Option(help="Threads of the processor.", min=1)] = torch.get_num_threads(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of a table.")] = False,
+) -> None:
+    """A training step of the tensorized Swin Transformer, beside one by hand with tensorly-torch's layers."""
+    torch.set_num_threads(threads)
     rows = []
     for case, (batch, settings) in CASES.items():
-        row: dict[str, Any] = {"case": case, "batch": batch, "seconds": seconds(batch, settings)}
-        row["bytes"] = {name: alone(name, batch, settings) for name in ("tensornet", "tltorch")}
+        row: dict[str, Any] = {"case": case, "batch": batch, "seconds": seconds(batch, settings, rounds)}
+        row["bytes"] = {name: alone(name, batch, settings, threads) for name in ("tensornet", "tltorch")}
         rows.append(row)
-    if "--json" in sys.argv:
+    if as_json:
         print(json.dumps(rows, indent=1))
-        return
+    else:
+        _show(rows)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """Prints the table."""
     table = Table(
         title=f"tensor_swin, one training step, {torch.get_num_threads()} threads, torch {torch.__version__}",
         title_justify="left",
@@ -328,4 +339,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
