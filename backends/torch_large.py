@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tensornet.planning.device import MAPPED
+from tensornet.heap import MAPPED
 
 from .torch_products import changing, is_eager
 

@@ -6,9 +6,6 @@ Random contractions of three to five operands are computed along every tree of p
 part, the fastest measured is held against the one that is chosen. Then every step of small presets that
 contracts a pair is timed alone. Expected and measured time are compared by their quotient and by the rank
 correlation. The constants are measured first; `--built-in` takes those of the library.
-
-A C library that has never seen a large tensor go gives memory back to the system after every step, which
-then takes several times as long; one is made and dropped before anything is timed.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from rich.table import Table
 
 import tensornet as tn
 from tensornet.emitting.source import TABLES_NAME, generate
+from tensornet.heap import keep_freed
 from tensornet.planning.arrangement import Layout
 from tensornet.planning.calibration import measure
 from tensornet.planning.device import DeviceProfile, default_profile
@@ -263,7 +261,7 @@ def main(
 ) -> None:
     """Expected against measured time, of random contractions and of the steps of small presets."""
     torch.set_num_threads(threads)
-    torch.ones(31 * 2**18)
+    keep_freed()
     profile = default_profile("cpu") if built_in else measure(TORCH, "cpu")
     read = Clock(now=time.process_time if clock == "process" else time.perf_counter)
     found = [contraction(each, profile, read) for each in itertools.islice(drawn(seed), count)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -343,3 +346,35 @@ def test_too_little_memory_is_told() -> None:
     graph = tn.layer("y[b,i,j] = x[b,i] * z[b,j]", inputs="x z")
     with pytest.raises(tn.BackendError, match=r"the plan needs 1,\d+,\d+ bytes at once(?s:.*)fix: allow 1,"):
         tn.plan(graph, b=64, i=64, j=64, memory_limit=500_000)
+
+
+KEEPING = """
+import ctypes
+import numpy as np
+import tensornet as tn
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd u f uord ford keep".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype, libc.free.argtypes = Info, ctypes.c_void_p, [ctypes.c_void_p]
+
+def maps():
+    before = libc.mallinfo2().hblks
+    place = libc.malloc(24 * 2**20)
+    after = libc.mallinfo2().hblks
+    leak.append(place)
+    return after - before
+
+leak = []
+print(maps())
+tn.compile(tn.layer("y[b] = 2 * x[b]", inputs="x"), backend="numpy")
+print(maps())
+"""
+"""Whether the C library maps an allocation of 24 MiB afresh, before and after something is compiled."""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs the GNU C library")
+def test_freed_memory_is_kept_once_something_is_compiled() -> None:
+    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "0"]

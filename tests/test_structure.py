@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
     (
         *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
-        *("ranks", "factorizations", "amounts", "timing", "notebook", "files"),
+        *("heap", "ranks", "factorizations", "amounts", "timing", "notebook", "files"),
     ),
     ("operations",),
     ("language",),

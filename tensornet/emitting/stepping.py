@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dtypes import itemsize
 from ..errors import BackendError
+from ..heap import MAPPED
 from ..language.expression import (
     Call,
     Contraction,
@@ -23,7 +24,7 @@ from ..language.expression import (
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.arrangement import Arrangement, flatten, view_order
-from ..planning.device import MAPPED, packed_with
+from ..planning.device import packed_with
 from ..planning.steps import Multiplied, Step
 from ..sizes import evaluate, product
 from .gathering import Gathering

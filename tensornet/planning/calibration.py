@@ -19,10 +19,11 @@ from typing import Any
 
 from ..dtypes import itemsize, real_type
 from ..errors import BackendError
+from ..heap import MAPPED, keep_freed
 from ..operations.axes import NORMALIZE
 from ..protocol import Backend, is_offered
 from ..threads import apart, others_at_work
-from .device import COLUMNS, GRAIN, IN_CACHE, MAPPED, NEAR, PACKED, DeviceProfile, default_profile
+from .device import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import load_profile, save_profile
 from .walk import LINE, Walk, walk
 from .watching import say
@@ -348,9 +349,7 @@ class _Probe:
         self.itemsize = itemsize(dtype)
         self.names = dict(backend.namespace())
         self.rounds: dict[tuple[object, ...], list[float]] = {}
-        self._array(
-            (MAPPED // self.itemsize - 2**10,)
-        )  # made and gone: the C library keeps memory from then on
+        keep_freed()
 
     def unrest(self) -> float:
         """By which part the rounds of a probe lie above the least of them, in the middle of all probes."""

@@ -16,9 +16,10 @@ import bisect
 import math
 from dataclasses import dataclass, replace
 
+from ..heap import MAPPED
 from .walk import LINE, Walk
 
-__all__ = ["CONSTANTS", "MAPPED", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
+__all__ = ["CONSTANTS", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
 
 PACKED = "packed_linear"
 """What a backend has a spelling for whose library has a kernel that lays both matrices of a product out anew."""
@@ -28,9 +29,6 @@ def packed_with(function: str) -> str:
     """What a backend has a spelling for where that kernel takes a function of each element of the product as well."""
     return f"{PACKED}_{function}"
 
-
-MAPPED = 32 * 2**20
-"""Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
 
 IN_CACHE = 2**20
 """Bytes that a step may move for all of them to be thought to lie in the caches of a processor's core."""

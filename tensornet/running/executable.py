@@ -19,6 +19,7 @@ from ..graph.elements import holding, of_dtype
 from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
+from ..heap import keep_freed
 from ..operations.functions import FUNCTIONS, Element
 from ..planning.calibration import profile_of
 from ..planning.kept import Occasion
@@ -131,6 +132,7 @@ class Executable:
     ) -> None:
         check_tuning(tune)
         check_backward(backward)
+        keep_freed()
         self._tune, self._backward = tune, backward
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
