@@ -261,6 +261,16 @@ def test_sizes_that_may_yet_agree_are_asked_for() -> None:
     assert shapes == {"A": (2, 3), "C": (2, 3, 1), "D": (1, 3, 2)}
 
 
+def test_sizes_that_never_agree_are_not_asked_for() -> None:
+    """A difference of neighbours, which has one position less: what the message advises."""
+    with pytest.raises(tn.ShapeError, match="x1 - 1") as caught:
+        tn.layer("y[b,t] = x[b,t+1] - x[b,t]", inputs="x")
+    assert "fix: read a part of the longer, as in x[1:] or x[:-1]; or give the two axes" in str(caught.value)
+    difference = tn.compile(tn.layer("y[b,t] = x[b,1:] - x[b,:-1]", inputs="x[b,t]"), backend="numpy")
+    x = np.arange(16.0).reshape(2, 8) ** 2
+    np.testing.assert_array_equal(difference({}, x), np.diff(x))
+
+
 @pytest.mark.parametrize("size", [0, -1, 1.5, "-3", True, None, float("nan"), [2]])
 def test_a_size_is_a_positive_integer_or_a_formula(size: Any) -> None:
     with pytest.raises(tn.ShapeError, match="the size of 'b' is"):

@@ -510,12 +510,20 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
         return f"{size} = {value}" if str(size) != str(value) else f"{value}"
 
     where = f" in '{ref.name}'" if ref is not None else ""
+    remedy = _remedy(evaluate(a, bound), evaluate(b, bound))
     known = axes_of_index(ref.index) if ref is not None else ()
-    open_sizes = {str(each) for size in (a, b) for each in getattr(evaluate(size, bound), "free_symbols", ())}
-    named = ", ".join(f"{name}=…" for name in sorted(open_sizes))
-    given = f"give those that are not known yet, {named}; or " if open_sizes else ""
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
         locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
-        f"{given}give the two axes different names, or make their sizes equal",
+        f"{remedy}give the two axes different names, or make their sizes equal",
     )
+
+
+def _remedy(a: Any, b: Any) -> str:
+    """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
+    more = evaluate(a - b, {})
+    if isinstance(more, int):
+        part = f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "
+        return "" if isinstance(a, int) else part
+    named = ", ".join(f"{name}=…" for name in sorted(map(str, more.free_symbols)))
+    return f"give those that are not known yet, {named}; or "
