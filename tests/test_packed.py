@@ -151,6 +151,8 @@ def test_it_is_taken_where_it_is_quicker() -> None:
     assert len(plan.steps) == 1
     assert "packed" not in planned(text, default_profile("cpu"), **sizes).code
     assert "packed" not in planned(text, replace(QUICK, packed_launch=1.0), **sizes).code
+    slow = dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth"), 1e7)  # both are read and written
+    assert "packed" not in planned(text, replace(QUICK, **slow), **sizes).code
 
 
 def test_a_function_of_what_others_read_stands_alone() -> None:

@@ -264,9 +264,10 @@ def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
     if template is None or probe.dtype != "float32":
         return found
     launch = probe.seconds(template.format("{0}, {1}"), (8, 8), (8, 8), repeats=100)
-    seconds = probe.seconds(template.format("{0}, {1}"), (large, large), (large, large))
-    moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * (seconds - launch))
-    left = math.sqrt((seconds - launch) ** 2 - moved**2)
+    seconds = probe.seconds(template.format("{0}, {1}"), (large, large), (large, large)) - launch
+    seconds -= min(found.laid_out(large, large, large, probe.itemsize), 0.5 * seconds)
+    moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * seconds)
+    left = math.sqrt(seconds**2 - moved**2)
     work = 2.0 * large**2 * (large + found.stored)
     return replace(found, packed_flops=work / left, packed_launch=max(0.0, launch - found.launch))
 

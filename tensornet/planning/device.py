@@ -241,8 +241,12 @@ class DeviceProfile:
         if not self.packed_flops or m < NARROW or min(n, k) < WIDE or size * m * n >= self.fresh_bytes:
             return math.inf
         arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
-        fixed = self.launch + self.packed_launch
+        fixed = self.launch + self.packed_launch + self.laid_out(m, n, k, size)
         return fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))
+
+    def laid_out(self, m: float, n: float, k: float, size: int) -> float:
+        """Seconds to lay two matrices out anew."""
+        return self.stream(2.0 * size * (m * k + k * n))
 
     def _matmul(
         self,
