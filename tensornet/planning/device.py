@@ -61,6 +61,9 @@ where the first one does as well, element by element."""
 WIDE = 64
 """Matrices of fewer columns than this, or that are summed over fewer positions, are not worth being laid out anew."""
 
+GAIN = 0.98
+"""Matrices are laid out anew where that takes less than this part of the usual time: what is gained must be seen."""
+
 PAGE = 4096
 """Bytes from one line to the next at which all share one place of the first of the caches; at other steps as many
 fewer as these have in common with it."""
@@ -230,11 +233,14 @@ class DeviceProfile:
             crossed: whether the first one does.
         """
         usual = self._matmul(batch, m, n, k, size, turned, crossed)
-        return usual if batch > 1 or crossed else min(usual, self.packed(m, n, k, size))
+        if batch > 1 or crossed:
+            return usual
+        packed = self.packed(m, n, k, size)
+        return packed if packed < GAIN * usual else usual
 
     def is_packed(self, m: float, n: float, k: float, size: int) -> bool:
         """Whether a product of two matrices is quicker by a kernel that lays both out anew."""
-        return self.packed(m, n, k, size) < self._matmul(1.0, m, n, k, size)
+        return self.packed(m, n, k, size) < GAIN * self._matmul(1.0, m, n, k, size)
 
     def packed(self, m: float, n: float, k: float, size: int) -> float:
         """Seconds of a product of two matrices by such a kernel; it does not write into large pages."""
