@@ -16,8 +16,8 @@ def keep_freed() -> None:
 
     glibc maps each allocation afresh that is larger than any which was ever freed, 128 KiB at first, and gives the
     end of its heap back where twice as much is free there (malloc/malloc.c, `mp_.mmap_threshold`). Pages that come
-    anew are touched for the first time, at a quarter of the speed of memory: the steps of a model that makes and
-    drops tensors of some MB then take a third longer. So one that is as large as counts is made here, and dropped;
+    anew are touched for the first time, which is slow: a call of a model that makes and drops tensors of some MB
+    then takes up to a third longer. So one that is as large as counts is made here, and dropped;
     its pages are never touched. Where the environment sets these thresholds (`MALLOC_TRIM_THRESHOLD_`), and in
     other C libraries, nothing changes.
     """

@@ -78,6 +78,32 @@ def test_constants_are_those_of_a_device_that_keeps_to_them(
     assert found.launch == pytest.approx(launch + 4 * 2 * 8 * busy / bandwidth, rel=0.01)
 
 
+def test_what_cores_share_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device whose small steps take three times their share, and whose products begin late."""
+    rate, begins, vectors, loop = 2e10, 3e-6, 5e9, 2e-9
+
+    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        if source == probe.backend.templates["matmul"]:
+            (*batch, m, k), (*_, n) = shapes
+            moved, work = 4 * math.prod(batch) * (m * k + k * n + m * n), 2 * math.prod((*batch, m, k, n))
+            through = begins + math.hypot(moved / rate, work / 3e11) if min(m, n) > 1 else moved / vectors
+        else:
+            made = tuple(map(max, zip(*shapes, strict=True)))
+            runs = math.prod(made[:-1]) if len(shapes) == 2 and len(made) == 3 else 0
+            through = 4 * (math.prod(made) + sum(map(math.prod, shapes))) / rate + loop * runs
+            through *= 3.0 if 100 < math.prod(made) < 32_768 else 1.0
+        probe.rounds[source, shapes] = [1e-6 + through]
+        return 1e-6 + through
+
+    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
+    monkeypatch.setattr("tensornet.planning.calibration.os.cpu_count", lambda: 16)
+    found = measure(load_backend("numpy"), "cpu", rounds=1)
+    assert found.cores == pytest.approx(3.0, rel=0.2)
+    assert found.product == pytest.approx(begins, rel=0.2)
+    assert found.vector_bandwidth == pytest.approx(vectors, rel=0.01)
+    assert found.grain == 4 * 32_768
+
+
 class Restless:
     """A backend whose operations take another time at each look."""
 

@@ -522,8 +522,9 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
 def _remedy(a: Any, b: Any) -> str:
     """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
     more = evaluate(a - b, {})
-    if isinstance(more, int):
-        part = f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "
-        return "" if isinstance(a, int) else part
-    named = ", ".join(f"{name}=…" for name in sorted(map(str, more.free_symbols)))
-    return f"give those that are not known yet, {named}; or "
+    if open_sizes := getattr(more, "free_symbols", ()):
+        named = ", ".join(f"{name}=…" for name in sorted(map(str, open_sizes)))
+        return f"give those that are not known yet, {named}; or "
+    if isinstance(a, int) or not isinstance(more, int):
+        return ""
+    return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

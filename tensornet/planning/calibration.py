@@ -174,7 +174,7 @@ def _cores(probe: _Probe, found: DeviceProfile) -> float:
     a, b, c = 48, 128, 4
     loops = walk("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
     seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
-    return max(1.0, seconds / (found.walked(loops) - found.launch))
+    return max(1.0, min(os.cpu_count() or 1, seconds / (found.walked(loops) - found.launch)))
 
 
 def _blocked(probe: _Probe, found: DeviceProfile) -> float:

@@ -152,7 +152,8 @@ class DeviceProfile:
         product: seconds that a product of matrices costs besides, whatever its size: cores agree on their parts.
         vector_bandwidth: bytes/s of a product of a vector and a matrix.
         cores: how many times as fast steps element by element are that all cores share.
-        grain: bytes of a result, or half of what is moved, below which one core does them.
+        grain: bytes of a result, or half of what is moved, below which one core does them; as many bytes of
+            elements as a plain loop has multiply-adds.
         aliased: seconds that an element of the first of two matrices takes more that lies transposed, its lines
             whole pages apart, so that they share one place of a cache.
         widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
@@ -233,14 +234,11 @@ class DeviceProfile:
             crossed: whether the first one does.
         """
         usual = self._matmul(batch, m, n, k, size, turned, crossed)
-        if batch > 1 or crossed:
-            return usual
-        packed = self.packed(m, n, k, size)
-        return packed if packed < GAIN * usual else usual
+        return usual if batch > 1 or crossed else min(usual, self.packed(m, n, k, size))
 
     def is_packed(self, m: float, n: float, k: float, size: int) -> bool:
         """Whether a product of two matrices is quicker by a kernel that lays both out anew."""
-        return self.packed(m, n, k, size) < GAIN * self._matmul(1.0, m, n, k, size)
+        return self.packed(m, n, k, size) < self._matmul(1.0, m, n, k, size)
 
     def packed(self, m: float, n: float, k: float, size: int) -> float:
         """Seconds of a product of two matrices by such a kernel; it does not write into large pages."""
@@ -248,7 +246,7 @@ class DeviceProfile:
             return math.inf
         arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
         fixed = self.launch + self.packed_launch + self.laid_out(m, n, k, size)
-        return fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))
+        return (fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))) / GAIN
 
     def laid_out(self, m: float, n: float, k: float, size: int) -> float:
         """Seconds to lay two matrices out anew."""
