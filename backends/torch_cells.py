@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import library
 
 from .torch_products import both_ways, changing, is_traced
 
@@ -162,7 +163,7 @@ def _recorded() -> Any:
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), left_out)
 
 
-@torch.library.custom_op("tensornet::by_library", mutates_args=())
+@library.custom_op("tensornet::by_library", mutates_args=())
 def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """A layer as one operation, which compilers would else write out position by position."""
     with torch.no_grad():
@@ -170,7 +171,7 @@ def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return result.contiguous()
 
 
-@torch.library.custom_op("tensornet::by_library_back", mutates_args=())
+@library.custom_op("tensornet::by_library_back", mutates_args=())
 def by_library_back(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The gradients of all that a layer is given: it is computed again, for operations keep nothing else."""
     with _recorded(), torch.enable_grad():

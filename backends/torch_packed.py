@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import library
 from torch.nn import functional
 
 from .torch_products import both_ways, changing, is_eager, is_transformed
@@ -101,7 +102,7 @@ def _is_known(*given: torch.Tensor) -> bool:
 # ---------------------------------------------------------------------------- as an operation to a compiler
 
 
-@torch.library.custom_op("tensornet::packed_linear", mutates_args=())
+@library.custom_op("tensornet::packed_linear", mutates_args=())
 def operation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """x·Wᵀ + u."""
     with torch.no_grad():
