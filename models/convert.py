@@ -17,7 +17,7 @@ from tensornet.graph.graph import Graph
 from tensornet.graph.leaves import Constant
 from tensornet.sizes import evaluate
 
-from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, known_class, resolved
+from .conversions import TORCH, TRANSFORMERS, UNREAD, Converter, Made, check_unaltered, known_base, resolved
 
 __all__ = ["from_torch", "from_transformers"]
 
@@ -122,7 +122,8 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
 def _converted(
     model: Any, known: Mapping[str, Converter], changes: Mapping[str, Any]
 ) -> tuple[tn.Graph, Parameters]:
-    name = known_class(model, known)
+    base = known_base(model, known)
+    name = base.__name__
     graph, names = known[name](model, dict(changes))
     made = resolved(graph, names, name, changes)
     state = {key: value.detach() for key, value in model.state_dict().items()}
@@ -136,6 +137,7 @@ def _converted(
                 f"the model has '{key}', which is no part of the {name} known here",
                 fix="take away what was added to the model, or merge it into its weights, as of adapters",
             )
+    check_unaltered(model, base)
     fixed = {each: found.pop(each) for each in made if not any(key in trained for key in made[each].keys)}
     return _with_constants(graph, fixed), found
 

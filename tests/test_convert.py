@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Iterator
@@ -720,6 +721,203 @@ def test_parameters_that_were_added_are_refused() -> None:
     model.layers[0].mlp.fc1.lora_A = torch.nn.Parameter(torch.ones(2, 12))
     with pytest.raises(tn.ShapeError, match=r"the model has 'layers.0.mlp.fc1.lora_A'(?s:.*)adapters"):
         models.from_transformers(model)
+
+
+# ---------------------------------------------------------------------------- altered by hand
+
+
+def made(kind: str) -> Any:
+    """A model as its class and its configuration make it."""
+    config, fields = ONE_LAYER[kind]
+    return getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**fields)).eval()
+
+
+def doubled(module: Any, args: Any, *result: Any) -> Any:
+    return (2 * args[0], *args[1:]) if not result else result[0]
+
+
+def replaced_forward(module: Any) -> None:
+    forward = module.forward
+    module.forward = lambda *args, **kwargs: 2 * forward(*args, **kwargs)
+
+
+class TwiceLinear(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+ALTERED: list[tuple[str, str, Callable[[Any], Any], str]] = [
+    (
+        "LlamaForCausalLM",
+        "model.layers.0.self_attn",
+        lambda m: setattr(m, "scaling", 0.1),
+        "scaling' is 0.1, wh",
+    ),
+    (
+        "LlamaForCausalLM",
+        "model.layers.0.self_attn",
+        lambda m: setattr(m, "is_causal", False),
+        "causal' is False",
+    ),
+    (
+        "LlamaForCausalLM",
+        "model.layers.0.mlp",
+        replaced_forward,
+        r"0.mlp' has a forward\(\) other than LlamaMLP",
+    ),
+    ("GPT2LMHeadModel", "transformer.h.0.attn", lambda m: setattr(m, "scaling", 0.1), "attn.scaling' is 0.1"),
+    (
+        "BertForMaskedLM",
+        "bert.encoder.layer.0",
+        lambda m: m.register_forward_hook(doubled),
+        "after its forw.*doubled",
+    ),
+    (
+        "ViTModel",
+        "layers.0.mlp.fc1",
+        lambda m: m.register_forward_pre_hook(doubled),
+        "'layers.0.mlp.fc1' has a hook",
+    ),
+    (
+        "ViTModel",
+        "layers",
+        lambda m: m.append(torch.nn.Identity()),
+        "'layers.1' is a Identity(?s:.*)has none",
+    ),
+    ("ViTModel", "", lambda m: setattr(m.config, "qkv_bias", False), "."),
+    (
+        "SwinModel",
+        "encoder.layers.0.blocks.0",
+        lambda m: setattr(m, "shift_size", 1),
+        "shift_size' is 1, where",
+    ),
+    ("SwinModel", "", lambda m: setattr(m, "pooler", torch.nn.Tanh()), "'pooler' is a Tanh, where"),
+    (
+        "DeiTForImageClassificationWithTeacher",
+        "deit.layers.0.attention",
+        lambda m: setattr(m, "scaling", 1),
+        "g' is 1",
+    ),
+    (
+        "CLIPTextModelWithProjection",
+        "text_model",
+        lambda m: setattr(m, "eos_token_id", 5),
+        "eos_token_id' is 5",
+    ),
+    ("MarianModel", "encoder", lambda m: setattr(m, "embed_scale", 3.0), "'encoder.embed_scale' is 3.0"),
+    ("XLNetModel", "layer.0.rel_attn", lambda m: setattr(m, "scale", 3.0), "'layer.0.rel_attn.scale' is 3.0"),
+    (
+        "XLNetForSequenceClassification",
+        "sequence_summary",
+        lambda m: setattr(m, "activation", torch.nn.ReLU()),
+        "activation' is a ReLU(?s:.*)has a Tanh",
+    ),
+    (
+        "PerceiverForImageClassificationLearned",
+        "perceiver.encoder.cross_attention.attention",
+        lambda m: setattr(m, "use_query_residual", False),
+        "use_query_residual' is False",
+    ),
+    (
+        "ViTModel",
+        "layers.0.mlp",
+        lambda m: setattr(m.fc1, "__class__", TwiceLinear),
+        r"TwiceLinear has a forward\(\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "path", "alter", "message"), ALTERED)
+def test_a_model_altered_by_hand_is_refused(
+    kind: str, path: str, alter: Callable[[Any], Any], message: str
+) -> None:
+    model = made(kind)
+    alter(model.get_submodule(path))
+    with pytest.raises(tn.ShapeError, match=message):
+        models.from_transformers(model)
+
+
+def test_modules_of_torch_altered_by_hand_are_refused() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    hook = module[0].register_forward_hook(doubled)
+    with pytest.raises(tn.ShapeError, match=r"'0' has a hook after its forward\(\), 'doubled'"):
+        models.from_torch(module)
+    hook.remove()
+    models.from_torch(module)
+    replaced_forward(module[1])
+    with pytest.raises(tn.ShapeError, match=r"'1' has a forward\(\) other than ReLU has"):
+        models.from_torch(module)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+@pytest.mark.parametrize("kind", ONE_LAYER)
+def test_models_as_they_are_used_convert(kind: str, tmp_path: Any) -> None:
+    """What is not part of what a model computes is no reason to refuse it."""
+    torch.manual_seed(0)
+    model = made(kind)
+    graph, _ = models.from_transformers(model)
+    model(
+        *[
+            each.float() if each.is_floating_point() else each
+            for each in inputs_of(ONE_LAYER[kind][0], model.config)
+        ]
+    )
+    model.train().requires_grad_(False)
+    if model.supports_gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    if model.get_input_embeddings() is not None and "Perceiver" not in kind:
+        model.enable_input_require_grads()
+    model.config.output_hidden_states = True
+    assert models.from_transformers(model)[0] == graph
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert models.from_transformers(again)[0] == graph
+    if not kind.startswith(("Marian", "Llama")):  # these round tables of positions, or of frequencies
+        models.from_transformers(copy.deepcopy(again).bfloat16())
+
+
+def test_embeddings_of_another_size_convert() -> None:
+    for kind in ("BertForMaskedLM", "GPT2LMHeadModel", "LlamaForCausalLM", "XLNetLMHeadModel"):
+        model = made(kind)
+        model.resize_token_embeddings(17)
+        _, parameters = models.from_transformers(model)
+        assert len(parameters["embedding.E"]) == 17
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64])
+@pytest.mark.parametrize("kind", ONE_LAYER)
+def test_every_attribute_of_every_part_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
+    """Each number, truth or word that a part holds is another in turn: the same outputs, or an error of ours."""
+    model, inputs, expected = reference(kind, ONE_LAYER[kind][1])
+    bound = BOUNDS.get(ONE_LAYER[kind][0], 1e-9)
+    graph, _ = models.from_transformers(model)
+    seen: set[Any] = set()
+    for path, part in model.named_modules():
+        for name, value in list(vars(part).items()):
+            kinds = {
+                bool: lambda x: not x,
+                int: lambda x: 2 * x + 1,
+                float: lambda x: 2 * x + 1,
+                str: lambda x: "q",
+            }
+            if name.startswith("_") or name == "training" or type(value) not in kinds:
+                continue
+            if (type(part), name) in seen:
+                continue
+            seen.add((type(part), name))
+            other = copy.deepcopy(model)
+            setattr(other.get_submodule(path), name, kinds[type(value)](value))  # type: ignore[no-untyped-call]
+            try:
+                outputs = other(*inputs)
+                converted = models.from_transformers(other)
+            except Exception:  # refused, or nothing that the reference runs with
+                continue
+            outputs = outputs if isinstance(outputs, tuple) else outputs.to_tuple()
+            first = next(each for each in outputs if isinstance(each, torch.Tensor))
+            if converted[0] != graph or not torch.equal(first, expected):
+                same(run(converted, *ours(kind, inputs)), first, bound)
+    assert len(seen) > 10
 
 
 @pytest.mark.parametrize(("image", "stages"), [(16, ["stage1", "stage2"]), (14, ["stage2"])])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from .altered import check_unaltered
 from .bert import BERTS
 from .clip import CLIPS
 from .gpt2 import GPT2S
 from .llama import LLAMAS
 from .marian import MARIANS
-from .names import Converter, Made, Names, known_class, resolved
+from .names import Converter, Made, Names, known_base, resolved
 from .perceiver import PERCEIVERS
 from .swin import SWINS
 from .torch_attention import TORCH_TRANSFORMERS
@@ -18,7 +19,17 @@ from .torch_sequences import TORCH_LAYERS
 from .vit import VITS
 from .xlnet import XLNETS
 
-__all__ = ["TORCH", "TRANSFORMERS", "UNREAD", "Converter", "Made", "Names", "known_class", "resolved"]
+__all__ = [
+    "TORCH",
+    "TRANSFORMERS",
+    "UNREAD",
+    "Converter",
+    "Made",
+    "Names",
+    "check_unaltered",
+    "known_base",
+    "resolved",
+]
 
 TRANSFORMERS: dict[str, Converter] = {
     **VITS,

@@ -21,7 +21,9 @@ __all__ = [
     "affine",
     "alike",
     "attention_names",
+    "check_derived",
     "eps_of",
+    "known_base",
     "known_class",
     "mlp_names",
     "refuse",
@@ -57,15 +59,20 @@ def known_class(model: Any, known: Iterable[str], path: str = "") -> str:
     Raises:
         ShapeError: there is none, or a class derived from it computes something else.
     """
+    return known_base(model, known, path).__name__
+
+
+def known_base(model: Any, known: Iterable[str], path: str = "") -> type:
+    """That class itself; see `known_class`."""
     for number, kind in enumerate(type(model).__mro__):
         if kind.__name__ in known and kind.__module__.partition(".")[0] in ("torch", "transformers"):
-            _check_derived(type(model), type(model).__mro__[:number], kind)
-            return kind.__name__
+            check_derived(type(model), type(model).__mro__[:number], kind)
+            return kind
     what = f"'{path}', a {type(model).__name__}," if path else f"a {type(model).__name__}"
     raise ShapeError(f"{what} cannot be converted", fix=f"there is {', '.join(known)}")
 
 
-def _check_derived(model: type, derived: Iterable[type], base: type) -> None:
+def check_derived(model: type, derived: Iterable[type], base: type) -> None:
     """Refuses classes derived from `base` that redefine how it computes."""
     for name in {name for each in derived for name in vars(each)} - _HARMLESS:
         if callable(getattr(base, name, None)) and not name.startswith("__"):
