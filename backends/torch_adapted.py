@@ -222,8 +222,45 @@ def merged(module: Module) -> Module:
 # ---------------------------------------------------------------------------- files
 
 
+TRAINED = "trained/"
+"""What stands before the names of tensors that are no factors, in our files."""
+
+
+def _trained(network: Module) -> dict[str, torch.nn.Parameter]:
+    """What is trained besides adapters, such as a classifier that was unfrozen."""
+    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    named = network.named_parameters()
+    return {name: each for name, each in named if each.requires_grad and id(each) not in own}
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor for a file."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _put_trained(network: Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Gives parameters and buffers the values of a file; these parameters are trained again.
+
+    Raises:
+        EquationError: the network has none of that name and shape.
+    """
+    known = {**dict(network.named_buffers()), **dict(network.named_parameters(remove_duplicate=False))}
+    for name, tensor in tensors.items():
+        if name not in known or known[name].shape != tensor.shape:
+            found = f"of shape {tuple(known[name].shape)}" if name in known else "none"
+            raise EquationError(
+                f"the file has '{name}' of shape {tuple(tensor.shape)}, and the network has {found}",
+                fix="give the network that was adapted",
+            )
+        known[name].data.copy_(tensor)
+        if isinstance(known[name], torch.nn.Parameter):
+            known[name].requires_grad_()
+
+
 def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     """The factors of the adapters, each once, and for each layer its form and which of these are its own, for JSON.
+
+    What is trained besides is among the tensors, under `trained/` and its name.
 
     Raises:
         EquationError: the module has no adapters.
@@ -239,6 +276,7 @@ def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str,
             keys[factor] = names.setdefault(id(parameter), f"{name}.{factor}" if name else factor)
             tensors[keys[factor]] = parameter.detach().contiguous().cpu()
         rows.append({"layer": name, "factors": keys, **asdict(each._form[1])})
+    tensors |= {f"{TRAINED}{name}": _stored(each) for name, each in _trained(module).items()}
     return tensors, rows
 
 
@@ -275,6 +313,8 @@ def with_adapters(
                 parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
         _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
     _only_adapters(network)
+    trained = {key.removeprefix(TRAINED): each for key, each in tensors.items() if key.startswith(TRAINED)}
+    _put_trained(network, trained)
     return network
 
 
@@ -299,9 +339,11 @@ def load_peft(module: Module, folder: Path) -> Module:
         )
     network = copied(module)
     layers = _layers(network)
+    trained = _taken(tensors, config.get("modules_to_save") or [])
+    _check_all_there(network, trained, config.get("modules_to_save") or [], folder)
     odd = [key for key in tensors if not re.fullmatch(re.escape(PREFIX) + r".+\.lora_[AB]\.weight", key)]
     if odd:
-        fix = "give plain LoRA adapters, of linear layers and without biases or trained modules"
+        fix = "give plain LoRA adapters, of linear layers and without biases, or name it in modules_to_save"
         raise EquationError(f"{folder} holds '{odd[0]}', which is no factor of an adapter", fix=fix)
     names = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}
     for name in sorted(names):
@@ -319,7 +361,28 @@ def load_peft(module: Module, folder: Path) -> Module:
         u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
         _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
     _only_adapters(network)
+    _put_trained(network, trained)
     return network
+
+
+def _taken(tensors: dict[str, torch.Tensor], modules: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Takes the tensors of modules that were trained whole out of those of a file, by their names in the network."""
+    within = [f".{each}." for each in modules]
+    names = [key.removeprefix(PREFIX) for key in tensors if key.startswith(PREFIX)]
+    found = [each for each in names if any(module in f".{each}" for module in within)]
+    return {name: tensors.pop(PREFIX + name) for name in found}
+
+
+def _check_all_there(
+    network: Module, trained: Mapping[str, torch.Tensor], modules: Sequence[str], folder: Path
+) -> None:
+    """Refuses a file without a parameter of a module that its configuration says was trained whole."""
+    for name, _ in network.named_parameters():
+        if any(f".{each}." in f".{name}" for each in modules) and name not in trained:
+            raise EquationError(
+                f"{folder} lacks '{name}', of a module that {CONFIG} has in modules_to_save",
+                fix="give the network that was adapted, and the whole folder",
+            )
 
 
 def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
@@ -343,7 +406,13 @@ def save_peft(module: Module, folder: Path) -> Path:
         )
     if folder.exists():
         raise EquationError(f"{folder} is there already", fix="give a new folder")
-    tensors, ranks, alphas = {}, {}, {}
+    whole = _whole_modules(module)
+    tensors = {
+        f"{PREFIX}{path}.{name}": _stored(each)
+        for path in whole
+        for name, each in module.get_submodule(path).state_dict().items()
+    }
+    ranks, alphas = {}, {}
     for name, each in layers.items():
         kind, form = each._form
         u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
@@ -360,6 +429,7 @@ def save_peft(module: Module, folder: Path) -> Path:
         "rank_pattern": {name: rank for name, rank in ranks.items() if rank != ranks[first]},
         "alpha_pattern": {name: alpha for name, alpha in alphas.items() if alpha != alphas[first]},
         "bias": "none",
+        "modules_to_save": whole or None,
         "lora_dropout": 0.0,
         "fan_in_fan_out": any(each._form[0] is TURNED for each in layers.values()),
         "inference_mode": True,
@@ -368,3 +438,23 @@ def save_peft(module: Module, folder: Path) -> Path:
     save_file(tensors, folder / TENSORS)
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def _whole_modules(network: Module) -> list[str]:
+    """The modules that are trained whole, as peft has it, since some parameter of theirs is.
+
+    Raises:
+        EquationError: there is no such module: the parameter is of the network itself, or of a layer with an adapter.
+    """
+    adapted = list(_with_adapters(network))
+    found: list[str] = []
+    for name in _trained(network):
+        path = name.rpartition(".")[0]
+        if not path or any(f"{each}.".startswith(f"{path}.") for each in adapted):
+            raise EquationError(
+                f"'{name}' is trained, and peft keeps whole modules without adapters alone",
+                fix="write it with tensornet.save_adapters, or freeze it: parameter.requires_grad_(False)",
+            )
+        found.append(path)
+    apart = {each for each in found if not any(each.startswith(f"{other}.") for other in found)}
+    return sorted(apart)

@@ -395,6 +395,92 @@ def test_peft_tells_alphas_by_patterns(tmp_path: Any) -> None:
     torch.testing.assert_close(found(x), expected(x))
 
 
+class Classifies(nn.Module):
+    """A body that is adapted, and a classifier that is trained whole: its norm has buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.classifier = nn.Linear(12, 16), nn.ModuleDict()
+        self.classifier["norm"], self.classifier["out"] = nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.classifier["out"](self.classifier["norm"](torch.tanh(self.body(x))))
+        return found
+
+
+def trained(network: nn.Module) -> tuple[nn.Module, torch.Tensor]:
+    """The network after steps of its adapters and of its classifier."""
+    small = tn.adapt(network, "body.weight", rank=2, seed=0)
+    small.classifier.requires_grad_(True)
+    optimizer = torch.optim.SGD([each for each in small.parameters() if each.requires_grad], lr=0.5)
+    x = torch.randn(6, 12)
+    for _ in range(2):
+        small(x).square().sum().backward()
+        optimizer.step()
+    return small.eval(), x
+
+
+def test_what_is_trained_besides_adapters_is_kept(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Classifies().eval()
+    network.classifier.train()
+    small, x = trained(network)
+    network.eval()
+    assert float((small(x) - network(x)).detach().abs().max()) > 0.1
+    folder = tn.save_peft(small, tmp_path / "lora")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["modules_to_save"] == ["classifier.norm", "classifier.out"]
+    again = tn.load_peft(network, folder)
+    torch.testing.assert_close(again(x), small(x), rtol=0, atol=0)
+    names = [name for name, each in small.named_parameters() if each.requires_grad]
+    assert [name for name, each in again.named_parameters() if each.requires_grad] == names
+    network.classifier["norm"].load_state_dict(small.classifier["norm"].state_dict())  # type: ignore[union-attr, operator]
+    other = tn.load_adapters(tn.save_adapters(tmp_path / "own.safetensors", small), network)
+    torch.testing.assert_close(other(x), small(x), rtol=0, atol=0)
+    assert [name for name, each in other.named_parameters() if each.requires_grad] == names
+
+
+def test_modules_that_peft_keeps_whole_are_read(tmp_path: Path) -> None:
+    """Keys as peft writes them: `base_model.model.<module>.<parameter>`; a last part of a path names a module."""
+    torch.manual_seed(0)
+    network, x = Classifies().eval(), torch.randn(3, 12)
+    values = {name: torch.randn_like(each) for name, each in network.named_parameters() if "out" in name}
+    a, b = torch.randn(2, 12), torch.randn(16, 2)
+    tensors = {"base_model.model.body.lora_A.weight": a, "base_model.model.body.lora_B.weight": b}
+    tensors |= {f"base_model.model.{name}": each for name, each in values.items()}
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "modules_to_save": ["out", "score"]}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    found = tn.load_peft(network, tmp_path)
+    expected = copy.deepcopy(network)
+    expected.load_state_dict(values, strict=False)
+    expected.body.weight.data += b @ a
+    torch.testing.assert_close(found(x), expected(x))
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["classifier"]}))
+    with pytest.raises(tn.EquationError, match=r"lacks 'classifier.norm.weight'(?s:.*)modules_to_save"):
+        tn.load_peft(network, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": None}))
+    with pytest.raises(
+        tn.EquationError, match=r"'base_model.model.classifier.out.(weight|bias)', which is no"
+    ):
+        tn.load_peft(network, tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    network.classifier["out"] = nn.Linear(16, 5)
+    with pytest.raises(tn.EquationError, match=r"'classifier.out.(weight|bias)' of shape(?s:.*)network has"):
+        tn.load_peft(network, tmp_path)
+
+
+def test_a_trained_parameter_that_peft_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    network, x = net()
+    small = moved(tn.adapt(network, "one.weight", rank=2, seed=0))
+    small.one.bias.requires_grad_(True)
+    moved(small)
+    with pytest.raises(tn.EquationError, match=r"'one.bias' is trained(?s:.*)tensornet.save_adapters"):
+        tn.save_peft(small, tmp_path / "lora")
+    again = tn.load_adapters(tn.save_adapters(tmp_path / "own.safetensors", small), network)
+    torch.testing.assert_close(again(x), small(x))
+
+
 def test_what_is_no_factor_in_a_file_of_peft_is_refused(tmp_path: Any) -> None:
     from safetensors.torch import load_file, save_file
 

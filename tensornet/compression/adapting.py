@@ -133,7 +133,8 @@ def save_adapters(
     params: Mapping[str, Any] | None = None,
     /,
 ) -> Path:
-    """Writes adapters to a safetensors file, what they are as JSON in its header, and nothing of the network itself.
+    """Writes adapters to a safetensors file, what they are as JSON in its header, and nothing of the network itself
+    but what is trained too: parameters of a module that require gradients, such as a classifier that was unfrozen.
 
     Args:
         path: the file; one that is there is not written over.
@@ -225,7 +226,8 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
 
     Args:
         module: the network that was adapted.
-        folder: with `adapter_config.json` and `adapter_model.safetensors`.
+        folder: with `adapter_config.json` and `adapter_model.safetensors`; what this says of modules that were
+            trained whole (`modules_to_save`) is read too.
 
     Raises:
         EquationError: it holds no such adapters, or those of another network.
@@ -247,12 +249,16 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
 def save_peft(module: Any, folder: str | Path, /) -> Path:
     """Writes the adapters of a module as peft does, for peft to read.
 
+    Modules with parameters that require gradients, such as a classifier that was unfrozen, are written whole, and
+    named in `modules_to_save`.
+
     Args:
         module: with adapters of low rank.
         folder: a new one.
 
     Raises:
-        EquationError: the module has no adapters, or others than of low rank; the folder is there already.
+        EquationError: the module has no adapters, or others than of low rank; the folder is there already; a parameter
+            of a layer with an adapter, or of the network itself, is trained, which peft has no place for.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
