@@ -618,3 +618,34 @@ def test_a_factor_of_two_weights_of_other_equations_is_told() -> None:
         EquationError, match="'A' is a factor of several weights, of which 'W' and 'V' are of other equations"
     ):
         tn.fit(dense, {"W": np.ones((2, 2)), "V": np.ones((2, 2))}, tied)
+
+
+def test_small_contractions_are_not_searched_for_an_order() -> None:
+    """Else a search for each rank of each form takes longer than all rounds."""
+    from tensornet.fitting import contracting
+
+    rng = np.random.default_rng(0)
+    named = [
+        contracting.Named(rng.standard_normal(shape), axes)
+        for shape, axes in (((3, 4, 5), ("a", "b", "c")), ((4, 2), ("b", "r")), ((5, 2), ("c", "r")))
+    ]
+    before = contracting._planned.cache_info().misses
+    found = contracting.contract(named, ("r", "a"))
+    assert contracting._planned.cache_info().misses == before
+    expected = [
+        [
+            sum(
+                named[0].array[a, b, c] * named[1].array[b, r] * named[2].array[c, r]
+                for b in range(4)
+                for c in range(5)
+            )
+            for a in range(3)
+        ]
+        for r in range(2)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    large = [contracting.Named(rng.standard_normal((200, 200)), axes) for axes in (("a", "b"), ("b", "c"))]
+    np.testing.assert_allclose(
+        contracting.contract(large, ("c", "a")), (large[0].array @ large[1].array).T, rtol=1e-9, atol=1e-9
+    )
+    assert contracting._planned.cache_info().misses == before + 1

@@ -1,4 +1,4 @@
-"""Arrays with named axes contracted, in the order that the planner finds best."""
+"""Arrays with named axes contracted, in the order that the planner finds best; small ones, in any good order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import string
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..running.eager import graph_of
 from ..running.executable import Executable
 
@@ -14,6 +16,9 @@ __all__ = ["Named", "contract"]
 
 _LATIN = string.ascii_letters
 _FURTHER = 0x100  # letters of other alphabets begin here
+
+SMALL = 2**14
+"""With so few elements a search for the best order takes longer than all rounds together."""
 
 
 class Named(NamedTuple):
@@ -36,7 +41,21 @@ def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
     terms = ",".join("".join(letters[axis] for axis in operand.axes) for operand in operands)
     result = "".join(letters[axis] for axis in axes)
     arrays = [operand.array for operand in operands]
+    if len(names) <= len(_LATIN) and sum(array.size for array in arrays) <= SMALL:
+        return _in_pairs(f"{terms}->{result}", arrays)
     return _planned(f"{terms}->{result}", tuple(array.shape for array in arrays)).run(arrays)
+
+
+def _in_pairs(equation: str, arrays: Sequence[Any]) -> Any:
+    """A contraction of few elements, two operands after two."""
+    path = _path(equation, tuple(array.shape for array in arrays)) if len(arrays) > 2 else False
+    return np.einsum(equation, *arrays, optimize=path)
+
+
+@functools.lru_cache(maxsize=2048)
+def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """The pairs, chosen greedily by their sizes."""
+    return np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize="greedy")[0]
 
 
 @functools.lru_cache(maxsize=2048)
