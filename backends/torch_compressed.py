@@ -37,6 +37,7 @@ from .torch_factorized import (
     kind_of,
     splits_output,
 )
+from .torch_saving import saves_itself
 
 __all__ = ["compressed", "restored"]
 
@@ -179,6 +180,8 @@ def compressed(
             found = approximate(program, candidate.array, metric=candidate.metric, path=each.path)
             _put(each, *told, modes, found.factors)
             misfits[each.path] = Misfit(found.error, found.output)
+    if allocation.weights:
+        saves_itself(network, allocation)
     return Compressed(network, None, allocation, misfits)
 
 
@@ -236,6 +239,8 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
     except RuntimeError as error:
         fix = "give a module of the structure that was compressed"
         raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
+    if weights:
+        saves_itself(network, allocation)
     return network
 
 

@@ -591,6 +591,35 @@ def test_networks_of_transformers(kind: str) -> None:
     assert sum("weight_factors" in key for key in found.model.state_dict()) >= 2
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers
+def test_a_compressed_network_of_transformers_is_saved_and_read(tmp_path: Path) -> None:
+    """By `load_compressed`; `from_pretrained`, which would draw the weights that are factors, finds no file."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
+    )
+    network = transformers.BertForSequenceClassification(config).eval()
+    tokens = torch.randint(0, 50, (2, 9))
+    small = copy.deepcopy(tn.compress(network, parameters=0.6).model)
+    with torch.no_grad():
+        for each in small.parameters():
+            each.add_(0.1)
+    small.save_pretrained(tmp_path / "small", state_dict=small.state_dict())
+    small.save_pretrained(tmp_path / "small")
+    read = transformers.AutoConfig.from_pretrained(tmp_path / "small")
+    again = transformers.BertForSequenceClassification(read).eval()
+    again = tn.load_compressed(tmp_path / "small", again).model
+    torch.testing.assert_close(again(tokens).logits, small(tokens).logits)
+    again.save_pretrained(tmp_path / "again")
+    with pytest.raises(OSError, match="no file named"):
+        transformers.BertForSequenceClassification.from_pretrained(tmp_path / "small")
+    with pytest.raises(tn.EquationError, match=r"part of another(?s:.*)found.save"):
+        small.bert.save_pretrained(tmp_path / "part")
+    network.save_pretrained(tmp_path / "dense")
+    with pytest.raises(tn.EquationError, match=r"has the weights of another model, model.safetensors"):
+        small.save_pretrained(tmp_path / "dense")
+
+
 def mended(weight: Any) -> nn.Module:
     """A linear layer of some weight, and another after it."""
     network = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))

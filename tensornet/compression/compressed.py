@@ -22,6 +22,7 @@ from ..protocol import backend_of, load_backend
 from .allocating import Allocation
 
 __all__ = [
+    "PRETRAINED",
     "Compressed",
     "check_module",
     "load_compressed",
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 FORMAT = "tensornet.compressed.1"
+
+PRETRAINED = "tensornet.safetensors"
+"""The file in a folder that `save_pretrained` of a compressed network of transformers writes."""
 
 PICKLED = (
     "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
@@ -131,8 +135,9 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     """Reads what `Compressed.save` wrote.
 
     Args:
-        path: the file.
-        module: for a module, one of the structure that the compressed one had before; its weights are not read.
+        path: the file, or the folder that `save_pretrained` of a compressed network of transformers wrote.
+        module: for a module, one of the structure that the compressed one had before; its weights are not read. Of a
+            folder it is `AutoModel.from_config(AutoConfig.from_pretrained(folder))`, or a class with a head.
 
     Returns:
         The graph with its parameters as NumPy arrays, or a module.
@@ -149,15 +154,18 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    metadata = read_header(Path(path))
+    path = Path(path) / PRETRAINED if Path(path).is_dir() else Path(path)
+    metadata = read_header(path)
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"
         raise EquationError(f"{path} is no compressed network", fix=fix)
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
-        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(Path(path))[0], allocation)
+        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(path)[0], allocation)
     if module is None:
-        fix = "give module=, one of the structure that it had before"
+        fix = (
+            "give module=, one of the structure that it had before, as AutoModel.from_config(config) makes it"
+        )
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
     torch: Any = load_backend("torch")
     return Compressed(torch.restored(module, allocation, str(path)), None, allocation)
