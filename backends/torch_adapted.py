@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tensornet.compression.adapting import check_rank
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import EquationError
 from tensornet.graph.graph import Graph
@@ -134,6 +135,7 @@ def adapted(
         draw.seed()
     common = shared_names(method, shared)
     for together in _groups(layers, weights):
+        check_rank(_path_of(layers, together[0][0]), _dims(together[0][0]), method, rank, modes)
         _, first = in_form(_dims(together[0][0]), method, rank, modes, common, len(together))
         form = _Form(method, tuple(first.ranks.values()), scale, modes)
         had: dict[str, torch.nn.Parameter] = {}
@@ -161,6 +163,10 @@ def _groups(
         found, kind = layers[name]
         groups.setdefault((pattern, kind, tuple(found.weight.shape)), []).append((found, kind))
     return list(groups.values())
+
+
+def _path_of(layers: Mapping[str, tuple[Any, Kind]], found: Any) -> str:
+    return next(name for name, (each, _) in layers.items() if each is found)
 
 
 def _dims(found: Any) -> list[tuple[int, ...]]:

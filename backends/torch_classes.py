@@ -21,11 +21,17 @@ def copied(network: torch.nn.Module) -> torch.nn.Module:
     """A copy of a network; tensors that it computes of its parameters and keeps, as pruning does, are copied too.
 
     Raises:
-        EquationError: a parameter is not made before the first call.
+        EquationError: a parameter is not made before the first call; or it is sparse or nested.
     """
     for name, each in network.named_parameters():
         if isinstance(each, torch.nn.UninitializedParameter):
             raise EquationError(f"'{name}' is not made yet", fix="run the network once on an input first")
+        if each.is_nested or each.layout is not torch.strided:
+            kind, dense = ("nested", "to_padded_tensor(0)") if each.is_nested else (each.layout, "to_dense()")
+            raise EquationError(
+                f"'{name}' is {kind}, and not a dense array",
+                fix=f"make it dense first: torch.nn.Parameter(parameter.{dense})",
+            )
     held = (value for each in network.modules() for value in vars(each).values())
     computed = [value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf]
     return copy.deepcopy(network, {id(value): value.detach().clone() for value in computed})

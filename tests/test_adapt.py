@@ -395,6 +395,21 @@ def test_peft_tells_alphas_by_patterns(tmp_path: Any) -> None:
     torch.testing.assert_close(found(x), expected(x))
 
 
+@pytest.mark.parametrize(
+    ("method", "full"),
+    [("low_rank", "12"), ("cp", "48"), ("tt", r"\(4, 12, [34]\)"), ("fact_tt", r"\(16, 12\)")],
+)
+def test_a_rank_beyond_all_measure_is_refused(method: str, full: str) -> None:
+    network, _ = net()
+    message = rf"rank=1000000000 gives 'one.weight' an adapter of(?s:.*)a rank up to {full}, at"
+    with pytest.raises(tn.ShapeError, match=message):
+        tn.adapt(network, "one.weight", method=method, rank=10**9)
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=16, i=12)
+    with pytest.raises(tn.ShapeError, match=message.replace("one.weight", "W")):
+        tn.adapt(graph, "W", method=method, rank=10**9)
+    assert tn.adapt(network, "one.weight", rank=13, seed=0).one.adapter.U.shape == (16, 13)
+
+
 class Classifies(nn.Module):
     """A body that is adapted, and a classifier that is trained whole: its norm has buffers."""
 

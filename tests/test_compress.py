@@ -647,6 +647,35 @@ def test_weights_and_batches_that_are_not_finite_are_told_by_name() -> None:
             tn.compress(PAIR, VALUES, parameters=0.5, calibrate=np.full_like(X, np.nan))
 
 
+@pytest.mark.parametrize("method", ["low_rank", "tt", "cp"])
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_weights_whose_squares_are_no_numbers_are_told_by_name(method: str, scale: float) -> None:
+    network = mended(torch.randn(32, 32)).double()
+    network[0].weight.data *= scale
+    with pytest.raises(
+        tn.DtypeError, match=r"'0.weight' holds numbers up to .*, whose squares float64 cannot"
+    ):
+        tn.compress(network, parameters=0.5, method=method)
+    network[0].weight.data.zero_()
+    assert tn.compress(network, parameters=0.5, method=method).misfits["0.weight"].weight < 1e-40
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
+def test_weights_that_are_no_dense_arrays_are_told_by_name() -> None:
+    dense = torch.randn(32, 32)
+    for weight, kind in (
+        (dense.to_sparse(), r"torch.sparse_coo(?s:.*)to_dense"),
+        (dense.to_sparse_csr(), r"torch.sparse_csr(?s:.*)to_dense"),
+        (torch.nested.nested_tensor([dense, dense[:3]]), r"nested(?s:.*)to_padded_tensor"),
+        (torch.nested.nested_tensor([dense, dense[:3]], layout=torch.jagged), r"nested(?s:.*)to_padded"),
+    ):
+        network = mended(dense)
+        network[0].weight = nn.Parameter(weight, requires_grad=False)
+        for change in (lambda m: tn.compress(m, parameters=0.5), lambda m: tn.adapt(m, "*", rank=2)):
+            with pytest.raises(tn.EquationError, match=rf"'0.weight' is {kind}"):
+                change(network)
+
+
 def test_batches_that_are_none_or_not_those_of_the_network_are_refused() -> None:
     network = mended(np.eye(32))
     batches: Any

@@ -16,15 +16,20 @@ from typing import Any
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
 from ..graph.substitution import replaced, substitute
-from ..graph.weights import Modes
+from ..graph.weights import Modes, formed
 from ..protocol import backend_of, load_backend
 from ..ranks import Rank
 from ..running.compiling import compile, to_backend
+from ..sizes import evaluate
 from .compressed import check_module, read_arrays, write_arrays
+from .levels import any_rank
 
 __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
 
 ADAPTERS = "tensornet.adapters.1"
+
+MOST, SMALL = 64, 1024
+"""A slip: an adapter of more than so many times the parameters of its weight, or of so small a one."""
 
 
 def adapt(
@@ -59,7 +64,8 @@ def adapt(
 
     Raises:
         EquationError: a pattern fits nothing that can have an adapter, or none is given.
-        ShapeError: a weight has no such form; alpha is no finite number, or the rank with it no integer.
+        ShapeError: a weight has no such form; the rank makes an adapter far larger than its weight; alpha is no finite
+            number, or the rank with it no integer.
 
     Example:
         >>> import tensornet as tn
@@ -79,11 +85,36 @@ def adapt(
     if isinstance(network, Graph):
         patterns = (weights,) if isinstance(weights, str) else tuple(weights)
         form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
-        return substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
+        found = substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
+        for each in replaced(network, found):
+            dims = [[evaluate(axis.size, network.bound) for axis in dim] for dim in each.leaf.dims]
+            if all(isinstance(size, int) for dim in dims for size in dim):
+                check_rank(each.path, [tuple(dim) for dim in dims], method, rank, modes)
+        return found
     check_module(network)
     torch: Any = load_backend("torch")
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
     return torch.adapted(network, weights, **options)
+
+
+def check_rank(
+    path: str, dims: Sequence[tuple[Any, ...]], method: str, rank: Rank, modes: Modes | None
+) -> None:
+    """Refuses a rank at which an adapter is beyond all measure.
+
+    Raises:
+        ShapeError: it names the rank at which an adapter can be any change of the weight.
+    """
+    with any_rank():
+        count = sum(math.prod(shape) for shape in formed(dims, method, rank, modes).shapes)
+        dense = math.prod(math.prod(dim) for dim in dims)
+        if count <= MOST * max(dense, SMALL):
+            return
+        full = tuple(formed(dims, method, "same", modes).product.ranks.values())
+    raise ShapeError(
+        f"rank={rank} gives '{path}' an adapter of {count:,} parameters, and it has {dense:,} itself",
+        fix=f"give a rank up to {full[0] if len(set(full)) == 1 else full}, at which it can be any change",
+    )
 
 
 def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /) -> Any:

@@ -162,7 +162,7 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
     """An array as it is worked on, in NumPy.
 
     Raises:
-        DtypeError: it holds no finite real numbers.
+        DtypeError: it holds no finite real numbers, or such whose squares overflow, or all vanish.
     """
     backend = backend_of(array)
     found, kind = backend.numpy(array), backend.dtype(array)
@@ -170,7 +170,19 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
         what = kind if found.dtype.kind not in "biuf" else "what is not finite"
         raise DtypeError(f"'{name}' holds {what}", fix="give finite real numbers")
     large = found.size >= LARGE and found.dtype == np.float32
-    return found.astype(dtype or ("float32" if large else "float64"))
+    made = found.astype(dtype or ("float32" if large else "float64"))
+    _check_squares(made, name)
+    return made
+
+
+def _check_squares(array: Any, name: str) -> None:
+    largest, kind = float(np.abs(array).max(initial=0.0)), np.finfo(array.dtype)
+    lowest, highest = math.sqrt(kind.tiny), math.sqrt(kind.max) / max(1, array.size)
+    if largest and not lowest <= largest <= highest:
+        raise DtypeError(
+            f"'{name}' holds numbers up to {largest:.3g}, whose squares {array.dtype} cannot add up",
+            fix="scale it, and what it is multiplied by, or leave it out",
+        )
 
 
 def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
