@@ -297,6 +297,33 @@ def test_the_command_writes_another_file(tmp_path: Path) -> None:
     assert "is there already" in str(again.exception)
 
 
+def test_the_command_prints_plain_text_of_80_columns(tmp_path: Path) -> None:
+    """Piped, as here, and on a terminal: no lines of boxes, no cell in pieces, names whole."""
+    long = "encoder.stages.0.blocks.11.attention.query_projection.W"
+    layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=1024, o=64)
+
+    def forward(x: Any) -> Any:
+        return tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)(
+            layer(x, scope=long[:-2]), scope="z"
+        )
+
+    graph = tn.model(forward, inputs="x[b,i:1024]")
+    params = {name: np.asarray(each) for name, each in tn.init(graph, seed=0).items()}
+    first = tn.compress(graph, params, error=1e-9).save(tmp_path / "net.safetensors")
+    result = CliRunner().invoke(app, ["compress", str(first), "--parameters", "0.4", "--method", "tt"])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.split("written: ")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not set("".join(lines)) & set("│┃━─┏└\x1b")
+    (at,) = (number for number, line in enumerate(lines) if line == long)
+    row = lines[at + 1].split()
+    assert row[:2] == ["64×1024", "tt"]
+    assert row[2].count(",") == 2
+    assert lines[at + 2].startswith("    ")
+    (head,) = (line for line in lines if line.startswith("weight"))
+    assert head.split() == ["weight", "shape", "form", "rank", "parameters", "of", "dense", "error"]
+
+
 @pytest.mark.filterwarnings("ignore")  # of transformers
 def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")

@@ -97,7 +97,7 @@ def compress(
     if as_json:
         tell_json({"file": str(target), **json.loads(found.allocation.to_json())})
         return
-    tell(found.allocation)
+    tell(str(found.allocation))
     tell(f"written: {target}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ..errors import ShapeError
 from ..factorizations import FACTORIZATIONS, SHARING
 from ..graph.weights import Modes
 from ..ranks import Rank
+from ..terminal import printable
 from .levels import Candidate, Cost, Level, check_modes, levels
 
 if TYPE_CHECKING:
@@ -85,6 +87,44 @@ class Allotted:
     reason: str
 
 
+WIDTH = 80
+"""Of the text of an allocation, in columns."""
+
+_COLUMNS = (
+    ("shape", "<"),
+    ("form", "<"),
+    ("rank", "<"),
+    ("parameters", ">"),
+    ("of dense", ">"),
+    ("error", ">"),
+)
+"""What a line says of a weight after its name, and to which side it is set."""
+
+
+def _cells(row: Allotted) -> tuple[str, ...]:
+    """A weight, and what its line says."""
+    level = row.level
+    rank = level.rank if isinstance(level.rank, tuple) else (level.rank,)
+    return (
+        printable(row.path),
+        "×".join(map(str, row.shape)),
+        level.method or "dense",
+        ",".join(map(str, rank)) if level.method else "",
+        f"{level.parameters:,}",
+        f"{level.parameters / row.dense.parameters:.0%}",
+        f"{level.error:.3f}",
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells side by side; a name that is too wide stands on a line of its own, before the rest."""
+    name, *rest = cells
+    sides = (side for _, side in _COLUMNS)
+    fields = [f"{cell:{side}{width}}" for cell, side, width in zip(rest, sides, widths[1:], strict=True)]
+    lead = f"{name}\n{'':{widths[0]}}" if len(name) > widths[0] else f"{name:<{widths[0]}}"
+    return "  ".join([lead, *fields]).rstrip()
+
+
 @dataclass(frozen=True)
 class Allocation:
     """A budget, spread over weights.
@@ -116,22 +156,29 @@ class Allocation:
         return _mean([row.level for row in self.rows])
 
     def __str__(self) -> str:
-        from rich.console import Console
+        """Plain text, 80 columns wide: a line of numbers for each weight, and under it why it is given these."""
+        head, *rows = [("weight", *(heading for heading, _ in _COLUMNS)), *map(_cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        widths[0] = min(widths[0], max(len(head[0]), WIDTH - sum(width + 2 for width in widths[1:])))
+        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(head, widths)]
+        for cells, row in zip(rows, self.rows, strict=True):
+            lines.append(_line(cells, widths))
+            lines += textwrap.wrap(row.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        return "\n".join(lines)
 
-        console = Console(width=150, no_color=True)
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    @property
+    def _title(self) -> str:
+        before, after = self.parameters
+        title = f"{before:,} → {after:,} parameters ({after / before:.1%}), mean error {self.error:.3f}"
+        if self.budget.kind not in ("flops", "seconds"):
+            return title
+        spent = f"{self.before:,.4g} → {self.after:,.4g} {UNITS[self.budget.kind]}"
+        return f"{spent} ({self.after / self.before:.1%}), {title}"
 
     def __rich__(self) -> Table:
         from rich.table import Table
 
-        before, after = self.parameters
-        title = f"{before:,} → {after:,} parameters ({after / before:.1%}), mean error {self.error:.3f}"
-        if self.budget.kind in ("flops", "seconds"):
-            spent = f"{self.before:,.4g} → {self.after:,.4g} {UNITS[self.budget.kind]}"
-            title = f"{spent} ({self.after / self.before:.1%}), {title}"
-        table = Table(title=title, title_justify="left")
+        table = Table(title=self._title, title_justify="left")
         for name, side in {"weight": "left", "shape": "left", "form": "left", "factors": "left"}.items():
             table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
         for name in ("parameters", "of dense", "error"):
