@@ -19,6 +19,13 @@ def _of(namespace: Any) -> Backend:
     return backend
 
 
-for _name in ("numpy", "torch", "cupy", "jax"):
+_NAMES = ("numpy", "torch", "cupy", "jax")
+
+for _name in _NAMES:
     offer(_name, functools.partial(_load, _name))
 offer_any(_of)
+
+
+def __dir__() -> list[str]:
+    """The backends that are loaded."""
+    return sorted(name for name in globals() if name in _NAMES or name.startswith("__"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from tensornet.errors import EquationError, near
@@ -55,6 +56,7 @@ from .xlnet import PRESETS as XLNETS
 from .xlnet import xlnet
 
 __all__ = [
+    "REQUIRED",
     "attention",
     "bert",
     "clip_text",
@@ -186,13 +188,36 @@ def create(name: str, /, **changes: Any) -> Graph:
     return _maker(name)(**changes)
 
 
+class Required(Enum):
+    """What stands in the place of a default where a setting has none."""
+
+    REQUIRED = "required"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+REQUIRED = Required.REQUIRED
+"""Of a setting that is always to be given; see `settings`."""
+
+
 def settings(name: str) -> dict[str, Any]:
-    """The settings of a layer or model, with their defaults.
+    """The settings of a layer or model, with their defaults; `REQUIRED` where there is none.
 
     Raises:
         EquationError: there is none of that name.
+
+    Example:
+        >>> settings("mode_dot")["mode"]
+        required
     """
-    return {each.name: each.default for each in inspect.signature(_maker(name)).parameters.values()}
+    known = inspect.signature(_maker(name)).parameters.values()
+    return {each.name: REQUIRED if each.default is each.empty else each.default for each in known}
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def _maker(name: str) -> Callable[..., Graph]:

@@ -140,5 +140,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is there, loaded or not."""
-    return sorted({*globals(), *__all__, *_ROOMS})
+    """What is public, loaded or not."""
+    return sorted({*__all__, *_ROOMS, "backends", *(name for name in globals() if name.startswith("__"))})

@@ -208,3 +208,21 @@ ERRORS = [
 def test_errors(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         tn.einsum(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
+def test_numbers_beside_arrays_in_any_place(dtype: torch.dtype) -> None:
+    """As for `numpy.einsum`; a number takes the library and the floating type of the arrays."""
+    x = torch.arange(6).reshape(2, 3).to(dtype)
+    for factor in (0.5, 2) if dtype.is_floating_point else (2,):
+        expected = np.einsum(factor, [], x.double().numpy(), [0, 1], [1, 0])
+        for found in (
+            tn.einsum(factor, [], x, [0, 1], [1, 0]),
+            tn.einsum(x, [0, 1], factor, [], [1, 0]),
+            tn.einsum(",ij->ji", factor, x),
+        ):
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found.double().numpy(), expected)
+    assert tn.einsum(0.5, [], np.ones(3, np.float32), [0]).dtype == np.float32
+    assert float(tn.einsum("i,i->", np.zeros(0), np.zeros(0))) == 0
+    assert float(tn.einsum(0.5, [])) == 0.5

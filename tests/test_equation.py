@@ -428,6 +428,24 @@ ERRORS = [
         ],
     ),
     (
+        "y[b] = swish(x[b])",
+        [
+            "'swish' is not a function",
+            "  line 1: y[b] = swish(x[b])",
+            "                 ^^^^^",
+            "fix: write silu(…); `tensornet functions` lists all, tn.register adds one of your own",
+        ],
+    ),
+    (
+        "y[b] = layer_norm[b](x[b])",
+        [
+            "'layer_norm' is not a function",
+            "  line 1: y[b] = layer_norm[b](x[b])",
+            "                 ^^^^^^^^^^^^^",
+            "fix: write normalize[b](…); `tensornet functions` lists all, tn.register adds one of your own",
+        ],
+    ),
+    (
         "y[b] = gelu(x[b], x[b])",
         [
             "gelu takes 1 argument(s), not 2",

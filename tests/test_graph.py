@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable
@@ -570,6 +571,18 @@ def test_the_parameters_by_part() -> None:
         ("a.in", 8),
         ("a.out", 32),
     ]
+
+
+def test_the_table_of_parameters_has_names_and_prints() -> None:
+    table = tn.parameter_table(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=1000, o=2))
+    first, (name, formula, number) = table
+    assert (first.name, str(first.formula), first.parameters) == ("W", "i*o", 2000)
+    assert (name, str(formula), number) == ("u", "o", 2)
+    assert table.parameters == 2002
+    assert str(table).splitlines() == ["W      i*o  2,000", "u      o        2", "total       2,002"]
+    assert "<td>2,000</td>" in table._repr_html_()
+    assert isinstance(table, tuple)
+    assert copy.deepcopy(table) == table == tuple(table)
 
 
 def test_a_layer_without_parameters_costs_none() -> None:

@@ -230,6 +230,9 @@ def test_names_and_settings() -> None:
         assert name in names
     assert models.settings("vit_l_16")["dim"] == 1024
     assert models.settings("vit_l_16")["classes"] == 1000
+    settings = models.settings("linear")
+    assert settings["in_sizes"] is models.REQUIRED
+    assert str(settings).startswith("{'in_sizes': required, 'out_sizes': required, 'factorization': 'dense'")
     for name in names:
         if any(name.startswith(each) for each in ("vit_", "perceiver_", "xlnet_", "transformer_b")):
             assert models.create(name, depth=1).parameters

@@ -334,3 +334,16 @@ def test_running_on_numpy_loads_no_other_library() -> None:
     loaded = loaded_by(code)
     assert "opt_einsum" in loaded
     assert not loaded & {"torch", "jax", "cupy", "scipy", "sympy", "tensorly", "matplotlib"}
+
+
+def test_what_is_listed_is_public() -> None:
+    """What a prompt completes: no import, no room that nobody is shown."""
+    from tensornet import backends, models
+
+    public = {tn: {*tn.__all__, "backends", "language"}, models: {*models.__all__}}
+    for module, names in public.items():
+        assert {name for name in dir(module) if not name.startswith("__")} == names
+        assert all(hasattr(module, name) for name in dir(module))
+    listed = {name for name in dir(backends) if not name.startswith("__")}
+    assert listed <= {"numpy", "torch", "cupy", "jax"}
+    assert all(hasattr(backends, name) for name in listed)

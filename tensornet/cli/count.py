@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -77,8 +76,8 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
         "open_sizes": list(graph.open_sizes),
         "assumed": dict.fromkeys(graph.open_sizes, NOMINAL),
         "parts": [
-            {"part": part, "formula": str(formula), "parameters": _plain(number)}
-            for part, formula, number in tn.parameter_table(graph, depth)
+            {"part": part.name, "formula": str(part.formula), "parameters": _plain(part.parameters)}
+            for part in tn.parameter_table(graph, depth)
         ],
     }
 
@@ -138,7 +137,9 @@ def _list_models(as_json: bool) -> None:
 
 
 def _shown(default: Any) -> str:
-    return "" if default is inspect.Parameter.empty else str(default)
+    from ..models import REQUIRED
+
+    return "" if default is REQUIRED else str(default)
 
 
 def _plain(value: Any) -> Any:

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
+from ..notebook import table
 from ..sizes import evaluate, product
 from .graph import Graph, of_graph
 from .shape import scope_inside
 
-__all__ = ["naive_flop_formula", "parameter_count", "parameter_formula", "parameter_table"]
+__all__ = [
+    "ParameterPart",
+    "ParameterTable",
+    "naive_flop_formula",
+    "parameter_count",
+    "parameter_formula",
+    "parameter_table",
+]
+
+
+class ParameterPart(NamedTuple):
+    """The parameters of one part of a model.
+
+    Attributes:
+        name: the part.
+        formula: how many they are, in the names of the axes.
+        parameters: how many they are: a number, or a formula in the sizes still open.
+    """
+
+    name: str
+    formula: Any
+    parameters: Any
+
+
+class ParameterTable(tuple[ParameterPart, ...]):
+    """Parameters by part, a tuple of `ParameterPart`; prints as a table."""
+
+    __slots__ = ()
+
+    @property
+    def parameters(self) -> Any:
+        """All of them: a number, or a formula in the sizes still open."""
+        return sum(part.parameters for part in self)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        rows = [(part.name, str(part.formula), _grouped(part.parameters)) for part in self]
+        return [*rows, ("total", "", _grouped(self.parameters))]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{name:<{first}}  {formula:<{second}}  {n:>{third}}" for name, formula, n in rows)
+
+    def _repr_html_(self) -> str:
+        return table(("part", "formula", "parameters"), self._rows())
+
+
+def _grouped(number: Any) -> str:
+    return f"{number:,}" if isinstance(number, int) else str(number)
 
 
 @of_graph
@@ -53,11 +102,22 @@ def parameter_count(graph: Graph, **sizes: int) -> Any:
 
 
 @of_graph
-def parameter_table(graph: Graph, depth: int = 1) -> tuple[tuple[str, Any, Any], ...]:
-    """The parameters by part: (scope, formula, number), scopes cut to `depth` dotted names.
+def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
+    """The parameters by part: names cut to `depth` dotted parts, each with its formula and its number.
+
+    Args:
+        graph: a layer or a model.
+        depth: how many parts of a name tell one part of the model from another.
 
     Raises:
         ShapeError: the depth is less than 1.
+
+    Example:
+        >>> import tensornet as tn
+        >>> print(tn.parameter_table(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=4, o=2)))
+        W      i*o   8
+        u      o     2
+        total       10
     """
     if depth < 1:
         raise ShapeError(f"depth={depth}", fix="give a whole number from 1")
@@ -65,7 +125,8 @@ def parameter_table(graph: Graph, depth: int = 1) -> tuple[tuple[str, Any, Any],
     for leaf in graph.parameters:
         scope = ".".join(leaf.name.split(".")[:depth])
         parts[scope] = parts.get(scope, 0) + product(leaf.shape)
-    return tuple((scope, formula, evaluate(formula, graph.bound)) for scope, formula in parts.items())
+    rows = ((name, formula, evaluate(formula, graph.bound)) for name, formula in parts.items())
+    return ParameterTable(ParameterPart(*row) for row in rows)
 
 
 def naive_flop_formula(graph: Graph) -> Any:

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterable, Sequence
 
 from ..errors import EquationError, Place, near
+from ..operations.functions import FUNCTIONS
 
-__all__ = ["absent_axis", "meant"]
+__all__ = ["absent_axis", "called_elsewhere", "meant"]
 
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
@@ -27,6 +28,16 @@ MEANT: dict[type[ast.AST], str] = {
 def meant(*nodes: ast.AST) -> str:
     """What to write instead of the first of some nodes that tells it; nothing if none does."""
     return next((MEANT[type(node)] for node in nodes if type(node) in MEANT), "")
+
+
+def called_elsewhere(name: str, axes: Sequence[str] | None = None) -> str:
+    """What is written here for a function that other libraries know by this name; nothing if they know none."""
+    plain = name.lower().replace("_", "")
+    for each in FUNCTIONS.values():
+        if plain in each.elsewhere:
+            index = f"[{','.join(axes or ['c'])}]" if each.takes_axes else ""
+            return f"write {each.name}{index}(…); "
+    return ""
 
 
 def absent_axis(

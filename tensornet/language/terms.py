@@ -27,7 +27,7 @@ from .expression import (
     sum_of,
     transform,
 )
-from .hints import absent_axis, meant
+from .hints import absent_axis, called_elsewhere, meant
 from .parsing import Parsed
 
 __all__ = ["Terms", "entries_of"]
@@ -221,7 +221,7 @@ class Terms(Parsed):
             fix = "write what it computes: the planner puts it there"
             raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
         if name not in FUNCTIONS:
-            hint = near(name, [*FUNCTIONS, "sum"])
+            hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, "sum"])
             if not hint and axes is None and all(isinstance(each, ast.Name) for each in node.args):
                 shown = ",".join(each.id for each in node.args if isinstance(each, ast.Name))
                 hint = f"the axes of a tensor stand in brackets, {name}[{shown}]; " if shown else ""

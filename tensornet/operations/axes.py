@@ -80,6 +80,7 @@ NORMALIZE = Function(
     "(a − mean) / √(variance + eps)",
     "kept",
     options=(("eps", 1e-5),),
+    elsewhere=("layernorm", "instancenorm", "standardize"),
     yields="real",
     complex="refused",
     moments=_of_norm,

@@ -285,7 +285,12 @@ _CURVES = (
         passes=9,
     ),
     _real(
-        "silu", "a·sigmoid(a)", lambda a: a * _sigmoid(a), "g * (sigmoid(a) + y * (1 - sigmoid(a)))", passes=3
+        "silu",
+        "a·sigmoid(a)",
+        lambda a: a * _sigmoid(a),
+        "g * (sigmoid(a) + y * (1 - sigmoid(a)))",
+        passes=3,
+        elsewhere=("swish",),
     ),
     _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused", passes=9),
     _real(

@@ -130,6 +130,7 @@ class Function:
         written: how an equation writes it, where axes and arity do not tell.
         twin: the pointwise function that does to its operands what this does along an axis.
         example: a layer that shows it, where its form does not tell one; see `shown`.
+        elsewhere: what other libraries call it, in small letters and without `_`.
 
         resized: the size of an axis that a keyword names, of its size before and the amounts.
         in_sizes: what sympy calls it, where the sizes of axes may be made with it.
@@ -203,6 +204,7 @@ class Function:
     written: str = ""
     twin: str = ""
     example: Example | None = None
+    elsewhere: tuple[str, ...] = ()
 
     resized: Callable[..., Any] | None = field(default=None, compare=False)
     in_sizes: str = ""

@@ -35,7 +35,7 @@ def einsum(equation: str, *operands: Any, memory_limit: int | None = None) -> An
 
     Args:
         equation: the equation.
-        *operands: arrays of one library, as many as the equation has factors.
+        *operands: arrays of one library, and numbers, as many as the equation has factors.
         memory_limit: bytes that may be alive at once.
 
     Returns:
@@ -55,17 +55,35 @@ def einsum(equation: str, *operands: Any, memory_limit: int | None = None) -> An
         equation, operands = _from_lists((equation, *operands))
     if not operands:
         raise EquationError("there are no operands", fix="einsum(equation, array, …)")
-    backend = backend_of(operands[0])
-    try:
-        arrays = [each if hasattr(each, "shape") else backend.asarray(each) for each in operands]
-    except ValueError as error:
-        raise ShapeError(f"an operand is no array: {error}", fix="pass arrays") from None
+    backend, arrays = _arrays(operands)
     shapes = tuple(tuple(array.shape) for array in arrays)
     try:
         executable = _executable(equation, shapes, backend, memory_limit)
     except TypeError:  # sizes that cannot be hashed, as while a compiler traces
         executable = _executable.__wrapped__(equation, shapes, backend, memory_limit)
     return executable.run(arrays)
+
+
+def _arrays(operands: Sequence[Any]) -> tuple[Backend, list[Any]]:
+    """The library of the arrays, and all operands in it: a number takes the floating type of the arrays.
+
+    Raises:
+        ShapeError: a list is no array.
+    """
+    given = [each for each in operands if not isinstance(each, int | float | complex | list | tuple)]
+    backend = backend_of((given or operands)[0])
+    dtypes = [backend.dtype(each) for each in given if backend_of(each) is backend]
+    floating = next((dtype for dtype in dtypes if "float" in dtype), None)
+    try:
+        arrays = [
+            each
+            if hasattr(each, "shape")
+            else backend.asarray(each, floating if isinstance(each, float) else None)
+            for each in operands
+        ]
+    except ValueError as error:
+        raise ShapeError(f"an operand is no array: {error}", fix="pass arrays") from None
+    return backend, arrays
 
 
 @functools.lru_cache(maxsize=512)
