@@ -251,7 +251,7 @@ def test_plan_prints_and_counts() -> None:
     assert (found.flops, found.bytes, found.peak_memory) == (160, 4 * (40 + 8 + 20), 4 * (40 + 8 + 20))
     assert found.flop_formula == sympy.sympify("2*b*i*o")
     document = json.loads(found.to_json())
-    assert document["steps"][0]["equation"] == "y[b,o] = x[b,i] * W[o,i]"
+    assert document["steps"][0]["equation"]["text"] == "y[b,o] = x[b,i] * W[o,i]"
     assert document["flops"] == 160
 
 

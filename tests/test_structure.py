@@ -21,7 +21,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
-        *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
+        *(
+            "errors",
+            "terminal",
+            "documents",
+            "sizes",
+            "dtypes",
+            "token_orders",
+            "protocol",
+            "threads",
+            "codec",
+        ),
         *("heap", "ranks", "factorizations", "amounts", "timing", "notebook", "files"),
     ),
     ("operations",),

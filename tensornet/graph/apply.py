@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..codec import Scope, document
 from ..language.expression import fresh
 from ..sizes import is_name, put_in
 from .leaves import Leaf
@@ -19,6 +20,7 @@ __all__ = ["Along", "Apply", "called_last", "names_of_blocks", "scoped", "shown_
 T = TypeVar("T")
 
 
+@document()
 @dataclass(frozen=True)
 class Along:
     """How a block is called along an axis: once for each position, with what the call before left.
@@ -44,6 +46,7 @@ class Along:
         return results - (len(self.states) if self.last else 0)
 
 
+@document()
 @dataclass(frozen=True)
 class Apply:
     """`z = encoder(x, scope='blocks.0')`: the results of a block, computed from tensors at hand.
@@ -64,7 +67,7 @@ class Apply:
     graph: Graph
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    scope: str
+    scope: Scope
     apart: bool = False
     along: Along | None = None
 

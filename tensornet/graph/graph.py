@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
+from ..codec import document
 from ..errors import EquationError, Place, ShapeError, TensornetError, near, told_in
 from ..language.equation import Equation
 from ..language.expression import (
@@ -48,6 +49,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@document(shared=True)
 @dataclass(frozen=True)
 class Graph:
     """Equations as a value; made by `tensornet.layer` and `tensornet.model`.

@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
+from ..codec import Choice, Text, document
+from ..documents import Part
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
-from ..language.starts import NAMED, WORDS
+from ..language.starts import NAMED, STARTS, WORDS
 from ..operations.functions import Element
 from ..sizes import show_size
 from .shape import Dim, dim_size
@@ -18,13 +20,18 @@ from .shape import Dim, dim_size
 __all__ = ["Constant", "Leaf", "start_of"]
 
 
+@document()
 @dataclass(frozen=True)
 class Constant:
     """The frozen value of a constant tensor, or the start of a parameter: a table of positions, a mask."""
 
-    dtype: str
+    dtype: Text
     shape: tuple[int, ...]
     data: bytes = field(repr=False)
+
+    def checked(self, part: Part) -> None:
+        """Refuses data that are not as long as the shape says."""
+        self.array()
 
     @classmethod
     def of(cls, array: Any, what: str) -> Constant:
@@ -70,6 +77,7 @@ class Constant:
         return cls(document["dtype"], tuple(document["shape"]), base64.b64decode(document["data"]))
 
 
+@document()
 @dataclass(frozen=True)
 class Leaf:
     """A tensor that no equation defines.
@@ -80,9 +88,9 @@ class Leaf:
     """
 
     name: str
-    kind: str  # "input", "parameter" or "constant"
+    kind: Annotated[str, Choice("input", "parameter", "constant")]
     dims: tuple[Dim, ...]
-    start: tuple[str, float] | Constant | None = None
+    start: tuple[Annotated[str, Choice(*STARTS)], float] | Constant | None = None
     value: Constant | None = None
     holds: Element | None = None
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ..codec import document
 from ..errors import EquationError, Place, ShapeError
 from ..language.equation import Equation, locate
 from ..language.expression import (
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 
+@document()
 @dataclass(frozen=True)
 class Axis:
     """A named axis and its size: an integer, or a sympy expression in open sizes."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from ..codec import document
 from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS, SIGNS
 from ..operations.structure import INDEX
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 
+@document(text=str)
 @dataclass(frozen=True)
 class Equation:
     """`name[left] = right`, every sum explicit in `Contraction.summed`."""

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
+from ..codec import document
+from ..documents import Part
 from ..errors import EquationError, Place
 from ..operations.functions import FUNCTIONS
 from ..operations.structure import INDEX
@@ -66,6 +68,7 @@ ELLIPSIS = "..."
 """The axis name of `...`: any leading axes, carried as one."""
 
 
+@document()
 @dataclass(frozen=True)
 class Ref:
     """A tensor read under axis names: `x[b, i]`. Axis names are local to the equation."""
@@ -75,12 +78,13 @@ class Ref:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
+@document()
 @dataclass(frozen=True, eq=False)
 class Literal:
     """A number. 2 and 2.0 are different ones: integers stay exact where real numbers do not."""
 
-    value: int | float | complex
-    place: Place | None = field(default=None, repr=False)
+    value: bool | int | float | complex
+    place: Place | None = field(default=None, compare=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Literal) and self._written == other._written
@@ -93,6 +97,7 @@ class Literal:
         return repr(self.value)
 
 
+@document()
 @dataclass(frozen=True)
 class Size:
     """The size of an axis, as a number: of the axis in this equation, else of that name at large."""
@@ -101,6 +106,7 @@ class Size:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
+@document()
 @dataclass(frozen=True)
 class Contraction:
     """A product of factors, summed over the axes in `summed` (sorted; none for a plain product)."""
@@ -110,6 +116,7 @@ class Contraction:
     place: Place | None = field(default=None, compare=False, repr=False)
 
 
+@document()
 @dataclass(frozen=True)
 class Call:
     """A function of `functions.FUNCTIONS` applied to arguments, over axes where it takes them."""
@@ -119,6 +126,12 @@ class Call:
     axes: tuple[str, ...] = ()
     options: tuple[tuple[str, tuple[Expression, ...]], ...] = ()
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    def checked(self, part: Part) -> None:
+        """Refuses a function that is not registered here."""
+        if self.function not in FUNCTIONS:
+            fix = "tensornet.register adds one of your own"
+            raise EquationError(f"{part.where} calls '{self.function}', which is no function here", fix=fix)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from ..codec import Choice, document
 from .device import DeviceProfile
 from .walk import MOST, Walk, walk
 
@@ -35,6 +36,7 @@ _Way = tuple[Layout, float, _Fields]
 """How the result lies, the seconds, and what an arrangement says besides; few of those priced become one."""
 
 
+@document()
 @dataclass(frozen=True)
 class Arrangement:
     """One way to contract a pair, with what it costs.
@@ -50,7 +52,7 @@ class Arrangement:
         packed: whether it is computed by a kernel that lays both matrices out anew.
     """
 
-    kind: str
+    kind: Annotated[str, Choice("matmul", "linear", "dot", "multiply")]
     swapped: bool
     batch: Layout
     rows: Layout

@@ -15,7 +15,9 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from ..codec import Choice, Text, document
 from ..heap import MAPPED
 from .walk import LINE, Walk
 
@@ -97,6 +99,7 @@ CONSTANTS = {
 """Where constants come from, and what is said of that."""
 
 
+@document()
 @dataclass(frozen=True)
 class Certainty:
     """How sure expected times are.
@@ -107,12 +110,13 @@ class Certainty:
     """
 
     spread: float
-    constants: str
+    constants: Annotated[str, Choice(*CONSTANTS)]
 
     def __str__(self) -> str:
         return f"four of five within ×/÷ {self.spread:.2g}, {CONSTANTS[self.constants]}"
 
 
+@document()
 @dataclass(frozen=True)
 class DeviceProfile:
     """The constants of a device for one element type.
@@ -166,7 +170,7 @@ class DeviceProfile:
             whichever is more; 0 of the built-in constants.
     """
 
-    key: str
+    key: Text
     flops: float
     bandwidth: float
     near_bandwidth: float

@@ -11,18 +11,18 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..codec import Text, document, read, write
 from ..documents import Part
 from ..errors import TensornetError
-from ..graph.encoding import write_graph
 from ..graph.graph import Graph
 from ..language.expression import Call
 from ..operations.functions import FUNCTIONS
 from .device import DeviceProfile
-from .plans import Plan, read_plan, write_plan
+from .plans import Plan
 from .store import Store, chosen_folder
 
 __all__ = ["Occasion"]
@@ -39,6 +39,7 @@ _SEARCHES = ("opt_einsum", "cotengra")
 _LOADED = time.time()
 
 
+@document()
 @dataclass(frozen=True)
 class Occasion:
     """What a plan is made for; plans of equal ones serve each other's turn.
@@ -53,9 +54,9 @@ class Occasion:
     """
 
     graph: Graph
-    backend: str
-    device: str
-    dtype: str
+    backend: Text
+    device: Text
+    dtype: Text
     memory_limit: int | None
     lengths: tuple[tuple[str, int], ...]
     profile: DeviceProfile
@@ -71,7 +72,7 @@ class Occasion:
         if found is None:
             return None
         try:
-            return read_plan(Part(found, "plan"), self.graph)
+            return read(Plan, Part(found, "plan"), graph=self.graph)
         except TensornetError:
             return None
 
@@ -80,26 +81,14 @@ class Occasion:
         store = _store()
         if store is None:
             return None
-        content = write_plan(replace(plan, code=""))
-        del content["graph"]  # the key tells it, and whoever asks has it
+        content = write(replace(plan, code=""), given=("graph",))  # the key tells it, and whoever asks has it
         return store.write(self._key, content)
 
     @functools.cached_property
     def _key(self) -> str:
         """A digest of all that decides the plan; what constants hold does not, only of what kind it is."""
-        settings = [
-            self.backend,
-            self.device,
-            self.dtype,
-            self.memory_limit,
-            self.lengths,
-            asdict(self.profile),
-            self.around if self.around is None else sorted(self.around),
-            self.closed,
-            self.tune,
-            sorted(self.changing),
-        ]
-        parts = [write_graph(self.graph, values=False), settings, _registered(self.graph), _library()]
+        occasion = write(self, without=("Constant.data",))
+        parts = [occasion, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -107,7 +107,7 @@ def _fastest(problem: Problem) -> Order:
     seconds, order, tree = search.best_along(proposals(problem))
     if len(problem.layouts) > MANY:
         return order
-    better = search.along(tree, BREADTH, bound=seconds)
+    better = search.refined(tree, BREADTH, bound=seconds)
     return better[1] if better[0] < seconds else order
 
 

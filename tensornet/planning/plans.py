@@ -6,43 +6,49 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..amounts import amount
+from ..codec import Text, document, read, write
 from ..documents import Part
 from ..dtypes import itemsize
-from ..errors import EquationError, TensornetError
+from ..errors import EquationError
 from ..graph.apply import names_of_blocks
 from ..graph.elements import bytes_of, of_leaf
-from ..graph.encoding import read_graph, write_graph
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import axes_of_index
 from ..notebook import folded
 from ..sizes import evaluate, product, size_names
-from .device import CONSTANTS, Certainty
-from .encoding import read_result, read_step, read_table, write_result, write_step, write_table
+from .device import Certainty
 from .steps import CallStep, Result, Step, Table
 
-__all__ = ["Alternative", "Plan", "read_plan", "write_plan"]
+__all__ = ["Alternative", "Plan"]
 
 
 SHOWN = 8
 """So many of the tensors kept for a way back are shown one by one, the largest."""
 
 
+@document()
 @dataclass(frozen=True)
 class Alternative:
     """Another order for the same graph, for comparison."""
 
-    name: str
+    name: Text
     flops: int
     bytes: int
     seconds: float
     peak_memory: int
 
 
+@document(
+    shared=True,
+    flops=lambda plan: plan.flops,
+    bytes=lambda plan: plan.bytes,
+    seconds=lambda plan: plan.seconds,
+)
 @dataclass(frozen=True)
 class Plan:
     """The order in which a graph is computed on a device, as data.
@@ -66,9 +72,9 @@ class Plan:
     """
 
     graph: Graph
-    backend: str
-    device: str
-    dtype: str
+    backend: Text
+    device: Text
+    dtype: Text
     sizes: tuple[tuple[str, int], ...]
     steps: tuple[Step | CallStep, ...]
     results: tuple[Result, ...]
@@ -80,7 +86,11 @@ class Plan:
     certainty: Certainty | None = None
     backward: Plan | None = None
     recorded: tuple[tuple[str, int], ...] = ()
-    code: str = field(default="", repr=False)
+    code: Text = field(default="", repr=False)
+
+    def checked(self, part: Part) -> None:
+        """Refuses steps and results that read what is not there."""
+        _check_names(self, part)
 
     def __hash__(self) -> int:
         return self._hash
@@ -270,7 +280,7 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON: what it is for, the steps as equations with their costs, the code."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **write_plan(self)}, indent=1)
+        return json.dumps({"format": FORMAT, "version": VERSION, **write(self)}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -280,12 +290,12 @@ class Plan:
             EquationError: the text is no such document, or the plan in it cannot be.
             ShapeError: nor can its sizes.
         """
-        document = Part.of(text, "plan")
-        if document["format"].value != FORMAT or document["version"].value != VERSION:
-            found = f"{document['format'].value} {document['version'].value}"
+        whole = Part.of(text, "plan")
+        if whole["format"].value != FORMAT or whole["version"].value != VERSION:
+            found = f"{whole['format'].value} {whole['version'].value}"
             fix = "plan anew, or use the library that wrote it"
             raise EquationError(f"not a plan of version {VERSION}: {found}", fix=fix)
-        return read_plan(document)
+        return read(Plan, whole)
 
 
 def _kind(step: CallStep) -> str:
@@ -295,82 +305,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 10
-
-
-def write_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as a value of JSON; its sums stand there for whoever reads it, and are not read back."""
-    numbers = {block: number for number, block in enumerate(plan.functions)}
-    return {"functions": [_write_plan(block, numbers) for block in numbers], **_write_plan(plan, numbers)}
-
-
-def _write_plan(plan: Plan, numbers: Mapping[Plan, int]) -> dict[str, Any]:
-    return {
-        "backend": plan.backend,
-        "device": plan.device,
-        "dtype": plan.dtype,
-        "sizes": dict(plan.sizes),
-        "assumed": list(plan.assumed),
-        "graph": write_graph(plan.graph),
-        "steps": [write_step(step, numbers) for step in plan.steps],
-        "once": [write_step(step, numbers) for step in plan.once],
-        "tables": [write_table(table) for table in plan.tables],
-        "results": [write_result(result) for result in plan.results],
-        "flops": plan.flops,
-        "bytes": plan.bytes,
-        "seconds": plan.seconds,
-        "peak_memory": plan.peak_memory,
-        "certainty": plan.certainty and asdict(plan.certainty),
-        "backward": plan.backward and write_plan(plan.backward),
-        "recorded": dict(plan.recorded),
-        "alternatives": [asdict(each) for each in plan.alternatives],
-        "code": plan.code,
-    }
-
-
-def read_plan(part: Part, graph: Graph | None = None) -> Plan:
-    """What `write_plan` gave, checked: every tensor is there before it is read.
-
-    Args:
-        part: the plan.
-        graph: what it computes, if that is known.
-
-    Raises:
-        EquationError: it is no plan.
-        ShapeError: its sizes cannot be.
-    """
-    blocks: list[Plan] = []
-    for each in part["functions"]:
-        blocks.append(_read_plan(each, blocks))
-    return _read_plan(part, blocks, graph)
-
-
-def _read_plan(part: Part, blocks: Sequence[Plan], graph: Graph | None = None) -> Plan:
-    try:
-        found = Plan(
-            read_graph(part["graph"]) if graph is None else graph,
-            part["backend"].text(),
-            part["device"].text(),
-            part["dtype"].text(),
-            tuple((name, size.whole()) for name, size in part["sizes"].items()),
-            tuple(read_step(each, blocks) for each in part["steps"]),
-            tuple(read_result(each) for each in part["results"]),
-            part["peak_memory"].whole(),
-            part["assumed"].names(),
-            tuple(_read_alternative(each) for each in part["alternatives"]),
-            tuple(read_step(each, blocks) for each in part["once"]),
-            tuple(read_table(each) for each in part["tables"]),
-            None if part["certainty"].is_none else _read_certainty(part["certainty"]),
-            None if part["backward"].is_none else read_plan(part["backward"]),
-            tuple((name, size.whole()) for name, size in part["recorded"].items()),
-            part["code"].text(),
-        )
-    except TensornetError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise part.fail(f"is no plan: {error!r}") from None
-    _check_names(found, part)
-    return found
+FORMAT, VERSION = "tensornet.plan", 11
 
 
 def _check_names(plan: Plan, part: Part) -> None:
@@ -408,17 +343,3 @@ def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) 
             raise part.fail(f"cannot be: step {number + 1} {message}")
         known.update(step.defines)
     return known
-
-
-def _read_certainty(part: Part) -> Certainty:
-    return Certainty(part["spread"].real(), part["constants"].one_of(*CONSTANTS))
-
-
-def _read_alternative(part: Part) -> Alternative:
-    return Alternative(
-        part["name"].text(),
-        part["flops"].whole(),
-        part["bytes"].whole(),
-        part["seconds"].real(),
-        part["peak_memory"].whole(),
-    )

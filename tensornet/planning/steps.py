@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..codec import Scope, document
+from ..documents import Part
 from ..graph.apply import scoped, shown_call
 from ..graph.leaves import Leaf
 from ..graph.shape import Axis
@@ -38,6 +40,7 @@ class Multiplied:
     then: str = ""
 
 
+@document()
 @dataclass(frozen=True)
 class Step:
     """One operation of a plan.
@@ -64,7 +67,7 @@ class Step:
     element: Element = Element.NUMBER
     frees: tuple[str, ...] = ()
     arrangement: Arrangement | None = None
-    into: str = ""
+    into: Scope = ""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -111,6 +114,7 @@ def _multiplied(right: Expression) -> Multiplied | None:
     return None
 
 
+@document()
 @dataclass(frozen=True)
 class Slicing:
     """A call done piece by piece along an axis, so that less is alive at once.
@@ -135,6 +139,7 @@ class Slicing:
         return f"in {self.count} pieces of {self.length} along {self.size}"
 
 
+@document()
 @dataclass(frozen=True)
 class Repetition:
     """A call repeated along an axis, each time with what the last one left.
@@ -167,6 +172,7 @@ class Repetition:
         return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{again}"
 
 
+@document()
 @dataclass(frozen=True)
 class CallStep:
     """A call of a block, which is planned once and called as often as the graph does.
@@ -186,7 +192,7 @@ class CallStep:
     """
 
     plan: Plan
-    scope: str
+    scope: Scope
     operands: tuple[str, ...]
     results: tuple[str, ...]
     shapes: tuple[tuple[Any, ...], ...]
@@ -195,6 +201,29 @@ class CallStep:
     slicing: Slicing | None = None
     again: bool = False
     along: Repetition | None = None
+
+    def checked(self, part: Part) -> None:
+        """Refuses a call that does not fit its block."""
+        block, along = self.plan, self.along
+        made = 1 if block.backward is not None else len(block.results)  # what backward needs is made besides
+        if along is not None:
+            made = len(self.results)
+            joined = along.joined(made)
+            wrong = not 0 <= joined <= len(block.results) or any(
+                n >= len(block.results) for n in along.states
+            )
+            if wrong or len(along.cuts) + len(along.states) > len(self.operands):
+                raise part.fail("is repeated with states that it does not make")
+            if along.segment is not None and along.segment < 1:
+                raise part.fail("is made again no position at a time")
+        if len(self.operands) != len(block.graph.inputs) or len(self.results) != made:
+            raise part.fail(
+                "gives a block another number of tensors than it takes, or takes another than it gives"
+            )
+        if len(self.shapes) != len(self.results):
+            raise part.fail("has not a shape for each result")
+        if len(self.tables) not in (0, len(block.tables)):
+            raise part.fail("has not a name for each table of its block")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -265,6 +294,7 @@ class CallStep:
         return call if self.slicing is None else f"{call} {self.slicing}"
 
 
+@document()
 @dataclass(frozen=True)
 class Result:
     """Where an output of the graph is found when the steps are done, and what its elements are."""
@@ -276,6 +306,7 @@ class Result:
     element: Element = Element.NUMBER
 
 
+@document()
 @dataclass(frozen=True)
 class Table:
     """A tensor that is computed once and handed to the function at each call.

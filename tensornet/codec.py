@@ -1,0 +1,315 @@
+"""Serialisation. Frozen dataclasses as JSON and back, by one rule: their fields and the types of these.
+
+    value := {"is": class, field: value, …}    a class marked by `@document`
+           | {"shared": 3}                     the fourth value of the document's table of shared ones
+           | [value, …] | number | true | false | null | text
+    size  := 4 | "D" | {"Add": ["D", 1]}       a tree of sympy's classes
+
+What is read back is equal to what was written, and nothing in a document is run: a text is a name,
+unless its type says otherwise (`Text`, `Scope`, `Choice`). Fields that equality ignores are not written.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from .documents import Part
+from .errors import TensornetError
+from .sizes import LARGEST_POWER, is_name, symbol
+
+__all__ = ["Choice", "Scope", "Text", "document", "read", "read_size", "read_value", "write", "write_size"]
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words: `Annotated[str, Choice("input", "parameter")]`."""
+
+    words: tuple[str, ...]
+
+    def __init__(self, *words: str) -> None:
+        object.__setattr__(self, "words", words)
+
+
+Text: TypeAlias = Annotated[str, "text"]
+"""Any text at all, such as code."""
+
+Scope: TypeAlias = Annotated[str, "scope"]
+"""A name, or nothing."""
+
+_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How values of a class are written.
+
+    Attributes:
+        shared: whether equal ones are written once.
+        shown: attributes that are written for whoever reads the document; they follow from the fields.
+        hints: the types of its fields, once they were asked for.
+    """
+
+    cls: Any
+    shared: bool
+    shown: Mapping[str, Callable[[Any], Any]]
+
+    @functools.cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """The fields that make a value what it is, with their types."""
+        local = {name: kind.cls for name, kind in _KINDS.items()}
+        hints = typing.get_type_hints(self.cls, localns=local, include_extras=True)
+        return {each.name: hints[each.name] for each in fields(self.cls) if each.compare}
+
+
+_KINDS: dict[str, _Kind] = {}
+
+
+def document(*, shared: bool = False, **shown: Callable[[Any], Any]) -> Callable[[C], C]:
+    """Lets documents hold values of a frozen dataclass.
+
+    A method `checked(part)` of it may refuse what its fields allow and no value can be.
+
+    Args:
+        shared: whether equal values are written once, however often they occur.
+        **shown: what is written as well, for whoever reads the document, and must follow from the value.
+    """
+
+    def marked(cls: C) -> C:
+        _KINDS[cls.__name__] = _Kind(cls, shared, shown)
+        return cls
+
+    return marked
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+def write(value: Any, given: Iterable[str] = (), without: Iterable[str] = ()) -> dict[str, Any]:
+    """A dataclass as a value of JSON.
+
+    Args:
+        value: one whose class `document` marks.
+        given: fields of it that are left out, since whoever reads it has them.
+        without: fields that are left out wherever they are, `"Class.field"`.
+    """
+    numbers: dict[Any, int] = {}
+    table: list[Any] = []
+    omitted, given = frozenset(without), frozenset(given)
+
+    def plain(value: Any) -> Any:
+        match value:
+            case None | bool() | str():
+                return value
+            case Enum():
+                return value.name
+            case int():
+                return int(value)
+            case float() if math.isfinite(value):
+                return value
+            case float() | complex():
+                return repr(value)
+            case bytes():
+                return base64.b64encode(value).decode()
+            case tuple():
+                return [plain(each) for each in value]
+            case frozenset():
+                return [plain(each) for each in sorted(value)]
+        if not is_dataclass(value):
+            return write_size(value)
+        kind = _KINDS[type(value).__name__]
+        if not kind.shared:
+            return of_fields(value, kind)
+        if value not in numbers:
+            written = of_fields(value, kind)  # the shared ones inside come first
+            numbers[value] = len(table)
+            table.append(written)
+        return {"shared": numbers[value]}
+
+    def of_fields(value: Any, kind: _Kind) -> dict[str, Any]:
+        name = kind.cls.__name__
+        own = {each: plain(getattr(value, each)) for each in kind.hints if f"{name}.{each}" not in omitted}
+        return {"is": name, **{each: plain(of(value)) for each, of in kind.shown.items()}, **own}
+
+    written = of_fields(value, _KINDS[type(value).__name__])
+    written = {name: each for name, each in written.items() if name not in given}
+    return {**written, "table": table} if table else written
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+def read(kind: type[T], part: Part, **given: Any) -> T:
+    """What `write` gave, checked as any value of the class is when it is made.
+
+    Args:
+        kind: the class that is expected.
+        part: the document.
+        **given: fields that are not in it.
+
+    Raises:
+        EquationError: it is something else; the message says where.
+    """
+    shared: list[Any] = []
+    table = part.get("table")
+    for each in table if table is not None else ():
+        name = each["is"].one_of(*_KINDS)
+        shared.append(_of_fields(_KINDS[name].cls, each, shared, {}))
+    found: T = _of_fields(kind, part, shared, given)
+    return found
+
+
+def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
+    """A value of a type; of a union the member that the document can be."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _word(options[1], part)
+    if origin in (types.UnionType, typing.Union):
+        return read_value(_member(options, part), part, shared)
+    if origin is frozenset:
+        return frozenset(read_value(options[0], each, shared) for each in part)
+    if origin is tuple and options[1:] == (...,):
+        return tuple([read_value(options[0], each, shared) for each in part])
+    if origin is tuple:
+        parts = tuple(part)
+        if len(parts) != len(options):
+            raise part.fail(f"has {len(parts)} values where {len(options)} must be")
+        return tuple([read_value(one, each, shared) for one, each in zip(options, parts, strict=True)])
+    if hint in _PLAIN:
+        return _PLAIN[hint](part)
+    if issubclass(hint, Enum):
+        return hint[part.one_of(*hint.__members__)]
+    if isinstance(part.value, dict) and "shared" in part.value:
+        found = part["shared"].among(shared)
+        if not isinstance(found, hint):
+            raise part.fail(f"is a {type(found).__name__} where a {hint.__name__} must be")
+        return found
+    return _of_fields(hint, part, shared, {})
+
+
+def _word(marker: Any, part: Part) -> str:
+    if isinstance(marker, Choice):
+        return part.one_of(*marker.words)
+    return part.scope() if marker == "scope" else part.text()
+
+
+def _member(options: tuple[Any, ...], part: Part) -> Any:
+    """The member of a union that a document is of."""
+    value = part.value
+    if value is None and type(None) in options:
+        return type(None)
+    kinds = {getattr(each, "__name__", ""): each for each in options if is_dataclass(each)}
+    if isinstance(value, dict) and kinds:
+        return next(iter(kinds.values())) if len(kinds) == 1 else kinds[part["is"].one_of(*kinds)]
+    wanted = {bool: bool, int: int, float: float, str: str, list: tuple}.get(type(value))
+    found = [each for each in options if (typing.get_origin(each) or each) is wanted]
+    if not found and isinstance(value, str) and complex in options:
+        found = [complex]
+    others = [each for each in options if each is not type(None)]
+    if not found and len(others) > 1:
+        raise part.fail("is no " + " or ".join(sorted(getattr(each, "__name__", "value") for each in others)))
+    return (found or others)[0]
+
+
+def _of_fields(cls: Any, part: Part, shared: Sequence[Any], given: Mapping[str, Any]) -> Any:
+    """A dataclass, made of its fields."""
+    kind = _KINDS[cls.__name__]
+    part["is"].one_of(cls.__name__)
+    values = {
+        name: given[name] if name in given else read_value(hint, part[name], shared)
+        for name, hint in kind.hints.items()
+    }
+    try:
+        made = cls(**values)
+        if hasattr(made, "checked"):
+            made.checked(part)
+        wrong = [name for name, of in kind.shown.items() if part[name].value != of(made)]
+    except TensornetError:
+        raise
+    except _FAULTS as error:
+        raise part.fail(f"is no {cls.__name__.lower()}: {error!r}") from None
+    if wrong:
+        raise part[wrong[0]].fail(f"does not follow from the rest: {kind.shown[wrong[0]](made)}")
+    return made
+
+
+def _number(part: Part) -> int | float | complex:
+    """A number that JSON has not, such as inf and 2j."""
+    try:
+        return complex(part.text()) if "j" in part.text() else float(part.text())
+    except ValueError:
+        raise part.fail(f"is {part.value!r} where a number must be") from None
+
+
+def _bytes(part: Part) -> bytes:
+    try:
+        return base64.b64decode(part.text(), validate=True)
+    except ValueError as error:
+        raise part.fail(f"is no data: {error}") from None
+
+
+# ---------------------------------------------------------------------------- sizes
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def write_size(size: Any) -> Any:
+    """A size, or a formula of FLOPs, as a value of JSON."""
+    if isinstance(size, int) or size.is_Integer:
+        return int(size)
+    if size.is_Symbol:
+        return size.name
+    if size.is_Rational:
+        return {"Rational": [size.p, size.q]}
+    return {type(size).__name__: [write_size(each) for each in size.args]}
+
+
+def read_size(part: Part) -> Any:
+    """What `write_size` gave, put together of its parts as they are: sympy would write some of its formulas otherwise.
+
+    Raises:
+        EquationError: it is no size.
+    """
+    if isinstance(part.value, str):
+        if not is_name(part.value):
+            raise part.fail(f"is {part.value!r} where a size must be")
+        return symbol(part.value)
+    if not isinstance(part.value, dict):
+        return part.whole()
+    import sympy
+
+    known = {each.__name__: each for each in (sympy.Add, sympy.Mul, sympy.Max, sympy.Min)}
+    named = [(name, [sympy.sympify(read_size(each)) for each in parts]) for name, parts in part.items()]
+    match named:
+        case [("floor" | "ceiling" as name, [inner])]:
+            return getattr(sympy, name)(inner, evaluate=False)
+        case [("Rational", [sympy.Integer() as above, sympy.Integer() as below])] if below > 0:
+            return sympy.Rational(above, below)
+        case [("Pow", [base, sympy.Integer() as power])] if (
+            abs(power) <= LARGEST_POWER and not base.is_number
+        ):
+            return sympy.Pow(base, power, evaluate=False)
+        case [(name, [_, _, *_] as sizes)] if name in known:
+            return known[name](*sizes, evaluate=False)
+    raise part.fail("is no size")
+
+
+_PLAIN: dict[Any, Callable[[Part], Any]] = {
+    type(None): lambda part: None,
+    Any: lambda part: None if part.is_none else read_size(part),
+    str: Part.name,
+    bool: Part.truth,
+    int: Part.whole,
+    float: Part.real,
+    complex: _number,
+    bytes: _bytes,
+}
