@@ -68,6 +68,7 @@ class Text:
         equations, scopes: the lines that were read, and the sizes in each.
         calls: the calls that were read, by how many equations and calls are before.
         told: leaves that calls brought.
+        openings: of what tensors that recur start from, which of the axes of these it has.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Text:
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.calls: dict[int, Apply | Matched] = {}
         self.told: set[str] = set()
+        self.openings: dict[str, tuple[bool, ...]] = {}
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)

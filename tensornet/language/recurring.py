@@ -5,8 +5,9 @@
 
 A tensor recurs if an equation reads it one position before or after, and is not below the line that defines
 it; so does one with a start. The start stands at -1, one step before the first position, of what is read at
-`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What has a start and is read in other parts than that
-is told in, `h[b,t-1,(p,q)]`, is read so from a line of its own, `h_before[b,t,o] = h[b,t-1,o]`.
+`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What is computed has a line of its own there,
+`h_start[b,o] = tanh(z[b,k] * V[o,k])`. What has a start and is read in other parts than that is told in,
+`h[b,t-1,(p,q)]`, is read so from a line of its own too, `h_before[b,t,o] = h[b,t-1,o]`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
 from ..operations.structure import INDEX
-from .equation import Equation
+from .equation import Equation, Opening
 from .expression import (
     Call,
     Expression,
@@ -100,7 +101,30 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    return list(_Telling(names, starts, _named(lines)).told(lines))
+    taken = _named(lines)
+    openings = _openings(starts, taken)
+    return list(_Telling(names, starts, taken, openings).told(lines))
+
+
+def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
+    """The lines of starts that are more than a tensor under axes, which are put in their places, by what starts so."""
+    found: dict[str, list[Opening]] = {}
+    for key, start in starts.items():
+        if not _is_plain(start):
+            left = _without(start.index, start.at)
+            name = fresh(f"{start.name}_start", taken)
+            taken.add(name)
+            found.setdefault(start.name, []).append(Opening(name, left, start.right, start.place))
+            starts[key] = replace(start, right=Ref(name, left, start.place))
+    return found
+
+
+def _is_plain(start: Start) -> bool:
+    """Whether a start is a number, or a tensor under axes of what it starts, each once."""
+    if isinstance(start.right, Ref):
+        own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
+        return set(read) <= set(own) and len(set(read)) == len(read)
+    return not any(references(start.right)) and not free_axes(start.right)
 
 
 def _named(lines: Iterable[Any]) -> set[str]:
@@ -182,6 +206,7 @@ class _Telling:
         names: the tensors that recur.
         starts: what they start from.
         taken: names that are there.
+        openings: the lines that starts have of their own, by what starts so.
         before: the lines of tensors at another position, by what they say.
         made: those that the next line reads first.
     """
@@ -189,6 +214,7 @@ class _Telling:
     names: set[str]
     starts: Mapping[_Key, Start]
     taken: set[str]
+    openings: dict[str, list[Opening]]
     before: dict[Expression, Ref] = field(default_factory=dict)
     made: list[Equation] = field(default_factory=list)
 
@@ -197,10 +223,13 @@ class _Telling:
         for line in lines:
             if isinstance(line, Start):
                 continue
-            told = replace(line, right=self._visited(line.right)) if hasattr(line, "right") else line
-            yield from self.made
-            self.made.clear()
-            yield told
+            if hasattr(line, "right"):
+                for name in [ref.name for ref in steps_in(line.right)]:
+                    yield from self.told(self.openings.pop(name, ()))
+                line = replace(line, right=self._visited(line.right))
+                yield from self.made
+                self.made.clear()
+            yield line
 
     def _visited(self, part: Expression) -> Expression:
         part = transform(part, self._visited)
@@ -284,13 +313,12 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
     for mine, theirs in zip(own, read, strict=True):
         parts = (each if isinstance(each, tuple) else (each,) for each in (mine, theirs))
         pairs.extend(zip(*parts, strict=True))
-    names = dict(pairs)
-    taken = {*names, *names.values()}
-    for axis in free_axes(right):
-        if axis not in names:
-            names[axis] = fresh(axis, taken)
-            taken.add(names[axis])
-    return (rename(right, {old: new for old, new in names.items() if old != new}),)
+    return (rename(right, {old: new for old, new in pairs if old != new}),)
+
+
+def _flat(index: Iterable[Any]) -> list[Any]:
+    """What stands in brackets, composites taken apart."""
+    return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def _without(index: Iterable[Any], at: int) -> tuple[Any, ...]:
@@ -382,6 +410,8 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
                 if found.setdefault(start.key, start) != start:
                     return None
     if any(_differ(start, each.ref.index) for each in read for start in found.values()):
+        return None
+    if not all(map(_is_plain, found.values())):
         return None
     alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
