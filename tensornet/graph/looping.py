@@ -32,6 +32,7 @@ from ..language.expression import (
     free_axes,
     fresh,
     is_scalar,
+    parts_of,
     references,
     rename,
     subexpressions,
@@ -443,8 +444,9 @@ class _Looping(Stating):
         if not self._recurs(part, block) and not self._is_alone(part, equation, block):
             return self._given(part, equation, block)
         match part:
-            case Ref(name, index) if name in block.group.labels:
-                return replace(part, index=block.group.without(name, index))
+            case Ref(name) if name in block.group.labels:
+                part = transform(part, lambda each: self._position(each, equation, block))
+                return replace(part, index=block.group.without(name, part.index))  # type: ignore[union-attr, call-arg]
             case Ref():
                 return self._looked_up(part, equation, block)
             case Call("add", terms):
@@ -465,6 +467,12 @@ class _Looping(Stating):
                 block.body.append(Equation(name, left, product, part.place))
                 return Ref(name, left)
         return transform(part, lambda each: self._inside(each, equation, block))
+
+    def _position(self, part: Expression, equation: Equation, block: _Block) -> Expression:
+        """A position at which a state is read, of the tensors and sizes that the block has."""
+        if isinstance(part, Ref | Size):
+            return self._inside(part, equation, block)
+        return transform(part, lambda each: self._position(each, equation, block))
 
     def _looked_up(self, ref: Ref, equation: Equation, block: _Block) -> Ref:
         """A tensor that is looked up by what recurs."""
@@ -519,9 +527,12 @@ class _Looping(Stating):
         return transform(number, lambda each: self._sized(each, label, scope))
 
     def _is_cut(self, ref: Ref, label: str) -> bool:
-        """Whether a tensor is read at one position of an axis in one place, or at no other than all."""
+        """Whether a tensor is read at one position of an axis in one place, or at no other than all, and by no other
+        tensor or size."""
         axes = [axis for axis in axes_of_index(ref.index) if axis == label]
-        inner = any(label in axes_of_index((entry,)) for entry in ref.index if not isinstance(entry, str))
+        told = [entry for entry in ref.index if not isinstance(entry, str)]
+        inner = any(label in axes_of_index((entry,)) for entry in told)
+        inner = inner or any(isinstance(each, Ref | Size) for part in parts_of(ref) for each in subexpressions(part))
         return not inner and ref.index.count(label) == len(axes)
 
     def _cut(self, ref: Ref, at: int, block: _Block) -> Ref:
