@@ -257,7 +257,9 @@ class Graph:
         told = {name for leaf in self.leaves for size in leaf.shape for name in size_names(size)}
         for name in (name for group in self.recurrences for name in group.names):
             axes = (axis for dim in self.named[name] for axis in dim)
-            found.update(axis.name for axis in axes if axis.size == symbol(axis.name) and axis.name not in told)
+            found.update(
+                axis.name for axis in axes if axis.size == symbol(axis.name) and axis.name not in told
+            )
         return frozenset(found)
 
     @functools.cached_property

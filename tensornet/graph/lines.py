@@ -60,7 +60,9 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = cropped(_openings_read(text, line.right), {name: entry.dims for name, entry in text.known.items()})
+    right = cropped(
+        _openings_read(text, line.right), {name: entry.dims for name, entry in text.known.items()}
+    )
     kept = axes_of_index(line.left)
     right = in_order(resolve(right, indices, lambda name: name in text.axes, kept), kept)
     return _opened(text, line, right) if isinstance(line, Opening) else replace(line, right=right)

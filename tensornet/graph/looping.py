@@ -190,6 +190,12 @@ def _flat(index: tuple[Index, ...]) -> list[Any]:
 # ---------------------------------------------------------------------------- steps outside of recurrences
 
 
+def _at_once(part: Expression) -> Expression:
+    """An expression of no recurrence, without steps."""
+    part = transform(part, _at_once)
+    return _moved(part) if isinstance(part, Call) and is_step(part) else part
+
+
 def _moved(step: Call) -> Expression:
     """What a step reads, all positions at once: cropped on one side, with the start on the other."""
     operand, *starts = step.arguments
@@ -260,7 +266,7 @@ class Stating(Written):
         """
         assert isinstance(state.right, Call)
         element = self.elements[state.name]
-        start: Expression = state.right.arguments[1] if len(state.right.arguments) > 1 else ZERO
+        start = _at_once(state.right.arguments[1]) if len(state.right.arguments) > 1 else ZERO
         holds = self.elements[start.name] if isinstance(start, Ref) else None
         if isinstance(start, Ref) and start.index == left and holds is element:
             return start.name
@@ -532,7 +538,9 @@ class _Looping(Stating):
         axes = [axis for axis in axes_of_index(ref.index) if axis == label]
         told = [entry for entry in ref.index if not isinstance(entry, str)]
         inner = any(label in axes_of_index((entry,)) for entry in told)
-        inner = inner or any(isinstance(each, Ref | Size) for part in parts_of(ref) for each in subexpressions(part))
+        inner = inner or any(
+            isinstance(each, Ref | Size) for part in parts_of(ref) for each in subexpressions(part)
+        )
         return not inner and ref.index.count(label) == len(axes)
 
     def _cut(self, ref: Ref, at: int, block: _Block) -> Ref:

@@ -107,9 +107,7 @@ def declare_leaves(text: Text, line: Equation) -> None:
 def _sizes_met(text: Text, expression: Expression) -> Scope:
     """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
     dims = text.dims()
-    told = text.strict.difference(
-        *(axes_told(ref) for ref in references(expression) if ref.name in dims)
-    )
+    told = text.strict.difference(*(axes_told(ref) for ref in references(expression) if ref.name in dims))
     return scope_of(expression, dims, text.unifier.agree, text.unifier.bound, told, [])
 
 

@@ -267,35 +267,41 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
 
 
 def _parts(entry: Index) -> int:
-    """How many axes an entry of brackets is."""
+    """How many axes an entry of brackets is, or is a step along."""
+    if step_of(entry) is not None:
+        return 1
     return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
 
 
 def _read(ref: Ref, starts: Mapping[_Key, Start]) -> Expression:
-    """A tensor at another position: its function, once for each step there."""
-    steps = [(n, step) for n, entry in enumerate(ref.index) if (step := step_of(entry)) is not None]
-    if not steps:
-        return ref
-    if len(steps) > 1:
-        (_, (first, _)), (_, (axis, by)) = steps[:2]
-        fix = (
-            f"move one in a line of its own: 'k[…] = {STEPS[1 if by > 0 else -1]}[{axis}]({ref.name}[…])',"
-            f" and read k at another position of '{first}'"
-        )
-        raise EquationError(f"'{ref.name}' is read at another position of two axes", ref.place, fix)
-    ((at, (axis, by)),) = steps
-    if abs(by) > FARTHEST:
-        raise EquationError(
-            f"'{ref.name}' is read {abs(by)} positions away", ref.place, f"{FARTHEST} at most"
-        )
-    sign = 1 if by > 0 else -1
-    index = (*ref.index[:at], axis, *ref.index[at + 1 :])
+    """A tensor at another position: its function, once for each step there, along one axis after another."""
+    told = [step_of(entry) for entry in ref.index]
+    index = tuple(entry if step is None else step[0] for entry, step in zip(ref.index, told, strict=True))
     found: Expression = replace(ref, index=index)
-    for far in range(1, abs(by) + 1):
-        start = starts.get((ref.name, sign * far, at))
-        given = () if start is None else _given(start, index, at, ref)
-        found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
+    before: list[tuple[str, int]] = []
+    for at, step in enumerate(told):
+        if step is None:
+            continue
+        axis, by = step
+        if abs(by) > FARTHEST:
+            message = f"'{ref.name}' is read {abs(by)} positions away"
+            raise EquationError(message, ref.place, f"{FARTHEST} at most")
+        sign = 1 if by > 0 else -1
+        for far in range(1, abs(by) + 1):
+            start = starts.get((ref.name, sign * far, at))
+            given = () if start is None else _given(start, index, at, ref)
+            given = tuple(_moved(each, before) for each in given)
+            found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
+        before.append(step)
     return found
+
+
+def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
+    """A start of what is read at another position of other axes too."""
+    for axis, by in steps:
+        for _ in range(abs(by) if axis in free_axes(start) else 0):
+            start = Call(STEPS[1 if by > 0 else -1], (start,), (axis,))
+    return start
 
 
 def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
