@@ -260,16 +260,22 @@ class _Division:
 
     def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
         """The step with still positions from tables, where they have been looked at."""
+        if isinstance(step, CallStep) and step.along is not None:
+            pairs = zip(step.tables, step.plan.tables, strict=True)
+            return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
         if isinstance(step, CallStep) or not isinstance(step.equation.right, Ref):
             return step
         right = step.equation.right
         index = tuple(
-            replace(entry, name=self._table(entry.name, size))
-            if isinstance(entry, Ref) and entry.name in self.forms and self.told.issuperset(size_names(size))
-            else entry
+            replace(entry, name=self._looked_at(entry.name, size)) if isinstance(entry, Ref) else entry
             for entry, size in zip(right.index, self.shapes[right.name], strict=True)
         )
         return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
+
+    def _looked_at(self, name: str, below: Any) -> str:
+        """The table of still positions below a size, if it can be one."""
+        is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
+        return self._table(name, below) if is_table else name
 
     # ---- blocks
 
