@@ -173,7 +173,11 @@ def whole(text: Text, line: Equation) -> Equation:
     first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
     name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*text.known, *text.axes, *read})
     cut, instead = cut_to_window(first, dims[first.ref.name] or (), name)
-    text.keep(cut, text.sizes_around(cut.right))
+    if text.known[first.ref.name].kind == "foreseen":
+        text.foresee(cut)
+        text.waiting[first.ref.name].append(cut)
+    else:
+        text.keep(cut, text.sizes_around(cut.right))
     return whole(text, replace(line, right=reading(line.right, first.ref, instead)))
 
 

@@ -160,6 +160,10 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
                     farthest[key] = max(farthest.get(key, 0), abs(told[1]))
     for (name, step, at), start in starts.items():
         sign = 1 if step > 0 else -1
+        first = starts.get((name, sign, at), start)
+        if [*map(_parts, first.index)] != [*map(_parts, start.index)]:
+            fix = f"tell it under axes as {first} has them"
+            raise EquationError(f"'{name}' starts in other parts at {step:+d}", start.place, fix)
         if abs(step) > farthest.get((name, sign, at), 0):
             other = farthest.get((name, -sign, at), 0)
             if not other and any(
@@ -237,16 +241,21 @@ class _Telling:
             return part
         return self._in_parts(part) or _read(part, self.starts)
 
+    def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
+        """What a tensor starts from that is read so many positions away."""
+        steps = range(-1, by - 1, -1) if by < 0 else range(1, by + 1)
+        return (self.starts[name, step, at] for step in steps if (name, step, at) in self.starts)
+
     def _in_parts(self, ref: Ref) -> Ref | None:
         """What is read in other parts than its start is told in, from a line in which it is read in the same."""
         found = next(((n, *told) for n, entry in enumerate(ref.index) if (told := step_of(entry))), None)
         if found is None:
             return None
         at, axis, by = found
-        start = self.starts.get((ref.name, 1 if by > 0 else -1, at))
-        if start is None or start.right == Literal(0) or not _differ(start, ref.index):
+        starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
+        if not any(_differ(each, ref.index) for each in starts):
             return None
-        own = _without(start.index, at)
+        own = _without(starts[0].index, at)
         label = fresh(axis, {*axes_of_index(own)})
         left = (*own[:at], label, *own[at:])
         told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
@@ -261,9 +270,11 @@ class _Telling:
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
-    """Whether a tensor is read in other parts than its start is told in."""
+    """Whether a tensor is read in other parts than its start is told in, or along one axis in two dimensions."""
     both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
-    return len(start.index) == len(index) and (both[0] != both[1] or 0 in both[0])
+    read = _flat(step[0] if (step := step_of(entry)) else entry for entry in index)
+    apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
+    return len(start.index) == len(index) and apart
 
 
 def _parts(entry: Index) -> int:
