@@ -78,7 +78,7 @@ class _Foreseen(Unifier):
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         a, b = self.resolve(a), self.resolve(b)
         for size, other in ((b, a), (a, b)):
-            if a != b and self.is_open(size):
+            if a != b and self.is_open(size) and size not in getattr(other, "free_symbols", ()):
                 self.solution[size.name] = other
                 return other
         return a

@@ -161,6 +161,8 @@ class _Division:
         self.same: dict[str, str] = {}
         self.tables: dict[tuple[str, Any], Table] = {}
         self.steps = list(steps)
+        calls = [step for step in steps if isinstance(step, CallStep)]
+        self.held = {name for step in calls for name in step.held}  # under these names and no others
 
     def done(self) -> Divided:
         still = self._still()
@@ -214,9 +216,9 @@ class _Division:
     def _note_form(self, step: Step | CallStep) -> None:
         roots = frozenset[str]().union(*(self.forms[name].roots for name in step.reads))
         if isinstance(step, CallStep):
-            for name, shape, result in zip(step.results, step.shapes, step.plan.results, strict=True):
+            for name, shape, element in zip(step.results, step.shapes, step.elements, strict=True):
                 dims = tuple((Axis(f"d{n}", size),) for n, size in enumerate(shape))
-                self.forms[name] = _Form(dims, result.element, roots)
+                self.forms[name] = _Form(dims, element, roots)
         else:
             self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
 
@@ -300,7 +302,7 @@ class _Division:
         """
         moved = _moved(step, names, scope)
         nameless = _defining(moved, ("",) * len(step.defines))
-        if nameless not in self.done_already:
+        if nameless not in self.done_already or not self.held.isdisjoint(step.defines):
             made = tuple(self._own_name(name, scope) for name in step.defines)
             moved = _defining(moved, made)
             self.once.append(moved)
