@@ -32,6 +32,7 @@ from ..language.expression import (
     free_axes,
     fresh,
     is_scalar,
+    is_told,
     parts_of,
     references,
     rename,
@@ -41,7 +42,7 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.steps import PREVIOUS
-from ..operations.structure import CONCAT, PAD, REPEAT
+from ..operations.structure import CONCAT, INDEX, PAD, REPEAT
 from ..sizes import evaluate
 from .apply import Along, Apply
 from .elements import of_expression
@@ -100,7 +101,7 @@ class _States(Written):
     def _state(self, step: Call, equation: Equation) -> Ref:
         """The tensor that a step reads, under the axes it reads it with."""
         operand, *starts = step.arguments
-        if not isinstance(operand, Ref):
+        if not isinstance(operand, Ref) or _hangs_on(operand.index, step.axes[0]):
             left, name = free_axes(operand), self.numbered(equation.name)
             self.put(name, left, operand, self.graph.scope(equation))
             self.round.add(name)
@@ -181,6 +182,11 @@ def _is_state(equation: Equation) -> bool:
             plain = all(isinstance(entry, str | tuple) for entry in index)
             return plain and index == equation.left and len(set(axes_of_index(index))) == len(_flat(index))
     return False
+
+
+def _hangs_on(index: tuple[Index, ...], axis: str) -> bool:
+    """Whether a tensor is read along an axis, and at positions that hang on that besides."""
+    return axis in axes_of_index(tuple(entry for entry in index if entry != axis)) or index.count(axis) > 1
 
 
 def _flat(index: tuple[Index, ...]) -> list[Any]:
@@ -451,8 +457,8 @@ class _Looping(Stating):
             return self._given(part, equation, block)
         match part:
             case Ref(name) if name in block.group.labels:
-                part = transform(part, lambda each: self._position(each, equation, block))
-                return replace(part, index=block.group.without(name, part.index))  # type: ignore[union-attr, call-arg]
+                index = block.group.without(name, part.index)
+                return replace(part, index=tuple(self._entry(each, equation, block) for each in index))
             case Ref():
                 return self._looked_up(part, equation, block)
             case Call("add", terms):
@@ -474,9 +480,16 @@ class _Looping(Stating):
                 return Ref(name, left)
         return transform(part, lambda each: self._inside(each, equation, block))
 
+    def _entry(self, entry: Index, equation: Equation, block: _Block) -> Index:
+        """What stands in brackets behind a state, of the tensors and sizes that the block has."""
+        if entry == block.group.labels[equation.name]:
+            entry = Call(INDEX.name, (), (entry,))
+        return self._position(entry, equation, block) if is_told(entry) else entry  # type: ignore[return-value]
+
     def _position(self, part: Expression, equation: Equation, block: _Block) -> Expression:
-        """A position at which a state is read, of the tensors and sizes that the block has."""
-        if isinstance(part, Ref | Size):
+        """A position at which a state is read."""
+        here = isinstance(part, Call) and part.axes == (block.group.labels[equation.name],)
+        if isinstance(part, Ref | Size) or here:
             return self._inside(part, equation, block)
         return transform(part, lambda each: self._position(each, equation, block))
 

@@ -103,7 +103,16 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     _check_starts(lines, starts)
     taken = _named(lines)
     openings = _openings(starts, taken)
-    return list(_Telling(names, starts, taken, openings).told(lines))
+    return list(_Telling(names, starts, taken, openings, _lefts(lines)).told(lines))
+
+
+def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
+    """The axes that tensors are defined with."""
+    found = {line.name: line.left for line in lines if hasattr(line, "right") and hasattr(line, "left")}
+    calls = (line for line in lines if getattr(line, "along", None))
+    return found | {
+        name: left for line in calls for name, left in zip(line.results, line.along.left, strict=True)
+    }
 
 
 def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
@@ -211,6 +220,7 @@ class _Telling:
         starts: what they start from.
         taken: names that are there.
         openings: the lines that starts have of their own, by what starts so.
+        lefts: the axes that tensors are defined with.
         before: the lines of tensors at another position, by what they say.
         made: those that the next line reads first.
     """
@@ -219,6 +229,7 @@ class _Telling:
     starts: Mapping[_Key, Start]
     taken: set[str]
     openings: dict[str, list[Opening]]
+    lefts: Mapping[str, tuple[Index, ...]]
     before: dict[Expression, Ref] = field(default_factory=dict)
     made: list[Equation] = field(default_factory=list)
 
@@ -253,9 +264,12 @@ class _Telling:
             return None
         at, axis, by = found
         starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
-        if not any(_differ(each, ref.index) for each in starts):
+        if not any(_differ(each, ref.index) for each in starts) and not _hangs_on(ref, at, axis):
             return None
-        own = _without(starts[0].index, at)
+        left = starts[0].index if starts else self.lefts[ref.name]
+        if len(left) != len(ref.index):
+            return None
+        own = _without(left, at)
         label = fresh(axis, {*axes_of_index(own)})
         left = (*own[:at], label, *own[at:])
         told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
@@ -275,6 +289,13 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
     read = _flat(step[0] if (step := step_of(entry)) else entry for entry in index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
     return len(start.index) == len(index) and apart
+
+
+def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
+    """Whether other dimensions than one are read at positions that hang on an axis."""
+    others = _without(ref.index, at)
+    inside = (part.name for part in references(Ref(ref.name, others)) if not part.index)
+    return axis in axes_of_index(others) or axis in inside
 
 
 def _parts(entry: Index) -> int:
