@@ -48,7 +48,7 @@ from .apply import Along, Apply
 from .elements import of_expression
 from .graph import Graph, reads
 from .leaves import Leaf
-from .recurrences import Recurrence, in_order, is_step, reads_here
+from .recurrences import Recurrence, in_order, is_step, read_later, reads_here
 from .rewriting.pruning import prune
 from .shape import Axis, Dim, Scope, dim_size
 from .writing import Written
@@ -63,7 +63,15 @@ ZERO = Literal(0)
 
 @functools.lru_cache(maxsize=256)
 def with_states(graph: Graph) -> Graph:
-    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`."""
+    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`.
+
+    What goes round alone is read before it is defined; all else stands below what it reads.
+    """
+    if next(read_later(graph.body, (leaf.name for leaf in graph.leaves)), None) is None:
+        return graph
+    units = in_order(graph.body, graph.recurrences)
+    body = (each for unit in units for each in (unit.equations if isinstance(unit, Recurrence) else (unit,)))
+    graph = replace(graph, body=tuple(body))
     return _States(graph).changed() if graph.recurrences else graph
 
 
