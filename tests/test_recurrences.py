@@ -591,6 +591,97 @@ def test_what_goes_round_looks_up_and_is_looked_up(
         np.testing.assert_allclose(chosen.numpy(found), np.stack(expected, 1), rtol=1e-12)
 
 
+DIAGONALS = {
+    "h[t,t-1]": lambda h, g, t: h[t],
+    "h[(t+1)%3,t-1]": lambda h, g, t: h[(t + 1) % 3],
+    "h[g[t],t-1]": lambda h, g, t: h[g[t]],
+    "h[j+0,t-1] * W[k,j]": lambda h, g, t: WEIGHT @ h[:2],
+    "h[3*m+0,t-1]": lambda h, g, t: h[0],
+    "h[j//2,t-1] * h[j//2,t-1]": lambda h, g, t: h[0] ** 2 + h[0] ** 2,
+}
+WEIGHT = np.array([[0.5, -1.0], [1.0, 0.3], [0.2, 0.7]])
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("read", DIAGONALS)
+def test_a_step_moves_the_state_and_not_what_tells_its_other_positions(
+    read: str, inside: bool, started: bool
+) -> None:
+    if "k" in read and not inside:
+        read = read.replace("W[k,j]", "W[0,j]")
+    lines = ["W[w:3,e:2]: input"] if "W" in read else []
+    summed = f"sum[{'j' if 'j' in read else 'm'}]({read})" if "j" in read or "m" in read else read
+    own = summed if inside else "h[k,t-1]"
+    lines += ["h[k,-1] = s[k]"] if started else []
+    lines += [f"h[k,t] = tanh({own} + x[k,t])", f"y[t] = {summed.replace('W[k', 'W[0')}"]
+    sizes = {name: size for name, size in {"j": 2, "m": 1}.items() if name in read}
+    inputs = ["x[k,t]", *(["s[k]"] if started else []), *(["g[t]"] if "g[" in read else [])]
+    graph = tn.layer("\n".join(lines), inputs=inputs, outputs=["h", "y"], k=3, t=3, **sizes)
+    assert tn.layer(str(graph)) == graph
+    rng, g = np.random.default_rng(0), np.array([2, 0, 1])
+    arrays: dict[str, Any] = {"x": rng.uniform(-1, 1, (3, 3)), "s": rng.uniform(-1, 1, 3)}
+
+    def expected(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        state, states, found = s if started else np.zeros(3), [], []
+        for t in range(3):
+            value = DIAGONALS[read.replace("W[0", "W[k")](state, g, t)
+            found.append(value[0] if np.ndim(value) else value)
+            state = np.tanh((value if inside else state) + x[:, t])
+            states.append(state)
+        return np.stack(states, 1), np.array(found)
+
+    given = [{**arrays, "g": g, "W": WEIGHT}[leaf.name] for leaf in graph.inputs]
+    for ours, theirs in zip(tn.compile(graph)({}, *given), expected(**arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    loss = tn.layer("l = sum[k,t](sin(h[k,t])) + sum[t](y[t] ** 2)", inputs="h[k,t] y[t]")
+    _, gradients = tn.value_and_grad(graph, loss=loss, wrt="x")({}, *given)
+    direction = rng.uniform(-1, 1, (3, 3))
+    around = [expected(arrays["x"] + far * direction, arrays["s"]) for far in (1e-6, -1e-6)]
+    up, down = (np.sin(h).sum() + (y**2).sum() for h, y in around)
+    assert float((gradients["x"] * direction).sum()) == pytest.approx((up - down) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("line", ["k[t] = tanh(k[t-1] + c[j,t-1] * w[j])", "k[t] = tanh(c[j,t-1] * w[j])"])
+def test_gradients_go_to_what_stands_below_its_readers(line: str) -> None:
+    """Of as many positions as channels, so that no size tells one from the other."""
+    graph = tn.layer(f"{line}\nc[j,t] = sin(x[t,j])\nl = sum[t](k[t] * r[t])", inputs="x r w")
+    rng = np.random.default_rng(0)
+    x, r, w = rng.uniform(-1, 1, (3, 3)), rng.uniform(-1, 1, 3), rng.uniform(-1, 1, 3)
+    given = torch.tensor(x, requires_grad=True)
+    state, total = torch.zeros((2,), dtype=torch.float64)
+    for t in range(3):
+        before = torch.sin(given[t - 1]) if t else torch.zeros(3, dtype=torch.float64)
+        state = torch.tanh((state if "k[t-1]" in line else 0) + before @ torch.tensor(w))
+        total = total + state * r[t]
+    total.backward()
+    assert given.grad is not None
+    arrays = {"x": x, "r": r, "w": w}
+    _, found = tn.value_and_grad(graph, wrt="x")({}, *(arrays[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_recurrence_of_nothing_that_comes_in_is_done_once() -> None:
+    graph = tn.layer("F[-1] = 1\nF[n] = F[n-1] + F[n-2]\ny[n] = F[n] * x[n]", inputs="x", n=6)
+    np.testing.assert_allclose(tn.compile(graph)({}, np.ones(6)), [1, 2, 3, 5, 8, 13])
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_positions_in_a_recurrence_are_looked_at(backend: str) -> None:
+    chosen = BACKENDS[backend]()
+    graph = tn.layer("h[k,t] = tanh(h[2*k//1,t-1] + x[k,t])", inputs="x", k=3, t=3)
+    with pytest.raises(tn.ShapeError, match="holds the position 4, where there are 3"):
+        tn.compile(graph, backend=chosen)({}, chosen.asarray(np.ones((3, 3)), "float64"))
+
+
+def test_starts_in_different_parts_are_told() -> None:
+    text = "h[-1,n] = s[n]\nh[-2,(p,q)] = r[p,q]\nh[t,n] = tanh(x[t,n] + h[t-1,n] + h[t-2,n])"
+    with pytest.raises(
+        tn.EquationError, match=r"(?s)starts in other parts at -2.*as h\[-1,n\] = s\[n\] has them"
+    ):
+        tn.layer(text, inputs="x[t,n] s r", p=2, q=2)
+
+
 @pytest.mark.parametrize("scope", ["", "cell"])
 def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) -> None:
     text = "h[b,-1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t-1,p] * U[o,p])\ny[b,o] = h[b,-1,o]"

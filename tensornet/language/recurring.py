@@ -266,10 +266,10 @@ class _Telling:
         starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
         if not any(_differ(each, ref.index) for each in starts) and not _hangs_on(ref, at, axis):
             return None
-        left = starts[0].index if starts else self.lefts[ref.name]
-        if len(left) != len(ref.index):
+        whole = starts[0].index if starts else self.lefts[ref.name]
+        if len(whole) != len(ref.index):
             return None
-        own = _without(left, at)
+        own = _without(whole, at)
         label = fresh(axis, {*axes_of_index(own)})
         left = (*own[:at], label, *own[at:])
         told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
