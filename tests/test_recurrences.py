@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from scipy.interpolate import BSpline
 
 import tensornet as tn
 from tensornet.graph.doubling import doubled
@@ -384,7 +385,6 @@ def test_compilers_take_the_loop() -> None:
         ("h[b,-2] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "goes on from 'h' at -2"),
         ("h[-1,t] = s[t]\nh[b,t] = x[b,t] + h[b,t-1]", "along another axis"),
         ("h[b,t] = x[b,t] + h[b,t-9]", "9 positions away"),
-        ("h[b,t] = x[b,t] + h[b-1,t-1]", r"(?s)two axes.*previous\[t\]\(h\["),
         ("h[b,t] = x[b,t] + h[b,t]", "used before it is defined"),
         ("h[b,t] = sum[t](previous[t](h[b,t])) * x[b,t]", "not there yet"),
         (
@@ -430,6 +430,286 @@ def test_recurrences_along_two_axes(ahead: bool) -> None:
         grad = t[name].grad
         assert grad is not None
         np.testing.assert_allclose(gradient, grad.numpy(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("starts", [(), ("D[-1,j] = s[j]",), ("D[-1,j] = s[j]", "D[i,-1] = 2*r[i]")])
+def test_a_recurrence_reads_along_the_diagonal(starts: tuple[str, ...]) -> None:
+    """Dynamic time warping (Sakoe and Chiba 1978): outside of what is told it is 0."""
+    line = "D[i,j] = c[i,j] + minimum(minimum(D[i-1,j], D[i,j-1]), D[i-1,j-1])"
+    inputs = "c" + " s[j]" * (len(starts) > 0) + " r[i]" * (len(starts) > 1)
+    graph = tn.layer("\n".join([*starts, line]), inputs=inputs)
+    assert tn.layer(str(graph)) == graph
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.uniform(-1, 1, shape) for name, shape in (("c", (4, 5)), ("s", 5), ("r", 4))}
+    D = np.zeros((5, 6))
+    D[0, 1:] = arrays["s"] if starts else 0
+    D[1:, 0] = 2 * arrays["r"] if starts[1:] else 0
+    for i, j in itertools.product(range(4), range(5)):
+        D[i + 1, j + 1] = arrays["c"][i, j] + min(D[i, j + 1], D[i + 1, j], D[i, j])
+    for backend in ("numpy", "torch"):
+        (found,) = compiled(graph, BACKENDS[backend], {leaf.name: arrays[leaf.name] for leaf in graph.leaves})
+        np.testing.assert_allclose(found, D[1:, 1:], rtol=1e-12)
+
+
+def test_b_splines_are_a_recurrence_over_orders() -> None:
+    """De Boor (1972): each order is made of two neighbours of the one below, and reads knots that fit."""
+    graph = tn.layer(
+        """
+        B[-1,i,e] = (t[i+0] <= x[e]) * (x[e] < t[i+1])
+        B[k,i,e] = (x[e] - t[i+0]) / (t[i+k+1] - t[i+0]) * B[k-1,i,e]
+                 + (t[i+k+2] - x[e]) / (t[i+k+2] - t[i+1]) * B[k-1,i+1,e]
+        """.replace("\n                 +", " +"),
+        inputs="t[s] x[e]",
+        k=3,
+        i=7,
+        s=12,
+        e=6,
+    )
+    knots, x = np.array([0, 1, 2.5, 3, 4, 5, 7, 8]), np.linspace(3.1, 4.9, 6)
+    found = tn.compile(graph)({}, np.concatenate([knots, 9 + np.arange(4)]), x)
+    for k in (1, 2, 3):
+        for i in range(7 - k):  # those of the knots, of which the others are made up
+            basis = BSpline.basis_element(knots[i : i + k + 2], extrapolate=False)(x)
+            np.testing.assert_allclose(found[k - 1, i], np.nan_to_num(basis), atol=1e-12)
+
+
+# ---------------------------------------------------------------------------- starts, and states that others read
+
+READERS = {
+    "ahead": ("k[t] = 0.3*k[t+1]*w + tanh(h[a,t+1]*U[a]*v[a])", 1, lambda h, k, t: h(t + 1)),
+    "here": ("k[t] = 0.3*k[t+1]*w + tanh(h[a,t]*U[a]*v[a])", 1, lambda h, k, t: h(t)),
+    "two ahead": ("k[t] = 0.3*k[t+1]*w + tanh(h[a,t+2]*U[a]*v[a])", 2, lambda h, k, t: h(t + 2)),
+}
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("name", READERS)
+def test_a_recurrence_reads_the_state_of_another(name: str, back: bool) -> None:
+    """Under another axis than the state starts in: a start is that of the state, whoever reads it."""
+    reader, far, read = READERS[name]
+    lines = ["z[e:8,f:1]: input", "h[j,t] = sin(tanh(sigmoid(h[c,t+1]) * z[c + j + 2,0]) + U[j])"]
+    lines += [f"h[j,+{n}] = {n}*z[j + 3 + {n},-1]" for n in range(1, far + 1)] + [reader]
+    text = "\n".join(lines)
+    text = text.replace("t+", "t-").replace("+1]", "-1]").replace("+2]", "-2]") if back else text
+    graph = tn.layer(text, outputs=["h", "k"], j=2, c=2, a=2, t=3)
+    rng = np.random.default_rng(0)
+    z, U, v, w = rng.uniform(-1, 1, (8, 1)), *rng.uniform(-1, 1, (2, 2)), rng.uniform(-1, 1, ())
+    h = {2 + n: n * z[3 + n : 5 + n, -1] for n in range(1, far + 1)}
+    k = {3: 0.0}
+    for t in (2, 1, 0):
+        gate = 1 / (1 + np.exp(-h[t + 1]))
+        h[t] = np.sin(np.tanh([sum(gate[c] * z[c + j + 2, 0] for c in range(2)) for j in range(2)]) + U)
+        k[t] = 0.3 * k[t + 1] * w + np.tanh((read(h.__getitem__, k, t) * U * v).sum())
+    order = [*range(3)][:: -1 if back else 1]
+    expected = np.stack([h[t] for t in order], 1), np.stack([k[t] for t in order])
+    for backend in ("numpy", "torch"):
+        found = compiled(graph, BACKENDS[backend], {"z": z, "U": U, "v": v, "w": w})
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("start", "value"),
+    [
+        ("z[b,o+3]", lambda z, s: z[:, 3:6]),
+        ("z[b,2*o+1]", lambda z, s: z[:, 1:6:2]),
+        ("0.5*s", lambda z, s: 0.5 * s),
+        ("1/o", lambda z, s: np.full((2, 3), 1 / 3)),
+        ("index(o) + 0.5*index(b)", lambda z, s: np.arange(3) + 0.5 * np.arange(2)[:, None]),
+        ("s[b,q]*v[o]", lambda z, s: s.sum(1)[:, None] * np.arange(3)),
+        ("sum[p](s[b,p])*v[o]", lambda z, s: s.sum(1)[:, None] * np.arange(3)),
+        ("previous[o](s[b,o], 2)", lambda z, s: np.stack([np.full(2, 2), s[:, 0], s[:, 1]], 1)),
+        ("following[o](s[b,o])", lambda z, s: np.stack([s[:, 1], s[:, 2], np.zeros(2)], 1)),
+        ("s[b,(o+1)%3]", lambda z, s: s[:, [1, 2, 0]]),
+    ],
+)
+def test_what_a_start_may_say(start: str, value: Any) -> None:
+    text = f"h[b,-1,o] = {start}\nh[b,t,o] = tanh(x[b,t,o] + h[b,t-1,p] * U[o,p])"
+    inputs = ["x[b,t,o]", *(f"{each}[b,{'e' if each == 'z' else 'o'}]" for each in "zs" if each in start)]
+    graph = tn.layer(text, inputs=inputs, b=2, o=3, p=3, t=4, **({"e": 8} if "z" in start else {}))
+    assert tn.layer(str(graph)) == graph
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 4, 3), "z": (2, 8), "s": (2, 3), "U": (3, 3)}
+    arrays = {name: rng.uniform(-1, 1, shape) for name, shape in shapes.items()} | {"v": np.arange(3.0)}
+    state, expected = value(arrays["z"], arrays["s"]), []
+    for t in range(4):
+        state = np.tanh(arrays["x"][:, t] + state @ arrays["U"].T)
+        expected.append(state)
+    for backend in ("numpy", "torch"):
+        (found,) = compiled(graph, BACKENDS[backend], {leaf.name: arrays[leaf.name] for leaf in graph.leaves})
+        np.testing.assert_allclose(found, np.stack(expected, 1), rtol=1e-12)
+
+
+def test_what_a_start_sums_is_no_axis_of_its_readers() -> None:
+    graph = tn.layer("h[b,-1] = s[b,q] * v[q]\nh[b,t] = h[b,t-1] * x[b,t,q] * w[q]", inputs="x s")
+    rng = np.random.default_rng(0)
+    x, s, v, w = (rng.uniform(-1, 1, shape) for shape in ((2, 3, 4), (2, 4), 4, 4))
+    (found,) = compiled(graph, BACKENDS["numpy"], {"x": x, "s": s, "v": v, "w": w})
+    np.testing.assert_allclose(found, (s @ v)[:, None] * (x @ w).cumprod(1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_given_size_holds_for_the_window_of_a_start(new: bool) -> None:
+    """Beside a parameter that the line is the first to read, too."""
+    factor = " * w[j]" if new else ""
+    graph = tn.layer(f"h[j,-1] = z[j+4]{factor}\nh[j,t] = 0.5 * h[j,t-1] + V[j,t]", inputs="z[e:8]", j=2, t=2)
+    z, V, w = np.arange(8.0), np.arange(4.0).reshape(2, 2), np.array([2.0, 3.0])
+    first = 0.5 * z[4:6] * (w if new else 1) + V[:, 0]
+    found = tn.compile(graph)({"V": V, **({"w": w} if new else {})}, z)
+    np.testing.assert_allclose(found, np.stack([first, 0.5 * first + V[:, 1]], 1), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("read", "inputs", "sizes", "value"),
+    [
+        ("h[f,t-1] * W[f,g[k]]", "x[k,t] g[k]", {}, lambda h, W, g, t: h @ W[:, g]),
+        ("h[g[k],t-1]", "x[k,t] g[k]", {}, lambda h, W, g, t: h[g]),
+        ("h[(k+1)%3,t-1]", "x[k,t]", {}, lambda h, W, g, t: h[[1, 2, 0]]),
+        ("h[k,t-1] * W[t,g[k]]", "x[k,t] g[k]", {}, lambda h, W, g, t: h * W[t, g]),
+        ("h[k,t-1] * W[k,g[t]]", "x[k,t] g[t]", {}, lambda h, W, g, t: h * W[:, g[t]]),
+        ("h[j+d,t-1] * V[k,j]", "x[k,t]", {"j": 2, "d": 1}, lambda h, W, g, t: W[:, :2] @ h[1:]),
+    ],
+)
+def test_what_goes_round_looks_up_and_is_looked_up(
+    read: str, inputs: str, sizes: dict[str, int], value: Any
+) -> None:
+    declared = "W[m:3,n:3]: parameter\n" if "W[" in read else ""
+    text = f"{declared}h[k,t] = tanh({read} + x[k,t])"
+    graph = tn.layer(text, inputs=inputs, k=3, t=3, **sizes)
+    rng, g, h, expected = np.random.default_rng(0), np.array([2, 0, 1]), np.zeros(3), []
+    x, W = rng.uniform(-1, 1, (2, 3, 3))
+    for t in range(3):
+        h = np.tanh(value(h, W, g, t) + x[:, t])
+        expected.append(h)
+    given = {leaf.name: {"x": x, "g": g, "W": W, "V": W[:, :2]}[leaf.name] for leaf in graph.leaves}
+    for backend in ("numpy", "torch"):
+        chosen = BACKENDS[backend]()
+        arrays = {
+            name: chosen.asarray(each, None if name == "g" else "float64") for name, each in given.items()
+        }
+        found = tn.compile(graph, backend=chosen)(arrays, *(arrays.pop(leaf.name) for leaf in graph.inputs))
+        np.testing.assert_allclose(chosen.numpy(found), np.stack(expected, 1), rtol=1e-12)
+
+
+DIAGONALS = {
+    "h[t,t-1]": lambda h, g, t: h[t],
+    "h[(t+1)%3,t-1]": lambda h, g, t: h[(t + 1) % 3],
+    "h[g[t],t-1]": lambda h, g, t: h[g[t]],
+    "h[j+0,t-1] * W[k,j]": lambda h, g, t: WEIGHT @ h[:2],
+    "h[3*m+0,t-1]": lambda h, g, t: h[0],
+    "h[j//2,t-1] * h[j//2,t-1]": lambda h, g, t: h[0] ** 2 + h[0] ** 2,
+}
+WEIGHT = np.array([[0.5, -1.0], [1.0, 0.3], [0.2, 0.7]])
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("read", DIAGONALS)
+def test_a_step_moves_the_state_and_not_what_tells_its_other_positions(
+    read: str, inside: bool, started: bool
+) -> None:
+    if "k" in read and not inside:
+        read = read.replace("W[k,j]", "W[0,j]")
+    lines = ["W[w:3,e:2]: input"] if "W" in read else []
+    summed = f"sum[{'j' if 'j' in read else 'm'}]({read})" if "j" in read or "m" in read else read
+    own = summed if inside else "h[k,t-1]"
+    lines += ["h[k,-1] = s[k]"] if started else []
+    lines += [f"h[k,t] = tanh({own} + x[k,t])", f"y[t] = {summed.replace('W[k', 'W[0')}"]
+    sizes = {name: size for name, size in {"j": 2, "m": 1}.items() if name in read}
+    inputs = ["x[k,t]", *(["s[k]"] if started else []), *(["g[t]"] if "g[" in read else [])]
+    graph = tn.layer("\n".join(lines), inputs=inputs, outputs=["h", "y"], k=3, t=3, **sizes)
+    assert tn.layer(str(graph)) == graph
+    rng, g = np.random.default_rng(0), np.array([2, 0, 1])
+    arrays: dict[str, Any] = {"x": rng.uniform(-1, 1, (3, 3)), "s": rng.uniform(-1, 1, 3)}
+
+    def expected(x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        state, states, found = s if started else np.zeros(3), [], []
+        for t in range(3):
+            value = DIAGONALS[read.replace("W[0", "W[k")](state, g, t)
+            found.append(value[0] if np.ndim(value) else value)
+            state = np.tanh((value if inside else state) + x[:, t])
+            states.append(state)
+        return np.stack(states, 1), np.array(found)
+
+    given = [{**arrays, "g": g, "W": WEIGHT}[leaf.name] for leaf in graph.inputs]
+    for ours, theirs in zip(tn.compile(graph)({}, *given), expected(**arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    loss = tn.layer("l = sum[k,t](sin(h[k,t])) + sum[t](y[t] ** 2)", inputs="h[k,t] y[t]")
+    _, gradients = tn.value_and_grad(graph, loss=loss, wrt="x")({}, *given)
+    direction = rng.uniform(-1, 1, (3, 3))
+    around = [expected(arrays["x"] + far * direction, arrays["s"]) for far in (1e-6, -1e-6)]
+    up, down = (np.sin(h).sum() + (y**2).sum() for h, y in around)
+    assert float((gradients["x"] * direction).sum()) == pytest.approx((up - down) / 2e-6, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("line", ["k[t] = tanh(k[t-1] + c[j,t-1] * w[j])", "k[t] = tanh(c[j,t-1] * w[j])"])
+def test_gradients_go_to_what_stands_below_its_readers(line: str) -> None:
+    """Of as many positions as channels, so that no size tells one from the other."""
+    graph = tn.layer(f"{line}\nc[j,t] = sin(x[t,j])\nl = sum[t](k[t] * r[t])", inputs="x r w")
+    rng = np.random.default_rng(0)
+    x, r, w = rng.uniform(-1, 1, (3, 3)), rng.uniform(-1, 1, 3), rng.uniform(-1, 1, 3)
+    given = torch.tensor(x, requires_grad=True)
+    state, total = torch.zeros((2,), dtype=torch.float64)
+    for t in range(3):
+        before = torch.sin(given[t - 1]) if t else torch.zeros(3, dtype=torch.float64)
+        state = torch.tanh((state if "k[t-1]" in line else 0) + before @ torch.tensor(w))
+        total = total + state * r[t]
+    total.backward()
+    assert given.grad is not None
+    arrays = {"x": x, "r": r, "w": w}
+    _, found = tn.value_and_grad(graph, wrt="x")({}, *(arrays[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_recurrence_of_nothing_that_comes_in_is_done_once() -> None:
+    graph = tn.layer("F[-1] = 1\nF[n] = F[n-1] + F[n-2]\ny[n] = F[n] * x[n]", inputs="x", n=6)
+    np.testing.assert_allclose(tn.compile(graph)({}, np.ones(6)), [1, 2, 3, 5, 8, 13])
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_positions_in_a_recurrence_are_looked_at(backend: str) -> None:
+    chosen = BACKENDS[backend]()
+    graph = tn.layer("h[k,t] = tanh(h[2*k//1,t-1] + x[k,t])", inputs="x", k=3, t=3)
+    with pytest.raises(tn.ShapeError, match="holds the position 4, where there are 3"):
+        tn.compile(graph, backend=chosen)({}, chosen.asarray(np.ones((3, 3)), "float64"))
+
+
+def test_starts_in_different_parts_are_told() -> None:
+    text = "h[-1,n] = s[n]\nh[-2,(p,q)] = r[p,q]\nh[t,n] = tanh(x[t,n] + h[t-1,n] + h[t-2,n])"
+    with pytest.raises(
+        tn.EquationError, match=r"(?s)starts in other parts at -2.*as h\[-1,n\] = s\[n\] has them"
+    ):
+        tn.layer(text, inputs="x[t,n] s r", p=2, q=2)
+
+
+@pytest.mark.parametrize("scope", ["", "cell"])
+def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) -> None:
+    text = "h[b,-1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t-1,p] * U[o,p])\ny[b,o] = h[b,-1,o]"
+    short, long = (tn.layer(text, inputs="s", t=t) for t in (2, 3))
+    s, U = np.array([[0.3, -0.2]]), np.array([[0.5, 1.0], [-1.0, 0.2]])
+    twice = tn.model(lambda s: short(long(s, scope=scope), scope=scope), inputs="s[t,u]")
+    expected = s
+    for _ in range(5):
+        expected = np.tanh(expected @ U.T)
+    parameters = {leaf.name: U for leaf in twice.parameters}
+    np.testing.assert_allclose(tn.compile(twice)(parameters, s), expected, rtol=1e-12)
+    loss = tn.layer("l = sum[b,o](y[b,o] ** 2)", inputs="y[b,o]")
+    value, _ = tn.value_and_grad(long, loss=loss)({"U": U}, s)
+    three = np.tanh(np.tanh(np.tanh(s @ U.T) @ U.T) @ U.T)
+    assert float(value) == pytest.approx((three**2).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h[t] = 0.5*h[t-1] + x[t]\ny[t] = x[t]*2", "h"),
+        ("h[-1] = 2*s\nh[t] = c[t-1] + x[t]\nc[t] = h[t-1]\ny[t] = x[t]*2", "h"),
+        ("h[t] = 0.5*h[t-1] + x[t]\nz[t] = h[t]\ny[t] = x[t]*2", "z"),
+    ],
+)
+def test_a_recurrence_that_nothing_reads_is_told(text: str, name: str) -> None:
+    with pytest.raises(tn.EquationError, match=f"no output depends on '{name}': this line is never read"):
+        tn.layer(text, inputs="x[t]")
 
 
 # ---------------------------------------------------------------------------- running sums and products

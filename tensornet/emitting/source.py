@@ -227,7 +227,13 @@ class _Writer(Stepping):
         name, again = self.functions[step.plan], along.segment is not None
         function = f"lambda *given: {name}(*given, {', '.join(training)})" if training and not again else name
         more = {"segment": str(along.segment), "more": ", ".join(["again", *training])} if again else {}
-        cuts, states = len(along.cuts), len(along.states)
+        cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
+        own = zip(given[len(given) - len(tables) :], step.tables, tables, strict=True)
+        looked = [
+            text if each.below is None else self.below(text, made, each.below, each.below)
+            for text, made, each in own
+        ]
+        given = [*given[: len(given) - len(tables)], *looked]
         parts = (given[:cuts], given[cuts : cuts + states], given[cuts + states :])
         return self.op(
             "along_again" if again else "along",

@@ -41,9 +41,16 @@ def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
     """
     entries: list[str | tuple[str, ...]] = []
     taken = {*occurring(ref), *occurring(term)}
-    for entry, axis, dim in zip(ref.index, ways.axes(ref.name), ways.dims[ref.name], strict=True):
+    groups = (group for group in ways.graph.recurrences if ref.name in group.names)
+    along = next(
+        (group.dimension(ref.name) for group in groups), None
+    )  # which keeps its axis, on a diagonal too
+    for n, (entry, axis, dim) in enumerate(
+        zip(ref.index, ways.axes(ref.name), ways.dims[ref.name], strict=True)
+    ):
         parts = _parts(entry)
-        if not parts or any(part in _parts(known) for known in entries for part in parts):
+        others: list[Index] = [*entries, *([] if along in (None, n) else [ref.index[along]])]
+        if not parts or any(part in _parts(each) for each in others for part in parts):
             parts = (fresh(axis, taken),)
             taken.update(parts)
             term = _placed(ways, entry, parts[0], term, dim, sizes)

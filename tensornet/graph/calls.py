@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import EquationError, told_in
 from ..language.equation import Calling
-from ..language.expression import Index, Ref, fresh, show_index, sized_by_name
+from ..language.expression import Index, Ref, fresh, show_index
 from ..sizes import are_equal, symbol
 from .apply import Apply, scoped
 from .inlining import renamed_axes, spoken_sizes
@@ -145,8 +145,7 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
 def _sized_alone(text: Text, block: Any, call: Matched) -> dict[str, str]:
     """Other names for the axes of a block that no tensor sizes, and for sizes that it speaks of."""
     names = dict[str, str]()
-    alone = {name for each in block.own for name in sized_by_name(each.right)}
-    for name in sorted(alone.union(*map(spoken_sizes, block.own))):
+    for name in sorted(block.by_name.union(*map(spoken_sizes, block.own))):
         size = call.private.moved(symbol(name))
         if size != symbol(name):
             names[name] = fresh(name, text.axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..language.expression import Ref, occurring, sized_by_name
+from ..language.expression import Ref, occurring
 from ..sizes import size_names
 from .apply import called_last, told_apart
 from .graph import Graph
@@ -46,7 +46,7 @@ class Directions:
 
 def tidy(graph: Graph) -> Graph:
     """The graph without sizes that nothing in it speaks of, and formulas of axes whose size tensors tell."""
-    alone = {name for equation in graph.own for name in sized_by_name(equation.right)}
+    alone = graph.by_name
     formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
     used = {*alone, *(name for size in formulas.values() for name in size_names(size))}
     for leaf in graph.leaves:

@@ -10,7 +10,7 @@ from ..language.expression import Ref
 from ..sizes import size_names, symbol
 from .apply import Apply
 from .leaves import Leaf
-from .recurrences import Recurrence
+from .recurrences import Recurrence, read_later
 from .shape import Axis, Dim, Scope, scope_of
 from .unify import Unifier
 
@@ -25,16 +25,19 @@ def dims_of_recurrences(
     groups: Iterable[Recurrence],
     bound: Mapping[str, Any],
 ) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions of the tensors that go round; a size that nothing tells is that of the axis' name.
+    """The dimensions of the tensors that go round or stand below their readers; a size that nothing tells is that of
+    the axis' name.
 
     Args:
         leaves, body: those of a graph.
         groups: its recurrences.
         bound: the sizes that have a value.
     """
-    round_about = {each.name: each for group in groups for each in group.equations}
-    found = _Foreseen()
+    body, found = list(body), _Foreseen()
     known = {leaf.name: leaf.dims for leaf in leaves}
+    later = {*read_later(body, known)}
+    round_about = {each.name: each for group in groups for each in group.equations}
+    round_about |= {each.name: each for each in body if isinstance(each, Equation) and each.name in later}
     known.update({name: _marked(each, Scope()) for name, each in round_about.items()})
     for item in body:
         if isinstance(item, Apply):
@@ -77,8 +80,11 @@ class _Foreseen(Unifier):
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         a, b = self.resolve(a), self.resolve(b)
-        for size, other in ((b, a), (a, b)):
-            if a != b and self.is_open(size):
-                self.solution[size.name] = other
-                return other
+        difference = a - b
+        for size in sorted(getattr(difference, "free_symbols", ()), key=str, reverse=True):
+            times = difference.coeff(size)
+            rest = times * size - difference
+            if self.is_open(size) and times in (1, -1) and size not in getattr(rest, "free_symbols", ()):
+                self.solution[size.name] = rest * times
+                return self.resolve(a)
         return a

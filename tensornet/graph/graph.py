@@ -28,13 +28,14 @@ from ..language.expression import (
     Size,
     axes_of_index,
     is_told,
+    sized_by_name,
 )
 from ..language.latex import aligned
 from ..language.recurring import as_printed
 from ..notebook import folded
 from ..operations.functions import FUNCTIONS, RESERVED
 from ..operations.packing import pack, unpack
-from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names
+from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names, symbol
 from .apply import Apply, called_last, names_of_blocks, told_apart
 from .elaboration import rebuild
 from .foreseeing import dims_of_recurrences
@@ -250,6 +251,18 @@ class Graph:
         """The equations that go round, in groups, each along an axis."""
         later = next(read_later(self.body, (leaf.name for leaf in self.leaves)), None)
         return () if later is None else recurrences(self.own)
+
+    @functools.cached_property
+    def by_name(self) -> frozenset[str]:
+        """The axes that no tensor sizes in some equation: their names do, as those of what goes round alone."""
+        found = {name for equation in self.own for name in sized_by_name(equation.right)}
+        told = {name for leaf in self.leaves for size in leaf.shape for name in size_names(size)}
+        for name in (name for group in self.recurrences for name in group.names):
+            axes = (axis for dim in self.named[name] for axis in dim)
+            found.update(
+                axis.name for axis in axes if axis.size == symbol(axis.name) and axis.name not in told
+            )
+        return frozenset(found)
 
     @functools.cached_property
     def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:

@@ -103,7 +103,7 @@ class _Inlining:
     def _own_axes(self, block: Graph) -> dict[str, str]:
         """Other names for axes of the block whose size, by name alone, is not that of the name here."""
         renamed: dict[str, str] = {}
-        for name in sorted(_by_name(block)):
+        for name in sorted(block.by_name):
             size = evaluate(symbol(name), block.bound)
             chosen = name
             if self.meaning.get(name, size) != size:
@@ -119,7 +119,7 @@ def _outer_sizes(graph: Graph) -> set[str]:
     """The names of sizes that a graph, or a block in it, has from outside."""
     names: set[str] = set()
     for part in graph.parts():
-        own = _by_name(part) & set(part.bound)
+        own = part.by_name & set(part.bound)
         for leaf in part.leaves:
             names.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
         for equation in part.own:
@@ -134,11 +134,6 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
     for part in equation.parts:
         if isinstance(part, Size) and part.axis not in equation.axes:
             yield part.axis
-
-
-def _by_name(graph: Graph) -> set[str]:
-    """The axes that no tensor sizes in some equation of the graph."""
-    return {name for equation in graph.own for name in sized_by_name(equation.right)}
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:

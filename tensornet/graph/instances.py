@@ -61,7 +61,7 @@ class _Instance:
 
     def of(self, graph: Graph) -> Graph:
         leaves = tuple(replace(leaf, dims=self._dims(leaf.dims)) for leaf in graph.leaves)
-        by_name = {name for equation in graph.own for name in sized_by_name(equation.right)}
+        by_name = graph.by_name
         arriving = {name for size in self.sizes.values() for name in size_names(size)}
         axes = self._giving_way(graph, by_name, arriving)
         put = _Simultaneous(
@@ -91,7 +91,7 @@ class _Instance:
             sizes=tuple({**known, **values}.items()),
         )
 
-    def _giving_way(self, graph: Graph, by_name: set[str], arriving: set[str]) -> dict[str, str]:
+    def _giving_way(self, graph: Graph, by_name: frozenset[str], arriving: set[str]) -> dict[str, str]:
         """Other names for axes with a size of their own whose name is one of the caller's sizes."""
         taken = arriving.union(*(equation.axes for equation in graph.own))
         axes: dict[str, str] = {}

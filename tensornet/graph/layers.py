@@ -72,16 +72,15 @@ def _made(*parts: Any) -> Graph:
 @told_in("names")
 def _check_every_line_is_read(graph: Graph) -> None:
     """Refuses a line that does nothing: most often the next one reads another name."""
-    read = {ref.name for equation in graph.own for ref in equation.references}
-    read.update(name for call in graph.calls for name in call.operands)
-    for equation in graph.own:
-        if equation.name not in read and equation.name not in graph.outputs:
-            other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
-            meant = (
-                f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
-            )
-            raise EquationError(
-                f"no output depends on '{equation.name}': this line is never read",
-                equation.place,
-                f"{meant}take the line out, or name it in outputs=",
-            )
+    needed = graph.needed()
+    unused = [equation for equation in graph.own if equation.name not in needed]
+    read = {ref.name for each in unused for ref in each.references if ref.name != each.name}
+    circle = {name for each in graph.recurrences for name in each.names}
+    for equation in sorted(unused, key=lambda each: (each.name in read, each.name not in circle))[:1]:
+        other = nearest(equation.name, [leaf.name for leaf in graph.parameters])
+        meant = f"'{other}' is read as a parameter: did you mean '{equation.name}'? else " if other else ""
+        raise EquationError(
+            f"no output depends on '{equation.name}': this line is never read",
+            equation.place,
+            f"{meant}take the line out, or name it in outputs=",
+        )

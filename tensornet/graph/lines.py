@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 
 from ..errors import EquationError, ShapeError, told_in
 from ..language.ellipsis import expand_ellipsis, expand_index
-from ..language.equation import Equation, resolve
+from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -15,6 +17,7 @@ from ..language.expression import (
     Index,
     Ref,
     axes_of_index,
+    free_axes,
     fresh,
     is_scalar,
     is_told,
@@ -57,10 +60,28 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = cropped(line.right, {name: entry.dims for name, entry in text.known.items()})
+    right = cropped(
+        _openings_read(text, line.right), {name: entry.dims for name, entry in text.known.items()}
+    )
     kept = axes_of_index(line.left)
-    right = resolve(right, indices, lambda name: name in text.axes, kept)
-    return replace(line, right=in_order(right, kept))
+    right = in_order(resolve(right, indices, lambda name: name in text.axes, kept), kept)
+    return _opened(text, line, right) if isinstance(line, Opening) else replace(line, right=right)
+
+
+def _opened(text: Text, line: Opening, right: Expression) -> Equation:
+    """What a tensor that recurs starts from, without the axes along which it is the same."""
+    present = free_axes(right)
+    text.openings[line.name] = tuple(axis in present for axis in axes_of_index(line.left))
+    return Equation(line.name, tuple(a for a in axes_of_index(line.left) if a in present), right, line.place)
+
+
+def _openings_read(text: Text, part: Expression) -> Expression:
+    """An expression that reads what tensors start from under the axes that these have."""
+    part = transform(part, partial(_openings_read, text))
+    if not isinstance(part, Ref) or part.name not in text.openings:
+        return part
+    axes = (axis for entry in part.index for axis in (entry if isinstance(entry, tuple) else (entry,)))
+    return replace(part, index=tuple(itertools.compress(axes, text.openings[part.name])))
 
 
 def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
@@ -152,7 +173,11 @@ def whole(text: Text, line: Equation) -> Equation:
     first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
     name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*text.known, *text.axes, *read})
     cut, instead = cut_to_window(first, dims[first.ref.name] or (), name)
-    text.keep(cut, text.sizes_around(cut.right))
+    if text.known[first.ref.name].kind == "foreseen":
+        text.foresee(cut)
+        text.waiting[first.ref.name].append(cut)
+    else:
+        text.keep(cut, text.sizes_around(cut.right))
     return whole(text, replace(line, right=reading(line.right, first.ref, instead)))
 
 

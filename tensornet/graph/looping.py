@@ -32,6 +32,8 @@ from ..language.expression import (
     free_axes,
     fresh,
     is_scalar,
+    is_told,
+    parts_of,
     references,
     rename,
     subexpressions,
@@ -40,13 +42,13 @@ from ..language.expression import (
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.steps import PREVIOUS
-from ..operations.structure import CONCAT, PAD, REPEAT
+from ..operations.structure import CONCAT, INDEX, PAD, REPEAT
 from ..sizes import evaluate
 from .apply import Along, Apply
 from .elements import of_expression
 from .graph import Graph, reads
 from .leaves import Leaf
-from .recurrences import Recurrence, in_order, is_step, reads_here
+from .recurrences import Recurrence, in_order, is_step, read_later, reads_here
 from .rewriting.pruning import prune
 from .shape import Axis, Dim, Scope, dim_size
 from .writing import Written
@@ -61,7 +63,15 @@ ZERO = Literal(0)
 
 @functools.lru_cache(maxsize=256)
 def with_states(graph: Graph) -> Graph:
-    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`."""
+    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`.
+
+    What goes round alone is read before it is defined; all else stands below what it reads.
+    """
+    if next(read_later(graph.body, (leaf.name for leaf in graph.leaves)), None) is None:
+        return graph
+    units = in_order(graph.body, graph.recurrences)
+    body = (each for unit in units for each in (unit.equations if isinstance(unit, Recurrence) else (unit,)))
+    graph = replace(graph, body=tuple(body))
     return _States(graph).changed() if graph.recurrences else graph
 
 
@@ -99,7 +109,7 @@ class _States(Written):
     def _state(self, step: Call, equation: Equation) -> Ref:
         """The tensor that a step reads, under the axes it reads it with."""
         operand, *starts = step.arguments
-        if not isinstance(operand, Ref):
+        if not isinstance(operand, Ref) or _hangs_on(operand.index, step.axes[0]):
             left, name = free_axes(operand), self.numbered(equation.name)
             self.put(name, left, operand, self.graph.scope(equation))
             self.round.add(name)
@@ -182,11 +192,22 @@ def _is_state(equation: Equation) -> bool:
     return False
 
 
+def _hangs_on(index: tuple[Index, ...], axis: str) -> bool:
+    """Whether a tensor is read along an axis, and at positions that hang on that besides."""
+    return axis in axes_of_index(tuple(entry for entry in index if entry != axis)) or index.count(axis) > 1
+
+
 def _flat(index: tuple[Index, ...]) -> list[Any]:
     return [axis for entry in index for axis in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 # ---------------------------------------------------------------------------- steps outside of recurrences
+
+
+def _at_once(part: Expression) -> Expression:
+    """An expression of no recurrence, without steps."""
+    part = transform(part, _at_once)
+    return _moved(part) if isinstance(part, Call) and is_step(part) else part
 
 
 def _moved(step: Call) -> Expression:
@@ -259,7 +280,7 @@ class Stating(Written):
         """
         assert isinstance(state.right, Call)
         element = self.elements[state.name]
-        start: Expression = state.right.arguments[1] if len(state.right.arguments) > 1 else ZERO
+        start = _at_once(state.right.arguments[1]) if len(state.right.arguments) > 1 else ZERO
         holds = self.elements[start.name] if isinstance(start, Ref) else None
         if isinstance(start, Ref) and start.index == left and holds is element:
             return start.name
@@ -443,8 +464,9 @@ class _Looping(Stating):
         if not self._recurs(part, block) and not self._is_alone(part, equation, block):
             return self._given(part, equation, block)
         match part:
-            case Ref(name, index) if name in block.group.labels:
-                return replace(part, index=block.group.without(name, index))
+            case Ref(name) if name in block.group.labels:
+                index = block.group.without(name, part.index)
+                return replace(part, index=tuple(self._entry(each, equation, block) for each in index))
             case Ref():
                 return self._looked_up(part, equation, block)
             case Call("add", terms):
@@ -465,6 +487,19 @@ class _Looping(Stating):
                 block.body.append(Equation(name, left, product, part.place))
                 return Ref(name, left)
         return transform(part, lambda each: self._inside(each, equation, block))
+
+    def _entry(self, entry: Index, equation: Equation, block: _Block) -> Index:
+        """What stands in brackets behind a state, of the tensors and sizes that the block has."""
+        if entry == block.group.labels[equation.name]:
+            entry = Call(INDEX.name, (), (entry,))
+        return self._position(entry, equation, block) if is_told(entry) else entry  # type: ignore[return-value]
+
+    def _position(self, part: Expression, equation: Equation, block: _Block) -> Expression:
+        """A position at which a state is read."""
+        here = isinstance(part, Call) and part.axes == (block.group.labels[equation.name],)
+        if isinstance(part, Ref | Size) or here:
+            return self._inside(part, equation, block)
+        return transform(part, lambda each: self._position(each, equation, block))
 
     def _looked_up(self, ref: Ref, equation: Equation, block: _Block) -> Ref:
         """A tensor that is looked up by what recurs."""
@@ -519,9 +554,14 @@ class _Looping(Stating):
         return transform(number, lambda each: self._sized(each, label, scope))
 
     def _is_cut(self, ref: Ref, label: str) -> bool:
-        """Whether a tensor is read at one position of an axis in one place, or at no other than all."""
+        """Whether a tensor is read at one position of an axis in one place, or at no other than all, and by no other
+        tensor or size."""
         axes = [axis for axis in axes_of_index(ref.index) if axis == label]
-        inner = any(label in axes_of_index((entry,)) for entry in ref.index if not isinstance(entry, str))
+        told = [entry for entry in ref.index if not isinstance(entry, str)]
+        inner = any(label in axes_of_index((entry,)) for entry in told)
+        inner = inner or any(
+            isinstance(each, Ref | Size) for part in parts_of(ref) for each in subexpressions(part)
+        )
         return not inner and ref.index.count(label) == len(axes)
 
     def _cut(self, ref: Ref, at: int, block: _Block) -> Ref:

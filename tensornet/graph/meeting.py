@@ -18,12 +18,14 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     option_axes,
+    references,
     transform,
 )
 from ..language.undeclared import misplaced, slip_of
 from ..operations.functions import FUNCTIONS
 from ..sizes import symbol
-from .shape import Axis, Dim, Scope, index_of
+from .reaching import axes_told
+from .shape import Axis, Dim, Scope, index_of, scope_of
 from .text import Known, Text
 
 __all__ = ["check_undeclared", "declare_leaves", "with_extents"]
@@ -82,7 +84,7 @@ def declare_leaves(text: Text, line: Equation) -> None:
     new = [ref for ref in line.references if text.known.get(ref.name, Known("")).dims is None]
     if not new:
         return
-    for ref, scope in _placed(text, line.right, text.sizes_around(line.right)):
+    for ref, scope in _placed(text, line.right, _sizes_met(text, line.right)):
         if text.known.get(ref.name, Known("")).dims is not None:
             continue
         entry = text.known.setdefault(ref.name, Known("parameter", place=ref.place))
@@ -99,6 +101,14 @@ def declare_leaves(text: Text, line: Equation) -> None:
             )
         entry.index = index_of(entry.dims)
         text.guessed.add(ref.name)
+
+
+@told_in("sizes")
+def _sizes_met(text: Text, expression: Expression) -> Scope:
+    """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
+    dims = text.dims()
+    told = text.strict.difference(*(axes_told(ref) for ref in references(expression) if ref.name in dims))
+    return scope_of(expression, dims, text.unifier.agree, text.unifier.bound, told, [])
 
 
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
@@ -119,7 +129,7 @@ def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[
     for number, part in enumerate(parts, 1):
         inner = scope
         if own:
-            found = dict(text.sizes_around(part).sizes)
+            found = dict(_sizes_met(text, part).sizes)
             if joined and number > 1:  # each operand is as long as it likes
                 for axis in own:
                     found.setdefault(axis, symbol(fresh(f"{axis}_{number}", text.axes)))

@@ -271,6 +271,8 @@ def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[
 
 def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) -> None:
     """Notes what an equation calls the axis, if what it reads is known to, and the other way round."""
+    if ref.index.count(labels.get(equation.name, "")) > 1:
+        return
     if equation.name in labels:
         entries = zip(ref.index, read.left, strict=True)
         told = next((each for entry, each in entries if entry == labels[equation.name]), None)

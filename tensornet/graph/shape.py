@@ -144,6 +144,9 @@ class Scope:
         windows as many as fit, or fewer where something else tells how many."""
         moving, self.windows = self.windows, []
         for window in moving:
+            for axis in window.given.told.intersection(window.positions.axes):
+                self.sizes.setdefault(axis, symbol(axis))
+        for window in moving:
             if axes is not None and not set(axes) & set(window.positions.axes):
                 self.windows.append(window)
             else:
@@ -161,8 +164,6 @@ class Scope:
     def _meet(self, axis: str, fit: _Fit, agree: Agree) -> None:
         """Makes an axis as long as fits, unless it is known to be shorter."""
         window, given = fit.window, fit.window.given
-        if axis in given.told:
-            self.sizes.setdefault(axis, symbol(axis))
         known = self.sizes.get(axis, fit.size)
         told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
         if not isinstance(told, int) or not isinstance(fits, int) or told == fits:

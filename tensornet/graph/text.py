@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -68,6 +69,8 @@ class Text:
         equations, scopes: the lines that were read, and the sizes in each.
         calls: the calls that were read, by how many equations and calls are before.
         told: leaves that calls brought.
+        waiting: equations of parts of tensors that are foreseen, for when these are defined.
+        openings: of what tensors that recur start from, which of the axes of these it has.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Text:
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.calls: dict[int, Apply | Matched] = {}
         self.told: set[str] = set()
+        self.waiting = defaultdict[str, list[Equation]](list)
+        self.openings: dict[str, tuple[bool, ...]] = {}
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
@@ -166,6 +171,8 @@ class Text:
                 for one, other in zip(ours, theirs, strict=True):
                     self.unifier.agree(one.size, other.size, one.name, None)
         self.known[line.name] = Known("result", tuple(line.left), dims)
+        for part in self.waiting.pop(line.name, ()):
+            self.keep(part, self.sizes_around(part.right))
 
     @told_in("sizes")
     def sizes_around(self, expression: Expression) -> Scope:

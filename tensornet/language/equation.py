@@ -44,6 +44,7 @@ __all__ = [
     "Declaration",
     "Definition",
     "Equation",
+    "Opening",
     "Statement",
     "einstein",
     "locate",
@@ -96,6 +97,11 @@ class Equation:
         written = {*axes_of_index(self.left), *_written(bare, {})}
         implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may say a size
         return f"{target} = {show(bare if implied else self.right)}"
+
+
+@dataclass(frozen=True)
+class Opening(Equation):
+    """What a tensor that recurs starts from: on its left are the axes of that tensor, which it need not have all."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@
 
 A tensor recurs if an equation reads it one position before or after, and is not below the line that defines
 it; so does one with a start. The start stands at -1, one step before the first position, of what is read at
-`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What has a start and is read in other parts than that
-is told in, `h[b,t-1,(p,q)]`, is read so from a line of its own, `h_before[b,t,o] = h[b,t-1,o]`.
+`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What is computed has a line of its own there,
+`h_start[b,o] = tanh(z[b,k] * V[o,k])`. What has a start and is read in other parts than that is told in,
+`h[b,t-1,(p,q)]`, is read so from a line of its own too, `h_before[b,t,o] = h[b,t-1,o]`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, told_in
 from ..operations.steps import STEPS
 from ..operations.structure import INDEX
-from .equation import Equation
+from .equation import Equation, Opening
 from .expression import (
     Call,
     Expression,
@@ -100,7 +101,39 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    return list(_Telling(names, starts, _named(lines)).told(lines))
+    taken = _named(lines)
+    openings = _openings(starts, taken)
+    return list(_Telling(names, starts, taken, openings, _lefts(lines)).told(lines))
+
+
+def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
+    """The axes that tensors are defined with."""
+    found = {line.name: line.left for line in lines if hasattr(line, "right") and hasattr(line, "left")}
+    calls = (line for line in lines if getattr(line, "along", None))
+    return found | {
+        name: left for line in calls for name, left in zip(line.results, line.along.left, strict=True)
+    }
+
+
+def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
+    """The lines of starts that are more than a tensor under axes, which are put in their places, by what starts so."""
+    found: dict[str, list[Opening]] = {}
+    for key, start in starts.items():
+        if not _is_plain(start):
+            left = _without(start.index, start.at)
+            name = fresh(f"{start.name}_start", taken)
+            taken.add(name)
+            found.setdefault(start.name, []).append(Opening(name, left, start.right, start.place))
+            starts[key] = replace(start, right=Ref(name, left, start.place))
+    return found
+
+
+def _is_plain(start: Start) -> bool:
+    """Whether a start is a number, or a tensor under axes of what it starts, each once."""
+    if isinstance(start.right, Ref):
+        own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
+        return set(read) <= set(own) and len(set(read)) == len(read)
+    return not any(references(start.right)) and not free_axes(start.right)
 
 
 def _named(lines: Iterable[Any]) -> set[str]:
@@ -136,6 +169,10 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
                     farthest[key] = max(farthest.get(key, 0), abs(told[1]))
     for (name, step, at), start in starts.items():
         sign = 1 if step > 0 else -1
+        first = starts.get((name, sign, at), start)
+        if [*map(_parts, first.index)] != [*map(_parts, start.index)]:
+            fix = f"tell it under axes as {first} has them"
+            raise EquationError(f"'{name}' starts in other parts at {step:+d}", start.place, fix)
         if abs(step) > farthest.get((name, sign, at), 0):
             other = farthest.get((name, -sign, at), 0)
             if not other and any(
@@ -182,6 +219,8 @@ class _Telling:
         names: the tensors that recur.
         starts: what they start from.
         taken: names that are there.
+        openings: the lines that starts have of their own, by what starts so.
+        lefts: the axes that tensors are defined with.
         before: the lines of tensors at another position, by what they say.
         made: those that the next line reads first.
     """
@@ -189,6 +228,8 @@ class _Telling:
     names: set[str]
     starts: Mapping[_Key, Start]
     taken: set[str]
+    openings: dict[str, list[Opening]]
+    lefts: Mapping[str, tuple[Index, ...]]
     before: dict[Expression, Ref] = field(default_factory=dict)
     made: list[Equation] = field(default_factory=list)
 
@@ -197,10 +238,13 @@ class _Telling:
         for line in lines:
             if isinstance(line, Start):
                 continue
-            told = replace(line, right=self._visited(line.right)) if hasattr(line, "right") else line
-            yield from self.made
-            self.made.clear()
-            yield told
+            if hasattr(line, "right"):
+                for name in [ref.name for ref in steps_in(line.right)]:
+                    yield from self.told(self.openings.pop(name, ()))
+                line = replace(line, right=self._visited(line.right))
+                yield from self.made
+                self.made.clear()
+            yield line
 
     def _visited(self, part: Expression) -> Expression:
         part = transform(part, self._visited)
@@ -208,16 +252,24 @@ class _Telling:
             return part
         return self._in_parts(part) or _read(part, self.starts)
 
+    def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
+        """What a tensor starts from that is read so many positions away."""
+        steps = range(-1, by - 1, -1) if by < 0 else range(1, by + 1)
+        return (self.starts[name, step, at] for step in steps if (name, step, at) in self.starts)
+
     def _in_parts(self, ref: Ref) -> Ref | None:
         """What is read in other parts than its start is told in, from a line in which it is read in the same."""
         found = next(((n, *told) for n, entry in enumerate(ref.index) if (told := step_of(entry))), None)
         if found is None:
             return None
         at, axis, by = found
-        start = self.starts.get((ref.name, 1 if by > 0 else -1, at))
-        if start is None or start.right == Literal(0) or not _differ(start, ref.index):
+        starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
+        if not any(_differ(each, ref.index) for each in starts) and not _hangs_on(ref, at, axis):
             return None
-        own = _without(start.index, at)
+        whole = starts[0].index if starts else self.lefts[ref.name]
+        if len(whole) != len(ref.index):
+            return None
+        own = _without(whole, at)
         label = fresh(axis, {*axes_of_index(own)})
         left = (*own[:at], label, *own[at:])
         told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
@@ -232,41 +284,56 @@ class _Telling:
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
-    """Whether a tensor is read in other parts than its start is told in."""
+    """Whether a tensor is read in other parts than its start is told in, or along one axis in two dimensions."""
     both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
-    return len(start.index) == len(index) and (both[0] != both[1] or 0 in both[0])
+    read = _flat(step[0] if (step := step_of(entry)) else entry for entry in index)
+    apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
+    return len(start.index) == len(index) and apart
+
+
+def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
+    """Whether other dimensions than one are read at positions that hang on an axis."""
+    others = _without(ref.index, at)
+    inside = (part.name for part in references(Ref(ref.name, others)) if not part.index)
+    return axis in axes_of_index(others) or axis in inside
 
 
 def _parts(entry: Index) -> int:
-    """How many axes an entry of brackets is."""
+    """How many axes an entry of brackets is, or is a step along."""
+    if step_of(entry) is not None:
+        return 1
     return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
 
 
 def _read(ref: Ref, starts: Mapping[_Key, Start]) -> Expression:
-    """A tensor at another position: its function, once for each step there."""
-    steps = [(n, step) for n, entry in enumerate(ref.index) if (step := step_of(entry)) is not None]
-    if not steps:
-        return ref
-    if len(steps) > 1:
-        (_, (first, _)), (_, (axis, by)) = steps[:2]
-        fix = (
-            f"move one in a line of its own: 'k[…] = {STEPS[1 if by > 0 else -1]}[{axis}]({ref.name}[…])',"
-            f" and read k at another position of '{first}'"
-        )
-        raise EquationError(f"'{ref.name}' is read at another position of two axes", ref.place, fix)
-    ((at, (axis, by)),) = steps
-    if abs(by) > FARTHEST:
-        raise EquationError(
-            f"'{ref.name}' is read {abs(by)} positions away", ref.place, f"{FARTHEST} at most"
-        )
-    sign = 1 if by > 0 else -1
-    index = (*ref.index[:at], axis, *ref.index[at + 1 :])
+    """A tensor at another position: its function, once for each step there, along one axis after another."""
+    told = [step_of(entry) for entry in ref.index]
+    index = tuple(entry if step is None else step[0] for entry, step in zip(ref.index, told, strict=True))
     found: Expression = replace(ref, index=index)
-    for far in range(1, abs(by) + 1):
-        start = starts.get((ref.name, sign * far, at))
-        given = () if start is None else _given(start, index, at, ref)
-        found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
+    before: list[tuple[str, int]] = []
+    for at, step in enumerate(told):
+        if step is None:
+            continue
+        axis, by = step
+        if abs(by) > FARTHEST:
+            message = f"'{ref.name}' is read {abs(by)} positions away"
+            raise EquationError(message, ref.place, f"{FARTHEST} at most")
+        sign = 1 if by > 0 else -1
+        for far in range(1, abs(by) + 1):
+            start = starts.get((ref.name, sign * far, at))
+            given = () if start is None else _given(start, index, at, ref)
+            given = tuple(_moved(each, before) for each in given)
+            found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
+        before.append(step)
     return found
+
+
+def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
+    """A start of what is read at another position of other axes too."""
+    for axis, by in steps:
+        for _ in range(abs(by) if axis in free_axes(start) else 0):
+            start = Call(STEPS[1 if by > 0 else -1], (start,), (axis,))
+    return start
 
 
 def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
@@ -284,13 +351,12 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
     for mine, theirs in zip(own, read, strict=True):
         parts = (each if isinstance(each, tuple) else (each,) for each in (mine, theirs))
         pairs.extend(zip(*parts, strict=True))
-    names = dict(pairs)
-    taken = {*names, *names.values()}
-    for axis in free_axes(right):
-        if axis not in names:
-            names[axis] = fresh(axis, taken)
-            taken.add(names[axis])
-    return (rename(right, {old: new for old, new in names.items() if old != new}),)
+    return (rename(right, {old: new for old, new in pairs if old != new}),)
+
+
+def _flat(index: Iterable[Any]) -> list[Any]:
+    """What stands in brackets, composites taken apart."""
+    return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def _without(index: Iterable[Any], at: int) -> tuple[Any, ...]:
@@ -382,6 +448,8 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
                 if found.setdefault(start.key, start) != start:
                     return None
     if any(_differ(start, each.ref.index) for each in read for start in found.values()):
+        return None
+    if not all(map(_is_plain, found.values())):
         return None
     alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)

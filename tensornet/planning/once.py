@@ -161,6 +161,8 @@ class _Division:
         self.same: dict[str, str] = {}
         self.tables: dict[tuple[str, Any], Table] = {}
         self.steps = list(steps)
+        calls = [step for step in steps if isinstance(step, CallStep)]
+        self.held = {name for step in calls for name in step.held}  # under these names and no others
 
     def done(self) -> Divided:
         still = self._still()
@@ -214,9 +216,9 @@ class _Division:
     def _note_form(self, step: Step | CallStep) -> None:
         roots = frozenset[str]().union(*(self.forms[name].roots for name in step.reads))
         if isinstance(step, CallStep):
-            for name, shape, result in zip(step.results, step.shapes, step.plan.results, strict=True):
+            for name, shape, element in zip(step.results, step.shapes, step.elements, strict=True):
                 dims = tuple((Axis(f"d{n}", size),) for n, size in enumerate(shape))
-                self.forms[name] = _Form(dims, result.element, roots)
+                self.forms[name] = _Form(dims, element, roots)
         else:
             self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
 
@@ -260,16 +262,22 @@ class _Division:
 
     def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
         """The step with still positions from tables, where they have been looked at."""
+        if isinstance(step, CallStep) and step.along is not None:
+            pairs = zip(step.tables, step.plan.tables, strict=True)
+            return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
         if isinstance(step, CallStep) or not isinstance(step.equation.right, Ref):
             return step
         right = step.equation.right
         index = tuple(
-            replace(entry, name=self._table(entry.name, size))
-            if isinstance(entry, Ref) and entry.name in self.forms and self.told.issuperset(size_names(size))
-            else entry
+            replace(entry, name=self._looked_at(entry.name, size)) if isinstance(entry, Ref) else entry
             for entry, size in zip(right.index, self.shapes[right.name], strict=True)
         )
         return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
+
+    def _looked_at(self, name: str, below: Any) -> str:
+        """The table of still positions below a size, if it can be one."""
+        is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
+        return self._table(name, below) if is_table else name
 
     # ---- blocks
 
@@ -294,7 +302,7 @@ class _Division:
         """
         moved = _moved(step, names, scope)
         nameless = _defining(moved, ("",) * len(step.defines))
-        if nameless not in self.done_already:
+        if nameless not in self.done_already or not self.held.isdisjoint(step.defines):
             made = tuple(self._own_name(name, scope) for name in step.defines)
             moved = _defining(moved, made)
             self.once.append(moved)

@@ -228,9 +228,13 @@ class CallStep:
     @property
     def reads(self) -> tuple[str, ...]:
         """The tensors that it reads: the operands, the parameters, the constants and the tables of the block."""
-        block = self.plan
-        held = (leaf.name for leaf in (*block.graph.parameters, *block.constants))
-        return (*self.operands, *(scoped(self.scope, name) for name in held), *self.tables)
+        return (*self.operands, *self.held, *self.tables)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The parameters and the constants of the block, as they are called here."""
+        leaves = (*self.plan.graph.parameters, *self.plan.constants)
+        return tuple(scoped(self.scope, leaf.name) for leaf in leaves)
 
     @property
     def open_sizes(self) -> frozenset[str]:
