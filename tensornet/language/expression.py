@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
@@ -60,6 +60,7 @@ __all__ = [
     "subexpressions",
     "sum_of",
     "transform",
+    "without",
 ]
 
 ELLIPSIS = "..."
@@ -167,6 +168,14 @@ def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
     for term in terms:
         flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
     return flat[0] if len(flat) == 1 else Call("add", tuple(flat), place=place)
+
+
+def without(parts: Iterable[Expression], gone: Iterable[Expression]) -> tuple[Expression, ...]:
+    """The parts but for some, each of which is taken out once: `w * w` without `w` is `w`."""
+    left = list(parts)
+    for each in gone:
+        left.remove(each)
+    return tuple(left)
 
 
 def contraction(factors: tuple[Expression, ...], summed: tuple[str, ...], place: Place | None) -> Expression:
