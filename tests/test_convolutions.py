@@ -327,6 +327,11 @@ PARTS: list[tuple[str, dict[str, int], Any]] = [
         {"b": 2, "t": 12, "u": 3, "p": 4},
         lambda x, q: np.stack([x[:, 2 * p : 2 * p + 3].max(1) for p in range(4)], 1) + q,
     ),
+    (
+        "y[b] = sum[u](x[b,u+2]) + max[u](K[u]**2)",  # of one name, and not one axis
+        {"b": 2, "t": 12, "u": 3},
+        lambda x, K: x[:, 2:5].sum(1) + (K**2).max(),
+    ),
 ]
 
 
@@ -355,6 +360,7 @@ def test_a_window_may_be_shorter_than_fits(
     [
         ("y[b,p] = x[b,p+2]", {"t": 12, "p": 11}, "'x' is read beyond its end: axis 'p' is 11 long, and 10"),
         ("y[b,p] = x[b,p+2] * q[b,p]", {"t": 5, "p": 4}, "axis 'p' is 4 long, and 3 fit"),
+        ("y[b] = sum[t](x[b,t+2]) * max[t](x[b,t])", {"t": 12}, "axis 't' is 12 long, and 10 fit"),
         ("y[b,p] = x[b,12-p]", {"t": 12, "p": 4}, r"'x' is read 1 position\(s\) after its last one"),
     ],
 )

@@ -27,7 +27,7 @@ from ..language.expression import (
     transform,
 )
 from ..sizes import symbol
-from .reaching import axes_told, cropped, cut_to_window, in_order, not_whole, read_in, reading
+from .reaching import cropped, cut_to_window, in_order, not_whole, read_in, reading
 from .recurrences import early
 from .shape import Dim, Shorter, dim_size, scope_of
 from .text import Known, Text
@@ -145,7 +145,7 @@ def whole(text: Text, line: Equation) -> Equation:
     """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
     dims = text.dims()
     shorter: list[Shorter] = []
-    told = frozenset(text.strict - axes_told(line.right))
+    told = text.strict.difference(_remade(line.right))
     scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter)
     if not shorter:
         return line
