@@ -35,8 +35,10 @@ from tensornet.sizes import evaluate
 
 from . import reference
 from .conftest import examples
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
 from .test_backends import check
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 CPU = default_profile("cpu")
 

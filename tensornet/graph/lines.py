@@ -16,15 +16,12 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     fresh,
-    is_scalar,
     is_told,
     occurring,
     remade_axes,
-    scalar_value,
     show,
     show_index,
     subexpressions,
-    transform,
 )
 from ..sizes import symbol
 from .reaching import cropped, cut_to_window, in_order, not_whole, read_in, reading
@@ -32,7 +29,7 @@ from .recurrences import early
 from .shape import Dim, Shorter, dim_size, scope_of
 from .text import Known, Text
 
-__all__ = ["check_given", "check_numbers", "check_order", "check_positions", "resolved", "whole", "with_lead"]
+__all__ = ["check_given", "check_order", "check_positions", "resolved", "whole", "with_lead"]
 
 
 def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
@@ -145,7 +142,7 @@ def whole(text: Text, line: Equation) -> Equation:
     """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
     dims = text.dims()
     shorter: list[Shorter] = []
-    told = text.strict.difference(_remade(line.right))
+    told = text.held(line)
     scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter)
     if not shorter:
         return line
@@ -171,12 +168,3 @@ def _remade(expression: Expression) -> Iterator[str]:
     for part in subexpressions(expression):
         if isinstance(part, Call):
             yield from remade_axes(part)
-
-
-def check_numbers(expression: Expression) -> Expression:
-    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written."""
-    if is_scalar(expression):
-        scalar_value(expression)
-    else:
-        transform(expression, check_numbers)
-    return expression

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EquationError, TensornetWarning, near, told_in
-from ..language.equation import Equation
+from ..language.equation import Equation, locate, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -16,17 +16,19 @@ from ..language.expression import (
     Expression,
     Ref,
     axes_of_index,
+    contraction,
     fresh,
     option_axes,
+    show,
     transform,
 )
 from ..language.undeclared import misplaced, slip_of
 from ..operations.functions import FUNCTIONS
 from ..sizes import symbol
-from .shape import Axis, Dim, Scope, index_of
+from .shape import Axis, Dim, Scope, index_of, scope_of
 from .text import Known, Text
 
-__all__ = ["check_undeclared", "declare_leaves", "with_extents"]
+__all__ = ["check_undeclared", "declare_leaves", "doubt_sums", "with_extents"]
 
 
 def with_extents(text: Text, expression: Expression) -> Expression:
@@ -77,12 +79,26 @@ def check_undeclared(text: Text, line: Equation) -> None:
             )
 
 
+def doubt_sums(line: Equation) -> None:
+    """Warns of a sum over an axis that one tensor has, where others stand beside it: a slip in a name looks so."""
+    for ref, axes in summed_alone(line):
+        meant = show(contraction((ref,), axes, None))
+        message = f"the axis '{axes[0]}' of {show(ref)} is summed, and nothing else has it"
+        warnings.warn(
+            TensornetWarning(
+                message, locate(ref.place, axes[0]), f"correct it, or write {meant} where it is meant"
+            ),
+            stacklevel=2,
+        )
+
+
 def declare_leaves(text: Text, line: Equation) -> None:
     """Gives every tensor met for the first time the dimensions this line reads it with."""
     new = [ref for ref in line.references if text.known.get(ref.name, Known("")).dims is None]
     if not new:
         return
-    for ref, scope in _placed(text, line.right, text.sizes_around(line.right)):
+    told = scope_of(line.right, text.dims(), text.unifier.agree, text.unifier.bound, text.held(line), [])
+    for ref, scope in _placed(text, line.right, told):
         if text.known.get(ref.name, Known("")).dims is not None:
             continue
         entry = text.known.setdefault(ref.name, Known("parameter", place=ref.place))
