@@ -18,7 +18,7 @@ ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
 k[b,j,d] = x[b,j,c] * K[d,c]
 a[b,i,j] = softmax[j](q * k / sqrt(d))
-y[b,i,e] = sum[h](a * x[b,j,c] * V[e,c])
+y[b,i,e] = a * x[b,j,c] * V[e,c]
 """
 SVG = "{http://www.w3.org/2000/svg}"
 
