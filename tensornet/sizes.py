@@ -22,6 +22,7 @@ __all__ = [
     "are_equal",
     "as_size",
     "evaluate",
+    "floored",
     "invert_size",
     "is_name",
     "plain",
@@ -112,7 +113,7 @@ def plain(size: int | Expr) -> int | Expr:
     if isinstance(size, int):
         return size
     moved = {name: symbol(name.name) for name in size.free_symbols if name != symbol(name.name)}
-    return size.subs(moved, simultaneous=True) if moved else size
+    return _alike(size.subs(moved, simultaneous=True) if moved else size)
 
 
 def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
@@ -171,8 +172,48 @@ def _put_in(size: Expr, known: tuple[tuple[str, Any], ...]) -> int | Expr:
     """
     import sympy
 
-    result = size.xreplace({symbol(name): sympy.sympify(value) for name, value in known})
+    result = _alike(size.xreplace({symbol(name): sympy.sympify(value) for name, value in known}))
     return int(result) if result.is_Integer else result
+
+
+def floored(size: Any, by: Any = 1) -> Any:
+    """A size divided by another, rounded down; what is whole in it stands apart, so that equal sizes look alike."""
+    if isinstance(size, int) and isinstance(by, int):
+        return size // by
+    import sympy
+
+    return size if by == 1 and _is_whole(size) else _floor(sympy.sympify(size) / by)
+
+
+def _alike(size: Expr) -> Expr:
+    """The size, in which every `floor` is as `floored` makes it."""
+    import sympy
+
+    return size.replace(sympy.floor, _floor) if size.has(sympy.floor) else size
+
+
+def _floor(size: Expr) -> Expr:
+    """⌊size⌋, what is whole outside."""
+    import sympy
+
+    number, rest = size.as_coeff_Add()
+    outside = [term for term in sympy.Add.make_args(rest) if _is_whole(term)]
+    whole, inside = sympy.Add(*outside), sympy.Add(rest, *(-term for term in outside))
+    return sympy.floor(inside + number - sympy.floor(number)) + sympy.floor(number) + whole
+
+
+def _is_whole(size: Any) -> bool:
+    """Whether a product of sizes is an integer whatever these are."""
+    import sympy
+
+    match size:
+        case int() | sympy.Integer() | sympy.Symbol() | sympy.floor() | sympy.ceiling():
+            return True
+        case sympy.Pow():
+            return bool(size.exp.is_Integer and size.exp > 0) and _is_whole(size.base)
+        case sympy.Mul() | sympy.Add() | sympy.Max() | sympy.Min():
+            return all(map(_is_whole, size.args))
+    return False
 
 
 def show_size(size: Any) -> str:

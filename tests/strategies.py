@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 
-__all__ = ["Block", "blocks", "expression_texts", "position_texts"]
+__all__ = ["SUMMED_ALONE", "Block", "blocks", "expression_texts", "position_texts"]
+
+SUMMED_ALONE = "ignore:the axis .* is summed, and nothing else has it:tensornet.TensornetWarning"
+"""For tests of random programs, which mean such sums."""
 
 POOL = ("b", "h", "i", "j", "k", "d")
 """The axes of a block, each of one size throughout it."""

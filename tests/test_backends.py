@@ -20,7 +20,9 @@ from tensornet.protocol import load_backend
 from tensornet.running.executable import Executable
 
 from . import reference
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 
 @dataclass(frozen=True)

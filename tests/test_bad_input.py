@@ -18,7 +18,9 @@ import tensornet as tn
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.sizes import evaluate, solve_size
 
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 D = sympy.Symbol("D")
 DENSE = "y[b,p] = x[b,i] * W[p,i]"
@@ -744,3 +746,36 @@ def test_open_sizes_that_do_not_fit_are_told_when_they_are_seen(
 def test_leading_axes_are_the_same_throughout(text: str) -> None:
     with pytest.raises(tn.EquationError, match=r"is read with '...' in one place(?s:.*)\^(?s:.*)throughout"):
         tn.layer(text, inputs="x", b=3)
+
+
+# ---------------------------------------------------------------------------- numbers that nobody can compute
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        ("3 % (i - 2)", r"3 % \(i - 2\)"),
+        ("3 // (i - 2)", r"3 // \(i - 2\)"),
+        ("sqrt(i - 3)", r"sqrt\(i - 3\)"),
+        ("log(i - 2)", r"log\(i - 2\)"),
+        ("(i - 2)**-1", r"\(i - 2\) \*\* \(-1\)"),
+        ("exp(i*1000)", r"exp\(i \* 1000\)"),
+    ],
+)
+def test_a_number_of_sizes_that_cannot_be_computed_is_told(number: str, shown: str) -> None:
+    run = tn.compile(tn.layer(f"y[i] = x[i] * ({number})", inputs="x"))
+    run({}, np.ones(5 if "exp" not in number else 0))
+    with pytest.raises(tn.EquationError, match=rf"{shown} cannot be computed(?s:.*)line 1"):
+        run({}, np.ones(2))
+
+
+def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
+    run = tn.compile(tn.layer("y[b] = x[b,i] / i", inputs="x"))
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(run({}, np.ones((2, 0)))).all()
+
+
+@pytest.mark.parametrize("text", ["x[i]" + " // 1" * 200, "x[i]" + " ** 1" * 150])
+def test_what_is_nested_too_deeply_is_told(text: str) -> None:
+    with pytest.raises(tn.EquationError, match=r"nested too deeply(?s:.*)fix: split the line|cannot be read"):
+        tn.layer(f"y[i] = {text}", inputs="x")

@@ -327,6 +327,11 @@ PARTS: list[tuple[str, dict[str, int], Any]] = [
         {"b": 2, "t": 12, "u": 3, "p": 4},
         lambda x, q: np.stack([x[:, 2 * p : 2 * p + 3].max(1) for p in range(4)], 1) + q,
     ),
+    (
+        "y[b] = sum[u](x[b,u+2]) + max[u](K[u]**2)",  # of one name, and not one axis
+        {"b": 2, "t": 12, "u": 3},
+        lambda x, K: x[:, 2:5].sum(1) + (K**2).max(),
+    ),
 ]
 
 
@@ -355,6 +360,7 @@ def test_a_window_may_be_shorter_than_fits(
     [
         ("y[b,p] = x[b,p+2]", {"t": 12, "p": 11}, "'x' is read beyond its end: axis 'p' is 11 long, and 10"),
         ("y[b,p] = x[b,p+2] * q[b,p]", {"t": 5, "p": 4}, "axis 'p' is 4 long, and 3 fit"),
+        ("y[b] = sum[t](x[b,t+2]) * max[t](x[b,t])", {"t": 12}, "axis 't' is 12 long, and 10 fit"),
         ("y[b,p] = x[b,12-p]", {"t": 12, "p": 4}, r"'x' is read 1 position\(s\) after its last one"),
     ],
 )
@@ -402,3 +408,32 @@ def test_the_way_back_of_a_factorized_kernel_is_made_of_convolutions(factorizati
     assert "index_select" not in plan.code
     copied = [line.partition("#")[2] for line in plan.code.splitlines() if "contiguous()" in line]
     assert not [each for each in copied if "[b," in each]
+
+
+REPEATED = {
+    "y[q] = w[a] * x[a,q+1] * w[a]": lambda x, w, k: torch.einsum("aq,a,a->q", x[:, 1:], w, w),
+    "y[q] = x[a,q+1] * w[a] * w[a] * w[a]": lambda x, w, k: torch.einsum("aq,a,a,a->q", x[:, 1:], w, w, w),
+    "y[q,c] = x[a,2*q] * k[a,c] * k[a,c]": lambda x, w, k: torch.einsum("aq,ac,ac->qc", x[:, ::2], k, k),
+    "y[q] = x[a,q+u] * k[a,u] * w[a] * k[a,u] * w[a]": lambda x, w, k: torch.einsum(
+        "aqu,au,au,a,a->q", x.unfold(1, 2, 1), k, k, w, w
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REPEATED)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_equal_factors_beside_a_window_all_count(text: str, backend: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=size) for name, size in {"x": (3, 7), "w": 3, "k": (3, 2)}.items()}
+    x, w, k = (torch.tensor(each, requires_grad=True) for each in arrays.values())
+    expected = REPEATED[text](x, w, k)
+    expected.sum().backward()
+    graph = tn.layer(f"{text}\nl = {'sum[q,c](y)' if ',c]' in text else 'sum[q](y)'}", inputs="x")
+    given = tn.to_backend({name: arrays[name] for name in ("w", "k") if f"{name}[" in text}, backend)
+    (read,) = tn.to_backend({"x": arrays["x"]}, backend).values()
+    found = tn.compile(graph.select("y"), backend=backend)(given, read)
+    np.testing.assert_allclose(np.asarray(found), expected.detach().numpy(), atol=1e-12)
+    _, gradients = tn.value_and_grad(graph, wrt="*", backend=backend)(given, read)
+    for name, leaf in {"x": x, "w": w, "k": k}.items():
+        if leaf.grad is not None:
+            np.testing.assert_allclose(np.asarray(gradients[name]), leaf.grad.numpy(), atol=1e-12)

@@ -13,7 +13,6 @@ import sympy
 
 import tensornet as tn
 from tensornet.graph.layout import layered
-from tensornet.language.latex import aligned
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -94,7 +93,9 @@ def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
     [
         ("y[b] = x[b,i] * w[i]", r"y_{b} &= \sum_{i} x_{b i} \, w_{i}"),
         ("y[b,i] = x[b,i] - 2 * (w[i] + 1)", r"y_{b i} &= x_{b i} - 2 \, \left(w_{i} + 1\right)"),
-        ("y[b,i] = x[b,i] / sqrt(i)", r"y_{b i} &= x_{b i} \frac{1}{\operatorname{sqrt}\left(i\right)}"),
+        ("y[b,i] = x[b,i] / sqrt(i)", r"y_{b i} &= \frac{x_{b i}}{\sqrt{i}}"),
+        ("y[b,i] = -(x[b,i] + 1) / w[i] / 2 * u[i]", r"y_{b i} &= -\frac{\left(x_{b i} + 1\right) \, u_{i}}{w_{i} \, 2}"),
+        ("y[b,i] = -(x[b,i] + 1) + 1 / w[i]", r"y_{b i} &= -\left(x_{b i} + 1\right) + \frac{1}{w_{i}}"),
         ("y[b,i] = (x[b,i] + w[i]) ** 2", r"y_{b i} &= \left(x_{b i} + w_{i}\right)^{2}"),
         ("y[b,i] = softmax[i](x[b,i])", r"y_{b i} &= \operatorname{softmax}_{i}\left(x_{b i}\right)"),
         ("y[(h,d)] = x[h,d] * (index(h) >= index(d))",
@@ -103,8 +104,17 @@ def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
     ],
 )  # fmt: skip
 def test_equations_as_latex(text: str, expected: str) -> None:
-    found = aligned(tn.layer(text, inputs="x").equations)
-    assert found == rf"$\displaystyle \begin{{aligned}} {expected} \end{{aligned}}$"
+    found = tn.layer(text, inputs="x")._repr_latex_()
+    assert found == f"$\\displaystyle \\begin{{aligned}}\n{expected}\n\\end{{aligned}}$"
+
+
+def test_a_model_as_latex_has_a_row_for_each_line_of_its_blocks() -> None:
+    graph = tn.models.create("vit", depth=2)
+    rows = graph._repr_latex_().splitlines()
+    assert rows[1] == r"&\operatorname{embed}\left(x\right)\colon \\"
+    assert r"s_{b h i j} &= \sum_{d} \frac{q_{b h i d} \, k_{b h j d}}{\sqrt{d}} \\" in rows
+    assert rows[-2] == r"\mathrm{head.y} &= \operatorname{head}\left(\mathrm{norm.y}\right)"
+    assert len(rows) > 2 * len(graph.body)
 
 
 def test_every_model_can_be_shown() -> None:

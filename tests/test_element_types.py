@@ -25,7 +25,9 @@ from tensornet.models.resize import CONVENTIONS, resize_positions
 from tensornet.protocol import load_backend
 
 from . import reference
-from .strategies import position_texts
+from .strategies import SUMMED_ALONE, position_texts
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 BACKENDS: dict[str, Any] = {
     "numpy": load_backend("numpy"),

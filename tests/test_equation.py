@@ -16,7 +16,9 @@ from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Call, Contraction, Expression, show, subexpressions
 from tensornet.language.reading import parse_block, parse_names, parse_size
 from tests.conftest import examples, within
-from tests.strategies import Block, blocks, expression_texts
+from tests.strategies import SUMMED_ALONE, Block, blocks, expression_texts
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 
 def read(text: str) -> Equation:
@@ -947,3 +949,23 @@ def test_einsum_joins_and_splits_a_whole_dimension(
 def test_einsum_cannot_split_a_dimension_into_unknown_sizes() -> None:
     with pytest.raises(tn.ShapeError, match="size"):
         tn.einsum("(h d) -> h d", np.arange(6.0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[i] = -1 * 2 - x[i]",
+        "y[i] = x[i] - -1 * 2",
+        "y[i] = x[i] + (-1) // w[i]",
+        "y[i] = x[i] + -w[i] // 2",
+        "y[i] = x[i] - (-w[i] % 2) - -1 % w[i]",
+        "y[i] = -(1 - -(2 - -x[i])) - -w[i] - -3",
+    ],
+)
+def test_a_line_with_signs_reads_back_as_it_is(text: str) -> None:
+    graph = tn.layer(text, inputs="x w" if "w[" in text else "x")
+    assert tn.layer(str(graph)) == graph
+    values = {"x": np.array([2.0, 5.0]), "w": np.array([3.0, 4.0])}
+    expected = eval(text.partition(" = ")[2].replace("[i]", ""), {}, values)
+    found = tn.compile(tn.layer(str(graph)))({}, *(values[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(found, expected)

@@ -6,6 +6,9 @@ import pytest
 
 from .fuzz import run
 from .fuzz.targets import TARGETS
+from .strategies import SUMMED_ALONE
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 SHARE = 0.03
 

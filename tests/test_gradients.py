@@ -22,8 +22,10 @@ from tensornet.planning.gradients import both_ways
 from tensornet.protocol import Backend, backend_of, load_backend
 
 from . import reference
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
 from .test_models import MODELS, parameters_of
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 Array = Any
 Arrays = Mapping[str, Array]

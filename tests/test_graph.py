@@ -15,7 +15,9 @@ from hypothesis import given
 
 import tensornet as tn
 from tests.conftest import within
-from tests.strategies import Block, blocks
+from tests.strategies import SUMMED_ALONE, Block, blocks
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 TCL = "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"
 
@@ -79,7 +81,7 @@ def test_the_parameters_have_the_sizes_of_the_text(block: Block) -> None:
 
 def with_constant() -> tn.Graph:
     table = np.arange(6, dtype=np.float32).reshape(2, 3)
-    return tn.layer("y[b,i] = x[b,i] * C[k,i]", inputs="x", constants={"C": table}, k=2, i=3)
+    return tn.layer("y[b,i] = x[b,i] * sum[k](C[k,i])", inputs="x", constants={"C": table}, k=2, i=3)
 
 
 def test_constants_travel_in_json_and_belong_to_the_value() -> None:
@@ -223,7 +225,7 @@ def test_an_input_that_is_never_used_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "sizes", "line", "caret", "both"),
     [
-        ("y[b,o] = x[b,i] * W[o,i]\nz[b] = y[b,k] * V[k,i] * x[b,k]", {"i": 3, "o": 2}, 2, "k", ("3", "2")),
+        ("y[b,o] = x[b,i] * W[o,i]\nz[b,i] = y[b,k] * V[k,i] * x[b,k]", {"i": 3, "o": 2}, 2, "k", ("3", "2")),
         ("y[b,o] = x[b,i] * W[o,i]\nz[b,i] = y[b,i] + x[b,i]", {"i": 3, "o": 2}, 2, "i", ("3", "2")),
         ("h[b,o] = x[b,i] * W[o,i]\ny[b] = h[b,o] * W[o,o]", {"i": 3, "o": 2}, 2, "o", ("3", "2")),
     ],
@@ -592,6 +594,6 @@ def test_a_layer_without_parameters_costs_none() -> None:
 
 
 def test_a_composite_of_other_sizes_prints_and_reads_back() -> None:
-    graph = tn.layer("z[b,h] = x[b,h]\ny[b] = z[b,j] * W[(j,b),d]", inputs="x", d=2)
+    graph = tn.layer("z[b,h] = x[b,h]\ny[b] = z[b,j] * sum[d](W[(j,b),d])", inputs="x", d=2)
     assert "W[(j,b):(h,b),d]: parameter" in str(graph)
     assert tn.layer(str(graph)) == graph

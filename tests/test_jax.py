@@ -24,11 +24,13 @@ from tensornet.planning.device import default_profile
 from tensornet.protocol import backend_of, load_backend
 
 from .reference import run
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
 from .test_memory import LIMITED
 from .test_memory import given as arrays_for
 from .test_models import MODELS, first, parameters_of
 from .test_structure import ROOT
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 DENSE = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i] + u[p])", inputs="x", i=4, p=3)
 ATTENTION = models.attention(8, 2, mask="causal")

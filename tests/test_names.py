@@ -32,10 +32,10 @@ def test_a_bare_name_that_no_line_defines_loses_no_axis_alone(text: str, name: s
     ("text", "einsum"),
     [
         ("h[b,i] = 2*x[b,i]\ny[b] = h*q", "bi,bi->b"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = h*q[b,j]", "bi,bj->b"),
+        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i,j](h*q[b,j])", "bi,bj->b"),
         ("h[b,i] = 2*x[b,i]\ny[b,j] = h*q[j,i]", "bi,ji->bj"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i](h)*q[b,j]", "bi,bj->b"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = h[b,i]*q[b,j]", "bi,bj->b"),
+        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i](h)*sum[j](q[b,j])", "bi,bj->b"),
+        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i](h[b,i])*sum[j](q[b,j])", "bi,bj->b"),
     ],
 )
 def test_a_sum_that_another_factor_or_the_text_tells_of_is_read(text: str, einsum: str) -> None:
@@ -126,3 +126,92 @@ def test_operands_that_are_joined_share_the_axis() -> None:
     graph = tn.layer("y[b,j,g] = concat[j](K[b,j,g], k[b,j,g])", inputs="K k")
     long, short = np.ones((1, 3, 2)), np.zeros((1, 2, 2))
     assert np.array_equal(tn.compile(graph)({}, long, short), np.concatenate([long, short], 1))
+
+
+# ---------------------------------------------------------------------------- sums that a slip makes
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("y[b,o] = x[b,i]*W[o,i] + bias[p]", ["sum[p](bias[p])"]),
+        ("bias[p]: parameter\ny[b,o] = x[b,i]*W[o,i] + bias", ["sum[p](bias[p])"]),
+        ("y[b,o] = x[b,i]*W[o,j]", ["sum[i](x[b,i])", "sum[j](W[o,j])"]),
+        ("y[b] = (x[b,i] + c[j])*u[j]", ["sum[i](x[b,i])"]),
+        ("def f(x):\n    x[b,i]: input\n    y[b] = x[b,i]*w[j]*v[i]\nz = f(x, scope='a')", ["sum[j](w[j])"]),
+    ],
+)
+def test_a_sum_over_an_axis_that_one_tensor_has_beside_others_is_told(text: str, meant: list[str]) -> None:
+    with pytest.warns(tn.TensornetWarning, match="is summed, and nothing else has it") as told:
+        graph = tn.layer(text, inputs="x[b,i]")
+    for each, fix in zip(told, meant, strict=True):
+        assert str(each.message).endswith(f"or write {fix} where it is meant")
+        assert "^" in str(each.message)
+    assert tn.layer(str(graph)) == graph == tn.Graph.from_json(graph.to_json())  # which tell of none
+    tn.gradient(graph, wrt="x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[b] = x[b,i]",
+        "y[b] = -2*x[b,i]/i",
+        "y[b,o] = x[b,i]*W[o,i] + sum[p](bias[p])",
+        "y[b,o] = sum[i,j](x[b,i]*W[o,j])",
+        "y[b] = x[b,i]*w[i] + W[k,k]",
+        "y[b] = x[b,i] - u[b,i]",
+    ],
+)
+def test_a_sum_of_one_tensor_or_one_that_is_written_is_meant(text: str) -> None:
+    graph = tn.layer(text, inputs="x")
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_part_of_a_composite_is_no_size_of_the_same_name() -> None:
+    W = np.arange(24.0)
+    expected = W.reshape(3, 2, 4)[0]
+    for inputs, sizes in ({"W[i]": {"m": 2, "d": 4}, "W": {"m": "2*i", "i": 1, "d": 4}}).items():
+        graph = tn.layer("y[m,d] = W[(0,m,d)]", inputs=inputs, **sizes)
+        np.testing.assert_array_equal(tn.compile(graph)({}, W), expected)
+    text = "def f(W):\n    y[m,d] = W[(0,m,d)]\n    m: 2\n    d: 4\nz = f(W, scope='a')\nq[i,m,d] = z*v[i]"
+    graph = tn.layer(text, inputs="W[n] v", i=5, n=24)
+    np.testing.assert_array_equal(tn.compile(graph)({}, W, np.ones(5)), np.stack([expected] * 5))
+
+
+def test_ones_keep_their_size_where_they_are_read_under_another_name() -> None:
+    text = "h[e,n] = onehot[n](d[e])\nz[m,k] = h[e,m]*x[e,k]\ny[m,k] = z[m,k]*2"
+    d, x = np.array([0, 2, 0]), np.arange(6.0).reshape(3, 2)
+    expected = np.zeros((5, 2))
+    np.add.at(expected, d, 2 * x)
+    np.testing.assert_array_equal(tn.compile(tn.layer(text, inputs="d x", n=5))({}, d, x), expected)
+
+
+SQUASH = """
+s1[b,j,e] = 2*x[b,j,e]
+def squash(s):
+    n[b,j] = sum[e](s[b,j,e]**2)
+    y[b,j,e] = s[b,j,e]*n[b,j]/(1 + n[b,j])/sqrt(n[b,j])
+"""
+
+
+def test_what_a_block_gives_may_be_named_with_its_axes() -> None:
+    """Sabour et al. (2017), capsules, equation 1."""
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    s = 2 * x
+    n = (s**2).sum(-1, keepdims=True)
+    graph = tn.layer(f"{SQUASH}v1[b,k,e] = squash(s1)\ny[k] = v1[b,k,e] * s1[b,k,e]", inputs="x")
+    np.testing.assert_allclose(tn.compile(graph)({}, x), (s * n / (1 + n) / np.sqrt(n) * s).sum((0, 2)))
+
+
+def test_a_name_alone_on_the_left_is_one_number() -> None:
+    with pytest.raises(tn.EquationError, match=r"put 'i' on the left: 'g' alone is one number"):
+        tn.layer("f[i,j] = 2*x[i,j]\ng = pad(f, i=(1,0))", inputs="x")
+
+
+def test_a_slice_is_told_in_its_own_words() -> None:
+    with pytest.raises(
+        tn.EquationError, match=r"axis 'f' is not on the left: it is the one that z\[b,:e\] cuts"
+    ):
+        tn.layer("z[b,f] = 2*x[b,f]\ny[b,e] = z[b,:e]", inputs="x", e=2)
+    with pytest.raises(tn.EquationError, match="a slice is cut at numbers and sizes, not at a tensor"):
+        tn.layer("z[b,f] = 2*x[b,f]\ny[b,f] = z[b,:e]", inputs="x")

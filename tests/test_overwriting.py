@@ -21,7 +21,9 @@ from tensornet.planning.steps import CallStep
 from tensornet.running import executable
 
 from . import reference
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 torch = pytest.importorskip("torch")
 

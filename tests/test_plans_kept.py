@@ -42,8 +42,10 @@ from tensornet.sizes import evaluate, symbol
 from . import reference
 from .conftest import within
 from .damage import BYTES, DOCUMENTS
-from .strategies import Block, blocks, expression_texts
+from .strategies import SUMMED_ALONE, Block, blocks, expression_texts
 from .test_settings import SMALL
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 SEED = random.Random
 ROOT = Path(__file__).parent.parent

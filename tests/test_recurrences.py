@@ -516,7 +516,7 @@ def test_a_recurrence_reads_the_state_of_another(name: str, back: bool) -> None:
         ("0.5*s", lambda z, s: 0.5 * s),
         ("1/o", lambda z, s: np.full((2, 3), 1 / 3)),
         ("index(o) + 0.5*index(b)", lambda z, s: np.arange(3) + 0.5 * np.arange(2)[:, None]),
-        ("s[b,q]*v[o]", lambda z, s: s.sum(1)[:, None] * np.arange(3)),
+        ("sum[q](s[b,q])*v[o]", lambda z, s: s.sum(1)[:, None] * np.arange(3)),
         ("sum[p](s[b,p])*v[o]", lambda z, s: s.sum(1)[:, None] * np.arange(3)),
         ("previous[o](s[b,o], 2)", lambda z, s: np.stack([np.full(2, 2), s[:, 0], s[:, 1]], 1)),
         ("following[o](s[b,o])", lambda z, s: np.stack([s[:, 1], s[:, 2], np.zeros(2)], 1)),

@@ -35,8 +35,10 @@ from tensornet.sizes import evaluate
 
 from . import reference
 from .conftest import examples
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
 from .test_backends import check
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 CPU = default_profile("cpu")
 
@@ -550,3 +552,12 @@ def test_a_window_is_not_opened_at_one_position(backend: str) -> None:
     chosen = load_backend(backend)
     found = tn.compile(graph, backend=backend)({"K": chosen.asarray(kernel)}, chosen.asarray(x))
     np.testing.assert_allclose(chosen.numpy(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sum_that_comes_in_beside_its_equal_is_multiplied_out() -> None:
+    """What is read from another line and what stands there already are equal, and two."""
+    x, u, v = (np.random.default_rng(n).normal(size=size) for n, size in enumerate([(3, 4), 4, 4]))
+    graph = tn.layer("t[o] = u[o] + v[o]\ny[b] = x[b,o] * t[o] * (u[o] + v[o])", inputs="x u v")
+    np.testing.assert_allclose(tn.compile(graph)({}, x, u, v), x @ (u + v) ** 2)
+    graph = tn.layer("t[b] = mean[i](x[b,i] + w[b,i])\ny[b] = t[b] * mean[i](x[b,i] + w[b,i])", inputs="x w")
+    np.testing.assert_allclose(tn.compile(graph)({}, x, x**2), (x + x**2).mean(1) ** 2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.graph.hygiene import hygienic
 from tensornet.models.attention import attention
-from tensornet.sizes import put_in
+from tensornet.sizes import floored, put_in, symbol
 from tests.conftest import examples
 
 
@@ -170,7 +170,55 @@ def test_joined_tensors_are_each_as_long_as_they_like() -> None:
 
 
 def test_a_size_may_be_that_of_an_axis_another_term_sums() -> None:
-    graph = tn.layer("y[b,i] = x[b,i] / sqrt(i * j) - z[j] * z[i]", inputs="x z")
+    graph = tn.layer("y[b,i] = x[b,i] / sqrt(i * j) - sum[j](z[j]) * z[i]", inputs="x z")
     x, z = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 4.0])
     found = tn.compile(graph)({}, x, z)
     np.testing.assert_allclose(found, x / 3 - z.sum() * z, rtol=1e-12)
+
+
+@given(st.integers(-9, 9), st.integers(-4, 4), st.sampled_from([2, 3, 4]), st.integers(1, 9))
+def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size: int) -> None:
+    one, other = floored(symbol("h") + first, by), floored(symbol("h") + first + shift * by, by) - shift
+    assert one == other
+    assert put_in(one, {"h": symbol("w") + shift}) == floored(symbol("w") + first + shift, by)
+    assert put_in(one, {"h": size}) == (size + first) // by
+
+
+def test_sizes_that_are_rounded_in_two_ways_agree() -> None:
+    """W is known to be x less 2 when the window of W is as long as fits: ⌊h/2 - 1/2⌋, and ⌊h/2 + 1/2⌋ - 1 are one."""
+    text = "a[p] = W[2*p]\nb[n] = W[n]*x[n+u]*K[u]\ny[p] = a[p]*x[2*p+2]\nl = y[p]*y[p] + sum[n](b[n])"
+    graph = tn.layer(text, inputs="x[h]", u=3)
+    assert tn.layer(str(graph)) == graph
+    x, W, K = np.arange(9.0), np.arange(1.0, 8.0), np.ones(3)
+    expected = ((W[::2] * x[2::2]) ** 2).sum() + sum(W[n] * x[n : n + 3].sum() for n in range(7))
+    value, gradients = tn.value_and_grad(graph)({"W": W, "K": K}, x)
+    np.testing.assert_allclose(value, expected)
+    slope = np.array([x[n : n + 3].sum() for n in range(7)])
+    slope[::2] += 2 * W[::2] * x[2::2] ** 2
+    np.testing.assert_allclose(gradients["W"], slope)
+
+
+STRIDED = "def f(x):\n    y[b,p] = x[b,p]*W[2*p]\nz = f(x, scope='a')"
+
+
+def test_a_block_reads_a_parameter_at_every_second_position() -> None:
+    x, W = np.ones((2, 3)), np.arange(6.0)
+    layer = tn.layer("y[b,p] = x[b,p]*W[2*p]", inputs="x")
+    for graph in (
+        tn.layer(STRIDED, inputs="x[b,p]"),
+        tn.model(lambda x: layer(x, scope="a"), inputs="x[b,q]"),
+    ):
+        assert tn.layer(str(graph)) == graph
+        np.testing.assert_array_equal(tn.compile(graph)({"a.W": W}, x), x * W[::2])
+    with pytest.raises(
+        tn.ShapeError, match=r"'x' has 3 there, which does not tell W0(?s:.*)fix: give the layer W0="
+    ):
+        tn.layer(STRIDED, inputs="x[b,p]", p=3)
+
+
+def test_a_tensor_that_is_met_beside_a_window_is_as_long_as_was_given() -> None:
+    graph = tn.layer("y[a,g] = t[g+0]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)
+    t, u = np.arange(9.0), np.ones((2, 7))
+    np.testing.assert_array_equal(tn.compile(graph)({}, t, u), u * t[:7])
+    with pytest.raises(tn.ShapeError, match=r"fix: read the first 7 of the 9, t\[g\+0\]; or"):
+        tn.layer("y[a,g] = t[g]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)

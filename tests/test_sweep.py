@@ -190,7 +190,7 @@ def test_other_warnings_are_warned() -> None:
 def test_all_refused_is_an_error() -> None:
     with pytest.raises(tn.ShapeError, match="has no setting 'rang'"):
         tn.sweep(TCL, over={"rang": [2, 3]})
-    numbers = tn.layer("y[b] = x[b,(i,j)] * w[i]", inputs="x", i=2, j=3)
+    numbers = tn.layer("y[b,j] = x[b,(i,j)] * w[i]", inputs="x", i=2, j=3)
     with pytest.raises(tn.TensornetError, match="none of the graphs can be planned"):
         tn.sweep({"one": numbers}, inputs={"x": np.zeros((2, 5))})
 

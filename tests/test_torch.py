@@ -15,7 +15,9 @@ from hypothesis import assume, given, settings
 import tensornet as tn
 from tensornet.backends.torch_products import both_ways
 
-from .strategies import Block, blocks
+from .strategies import SUMMED_ALONE, Block, blocks
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 TCL = tn.layer("y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6)
 ATTENTION = """

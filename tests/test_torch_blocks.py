@@ -21,7 +21,7 @@ ATTENTION = """
     k[b,j,h,d] = x[b,j,c] * K[(h,d),c]
     s[b,h,i,j] = q * k / sqrt(d)
     a[b,h,i,j] = softmax[j](s)
-    y[b,i,c]   = a * x[b,j,c]
+    y[b,i,c]   = sum[h](a * x[b,j,c])
 """
 DEPTH = 3
 

@@ -24,6 +24,7 @@ from ..language.expression import (
     references,
     rename,
     sum_of,
+    without,
 )
 from ..operations.axes import RECUR
 from ..operations.functions import CONVERSIONS, Element
@@ -142,7 +143,7 @@ class _Doubling(Written):
                 inner = self._linear(inside[0], state, names)
                 if inner is None:
                     return None
-                others = [each for each in factors if each is not inside[0]]
+                others = without(factors, inside)
                 return _Linear(_times(inner.factor, others), _times(inner.rest, others))
             case Call(function, (operand,), ()) if function == CONVERSIONS[Element.NUMBER]:
                 return self._linear(operand, state, names)

@@ -9,15 +9,20 @@ from typing import Any
 
 from ..errors import EquationError, told_in
 from ..language.equation import Calling, Definition, Equation, einstein
-from ..language.reading import parse_block, read_sizes
+from ..language.expression import check_numbers, depth
+from ..language.reading import parse_block, parse_names, read_sizes
+from ..sizes import size_names
 from .calls import call, call_along
 from .gathering import Parts, gathered
-from .lines import check_given, check_numbers, check_order, check_positions, resolved, whole, with_lead
-from .meeting import check_undeclared, declare_leaves, with_extents
+from .lines import check_given, check_order, check_positions, resolved, whole, with_lead
+from .meeting import check_undeclared, declare_leaves, doubt_sums, with_extents
 from .recurrences import late, read_later
 from .text import Known, Names, Text
 
 __all__ = ["Parts", "elaborated", "rebuild"]
+
+DEEPEST = 100
+"""So many functions and operators of a line may stand inside of one another: what goes through it is recursive."""
 
 Make = Callable[..., Any]
 """Makes a graph of its parts."""
@@ -33,6 +38,7 @@ def elaborated(
     sizes: Mapping[str, Any],
     make: Make,
     blocks: Mapping[str, Any] = MappingProxyType({}),
+    printed: bool = False,
 ) -> Parts:
     """The parts of the graph that a block of text says; see `tensornet.layer`.
 
@@ -40,16 +46,22 @@ def elaborated(
         equations, inputs, outputs, constants, init, sizes: those of `tensornet.layer`.
         make: makes a graph of its parts, for the blocks in the text.
         blocks: graphs that the text may call, by name.
+        printed: whether the text is that of a graph, and no slip of a user.
     """
 
     def define(
         definition: Definition, constants: Mapping[str, Any], init: Mapping[str, Any], scope: str
     ) -> Any:
-        within = Text(definition.statements, definition.inputs, {}, constants, init, {}, define, scope)
+        within = Text(
+            definition.statements, definition.inputs, {}, constants, init, {}, define, scope, printed
+        )
         return make(*_parts(within, ()))
 
-    statements = parse_block(equations, blocks)
-    text = Text(statements, inputs, read_sizes(sizes), constants, init, blocks, define)
+    given = read_sizes(sizes)
+    told = {name for each in parse_names(inputs, "input") for dim in each.dims or () for name, _ in dim}
+    told.update(given, *map(size_names, given.values()))
+    statements = parse_block(equations, blocks, told)
+    text = Text(statements, inputs, given, constants, init, blocks, define, "", printed)
     try:
         return _parts(text, outputs)
     except RecursionError:
@@ -65,7 +77,7 @@ def rebuild(
     blocks: Mapping[str, Any],
 ) -> Parts:
     """The parts of the graph that printed as `text`; it may hold lines that no output needs."""
-    return elaborated(text, (), outputs, constants, init, {}, make, blocks)
+    return elaborated(text, (), outputs, constants, init, {}, make, blocks, printed=True)
 
 
 def _parts(text: Text, outputs: Names) -> Parts:
@@ -98,11 +110,14 @@ def _read(text: Text, line: Equation, definitions: set[str]) -> None:
     """Takes in one equation: its leaves and result are known from here on."""
     if text.known.get(line.name, Known("")).kind == "result":
         raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
+    if depth(line.right) > DEEPEST:
+        raise EquationError("the equation is nested too deeply", line.place, "split the line")
     check_order(text, line, definitions)
     line = with_lead(text, resolved(text, line))
     line = replace(line, right=with_extents(text, line.right))
     check_undeclared(text, line)
     declare_leaves(text, line)
+    implied = line
     line = einstein(line, text.guessed)
     check_numbers(line.right)
     check_positions(text, line)
@@ -110,3 +125,5 @@ def _read(text: Text, line: Equation, definitions: set[str]) -> None:
     scope = text.sizes_around(line.right)
     check_given(text, line)
     text.keep(line, scope)
+    if not text.printed:
+        doubt_sums(implied)

@@ -27,10 +27,11 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    check_numbers,
     is_told,
     sized_by_name,
 )
-from ..language.latex import aligned
+from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurring import as_printed
 from ..notebook import folded
 from ..operations.functions import FUNCTIONS, RESERVED
@@ -166,6 +167,7 @@ class Graph:
 
         Raises:
             ShapeError: a dimension would be negative or no whole number, or a position is not there.
+            EquationError: a number cannot be computed, as `3 % (n - 2)` where n is 2.
         """
         known = {**sizes, **self.bound}
         for block in dict.fromkeys(call.graph for call in self.calls):
@@ -174,6 +176,8 @@ class Graph:
             entries = (entry for ref in equation.references for entry in ref.index)
             if any(isinstance(entry, int) or is_told(entry) for entry in entries):
                 scope_of(equation.right, self.named, functools.partial(self.agree, known=known), known)
+            scope = self.scope(equation)
+            check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
@@ -417,8 +421,19 @@ class Graph:
         return folded(repr(self), {"sizes and leaves": "\n".join(declared), **blocks}, lines)
 
     def _repr_latex_(self) -> str:
-        """The equations of the graph itself."""
-        return aligned(self.own)
+        """The equations and the calls, a row each, below those of the blocks."""
+        return aligned(self._latex_rows())
+
+    def _latex_rows(self) -> Iterator[str]:
+        names = self.names_of_blocks()
+        for block, name in names.items():
+            yield heading(name, (leaf.name for leaf in block.inputs))
+            yield from block._latex_rows()
+        for item in self.body:
+            if isinstance(item, Apply):
+                yield row_of_call(item.results, names[item.graph], item.operands)
+            else:
+                yield row(item)
 
     def to_json(self) -> str:
         """The graph as JSON: its lines in the equation language, and the values of constants and starts."""

@@ -19,23 +19,21 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     fresh,
-    is_scalar,
     is_told,
     occurring,
     remade_axes,
-    scalar_value,
     show,
     show_index,
     subexpressions,
     transform,
 )
 from ..sizes import symbol
-from .reaching import axes_told, cropped, cut_to_window, in_order, not_whole, read_in, reading
+from .reaching import cropped, cut_to_window, in_order, not_whole, read_in, reading
 from .recurrences import early
 from .shape import Dim, Shorter, dim_size, scope_of
 from .text import Known, Text
 
-__all__ = ["check_given", "check_numbers", "check_order", "check_positions", "resolved", "whole", "with_lead"]
+__all__ = ["check_given", "check_order", "check_positions", "resolved", "whole", "with_lead"]
 
 
 def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
@@ -166,7 +164,7 @@ def whole(text: Text, line: Equation) -> Equation:
     """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
     dims = text.dims()
     shorter: list[Shorter] = []
-    told = frozenset(text.strict - axes_told(line.right))
+    told = text.held(line.right)
     scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter)
     if not shorter:
         return line
@@ -196,12 +194,3 @@ def _remade(expression: Expression) -> Iterator[str]:
     for part in subexpressions(expression):
         if isinstance(part, Call):
             yield from remade_axes(part)
-
-
-def check_numbers(expression: Expression) -> Expression:
-    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written."""
-    if is_scalar(expression):
-        scalar_value(expression)
-    else:
-        transform(expression, check_numbers)
-    return expression

@@ -176,6 +176,13 @@ class _Matching:
                 return private.solve(own, size)
             self.unifier.agree(size, own, names, None)
         except ShapeError:
+            if names_left := [_public(name) for name in size_names(evaluate(own, self.unifier.bound))]:
+                disagreement = ShapeError(
+                    f"{disagreement.message}, which does not tell {', '.join(names_left)}",
+                    self.place,
+                    f"give the layer {', '.join(f'{name}=…' for name in names_left)}, or the dimension that is as"
+                    " long an axis and a size of its own, as in W[n]: parameter and n: 6",
+                )
             raise disagreement from None
         private.follow(dim_size(ours), size)
         return True

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EquationError, TensornetWarning, near, told_in
-from ..language.equation import Equation
+from ..language.equation import Equation, locate, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -16,19 +16,19 @@ from ..language.expression import (
     Expression,
     Ref,
     axes_of_index,
+    contraction,
     fresh,
     option_axes,
-    references,
+    show,
     transform,
 )
 from ..language.undeclared import misplaced, slip_of
 from ..operations.functions import FUNCTIONS
 from ..sizes import symbol
-from .reaching import axes_told
 from .shape import Axis, Dim, Scope, index_of, scope_of
 from .text import Known, Text
 
-__all__ = ["check_undeclared", "declare_leaves", "with_extents"]
+__all__ = ["check_undeclared", "declare_leaves", "doubt_sums", "with_extents"]
 
 
 def with_extents(text: Text, expression: Expression) -> Expression:
@@ -79,6 +79,19 @@ def check_undeclared(text: Text, line: Equation) -> None:
             )
 
 
+def doubt_sums(line: Equation) -> None:
+    """Warns of a sum over an axis that one tensor has, where others stand beside it: a slip in a name looks so."""
+    for ref, axes in summed_alone(line):
+        meant = show(contraction((ref,), axes, None))
+        message = f"the axis '{axes[0]}' of {show(ref)} is summed, and nothing else has it"
+        warnings.warn(
+            TensornetWarning(
+                message, locate(ref.place, axes[0]), f"correct it, or write {meant} where it is meant"
+            ),
+            stacklevel=2,
+        )
+
+
 def declare_leaves(text: Text, line: Equation) -> None:
     """Gives every tensor met for the first time the dimensions this line reads it with."""
     new = [ref for ref in line.references if text.known.get(ref.name, Known("")).dims is None]
@@ -106,9 +119,8 @@ def declare_leaves(text: Text, line: Equation) -> None:
 @told_in("sizes")
 def _sizes_met(text: Text, expression: Expression) -> Scope:
     """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
-    dims = text.dims()
-    told = text.strict.difference(*(axes_told(ref) for ref in references(expression) if ref.name in dims))
-    return scope_of(expression, dims, text.unifier.agree, text.unifier.bound, told, [])
+    unifier = text.unifier
+    return scope_of(expression, text.dims(), unifier.agree, unifier.bound, text.held(expression), [])
 
 
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:

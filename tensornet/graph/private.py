@@ -62,11 +62,13 @@ class Private:
         return any(name.endswith("@") for name in size_names(own))
 
     def solve(self, own: Any, size: Any) -> bool:
-        """Solves `own = size` for the one private name in it, if there is just one."""
+        """Solves `own = size` for the one private name in it, if there is just one and it can be solved for."""
         names = [name for name in open_symbols(own) if name.name.endswith("@")]
         if len(names) != 1:
             return False
         found = _solutions(own, size, names[0])
+        if found is None:
+            return False
         if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
             raise ShapeError("no size fits")
         self.solution[names[0].name] = found[0]
@@ -100,14 +102,17 @@ class Private:
         return chosen not in opened
 
 
-def _solutions(own: Any, size: Any, name: Any) -> list[Any]:
-    """All that `name` can be where `own = size`; a factor is simply divided away."""
+def _solutions(own: Any, size: Any, name: Any) -> list[Any] | None:
+    """All that `name` can be where `own = size`, a factor simply divided away; nothing where a rounding hides it."""
     import sympy
 
     factor, rest = own.as_independent(name, as_Add=False)
     if rest == name:
         return [_sympified(size) / factor]
-    return list(sympy.solve(own - size, name))
+    try:
+        return list(sympy.solve(own - size, name))
+    except NotImplementedError:  # of floor, Max and Min
+        return None
 
 
 def _axis_names(graph: Graph) -> set[str]:

@@ -23,11 +23,12 @@ from ..language.expression import (
     option_axes,
     product_of,
     show,
+    show_entry,
     sum_of,
 )
 from ..language.positions import Affine, affine
 from ..operations.functions import FUNCTIONS
-from ..sizes import evaluate, product, symbol
+from ..sizes import evaluate, floored, product, symbol
 
 __all__ = [
     "Axis",
@@ -210,7 +211,7 @@ class Scope:
                 ref.place,
                 "pad it there first, as in pad(x, t=(0,1))",
             )
-        size = _floor(room, -step if back else step) + 1
+        size = floored(room, -step if back else step) + 1
         there, left = evaluate(window.size, bound), evaluate(room, bound)
         if isinstance(left, int) and left < (0 if others and there else -abs(step)):
             raise ShapeError(
@@ -379,19 +380,6 @@ def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
     return bool(first.is_number and first < 0)
 
 
-def _floor(size: Any, by: Any) -> Any:
-    """A size divided by another, rounded down; what is whole in it stands apart, so that like sizes look alike."""
-    if by == 1:
-        return size
-    if isinstance(size, int) and isinstance(by, int):
-        return size // by
-    import sympy
-
-    number, rest = sympy.sympify(size).as_coeff_Add()
-    whole, left = divmod(number, by) if isinstance(by, int) and number.is_Integer else (0, number)
-    return sympy.floor((rest + left) / by) + whole
-
-
 def _show_dim(dim: Dim) -> str:
     return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
 
@@ -513,7 +501,7 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
         return f"{size} = {value}" if str(size) != str(value) else f"{value}"
 
     where = f" in '{ref.name}'" if ref is not None else ""
-    remedy = _remedy(evaluate(a, bound), evaluate(b, bound))
+    remedy = _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
     known = axes_of_index(ref.index) if ref is not None else ()
     return ShapeError(
         f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
@@ -522,12 +510,15 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
     )
 
 
-def _remedy(a: Any, b: Any) -> str:
+def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
     """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
     more = evaluate(a - b, {})
     if open_sizes := getattr(more, "free_symbols", ()):
         named = ", ".join(f"{name}=…" for name in sorted(map(str, open_sizes)))
         return f"give those that are not known yet, {named}; or "
+    if isinstance(a, int) and isinstance(b, int) and a < b and ref is not None and axis in ref.index:
+        read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
+        return f"read the first {a} of the {b}, {ref.name}[{read}]; or "
     if isinstance(a, int) or not isinstance(more, int):
         return ""
     return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

@@ -23,6 +23,7 @@ from ..language.expression import (
     is_scalar,
     remade_axes,
     transform,
+    without,
 )
 from ..operations.functions import CONVERSIONS, FUNCTIONS, Element
 from ..operations.structure import PAD
@@ -100,7 +101,7 @@ def _before_windows(
         found = early(factors, kept, sizes, ways.dims)
         if found is None:
             break
-        factors = [each for each in factors if each is not found.replaced and each is not found.partner]
+        factors = list(without(factors, (found.replaced, found.partner)))
         outside = kept.union(found.windows, *(free_axes(each) for each in factors))
         padded = _padded(ways, found.opened, found.windows)
         pair = (found.opened if padded is None else padded.arguments[0], found.partner)

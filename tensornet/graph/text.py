@@ -9,7 +9,18 @@ from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, ShapeError, told_in
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
-from ..language.expression import ELLIPSIS, Expression, Index, Ref, axes_of_index, fresh, occurring
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    fresh,
+    occurring,
+    remade_axes,
+    subexpressions,
+)
 from ..language.reading import parse_names
 from ..sizes import as_size, size_names, symbol
 from .apply import Apply, scoped
@@ -57,6 +68,7 @@ class Text:
         definitions: of the blocks that the text defines.
         define: makes graphs of these.
         scope: under which the block itself is called.
+        printed: whether it is the text of a graph.
         given: the sizes that are told.
         strict: those of them that hold wherever the axis is named; `i: 4` in the text only names one.
         values: of constants, and the starts of parameters, as they were given.
@@ -83,8 +95,9 @@ class Text:
         blocks: Mapping[str, Any],
         define: Define,
         scope: str = "",
+        printed: bool = False,
     ) -> None:
-        self.scope = scope
+        self.scope, self.printed = scope, printed
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
@@ -192,6 +205,11 @@ class Text:
                 return tuple(Axis(name, scope.sizes.get(name, symbol(name))) for name in entry)
         name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
         return (Axis(name, symbol(name)),)
+
+    def held(self, expression: Expression) -> frozenset[str]:
+        """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
+        calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+        return self.strict.difference(axis for call in calls for axis in remade_axes(call))
 
     def open_names(self) -> set[str]:
         """The names in sizes of tensors that have no value."""

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..language.expression import Expression, Index, Ref, free_axes, fresh, is_told, references, scalar_value
+from ..language.expression import (
+    Expression,
+    Index,
+    Ref,
+    free_axes,
+    fresh,
+    is_told,
+    references,
+    scalar_value,
+    without,
+)
 from ..language.positions import affine
 from ..sizes import product
 from .shape import Dim, dim_size
@@ -58,7 +68,7 @@ def early(
     """
     for ref, partner in itertools.permutations(factors, 2):
         if isinstance(ref, Ref) and ref.name in dims and any(map(_is_window, ref.index)):
-            rest = (each for each in factors if each is not ref and each is not partner)
+            rest = without(factors, (ref, partner))
             outside = kept.union(*map(free_axes, rest))
             found = _opened(ref, partner, sizes, dims[ref.name])
             if found is not None and _is_less(found, outside, sizes):

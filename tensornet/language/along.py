@@ -45,6 +45,9 @@ def called_along(lines: Sequence[Any]) -> list[Any]:
 
 def _apart(line: CallAlong, taken: set[str]) -> Iterator[Any]:
     """The equations of what a call reads at other positions, and the call."""
+    if not any(ref.index for ref in line.operands):
+        yield from _named(line, taken)
+        return
     axis = _axis(line)
     operands = list[Ref]()
     for ref in line.operands:
@@ -61,6 +64,15 @@ def _apart(line: CallAlong, taken: set[str]) -> Iterator[Any]:
     along = AlongAxis(axis, left, tuple(ref.index for ref in operands))
     names = (tuple(ref.name for ref in refs) for refs in (line.results, operands))
     yield Calling(next(names), line.block, next(names), line.scope, along, line.place)
+
+
+def _named(line: CallAlong, taken: set[str]) -> Iterator[Any]:
+    """A call on tensors by their names, and its results under the axes that the line gives them."""
+    made = [fresh(f"{ref.name}.made", taken) for ref in line.results]
+    operands = tuple(ref.name for ref in line.operands)
+    yield Calling(tuple(made), line.block, operands, line.scope, place=line.place)
+    for name, ref in zip(made, line.results, strict=True):
+        yield Equation(ref.name, _plain(ref, ref.index), Ref(name, ref.index, ref.place), ref.place)
 
 
 def _axis(line: CallAlong) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 from ..codec import document
 from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS, SIGNS
-from ..operations.structure import INDEX
+from ..operations.structure import INDEX, PAD
 from .expression import (
     ELLIPSIS,
     Call,
@@ -49,6 +50,7 @@ __all__ = [
     "einstein",
     "locate",
     "resolve",
+    "summed_alone",
 ]
 
 
@@ -96,6 +98,7 @@ class Equation:
             implied = False
         written = {*axes_of_index(self.left), *_written(bare, {})}
         implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may say a size
+        implied = implied and not any(summed_alone(replace(self, right=bare)))
         return f"{target} = {show(bare if implied else self.right)}"
 
 
@@ -195,7 +198,13 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
     """
     kept = axes_of_index(equation.left)
     _check_told(equation.right, frozenset(kept), guessed)
-    right = _sum_out(equation.right, frozenset(kept), True)
+    try:
+        right = _sum_out(equation.right, frozenset(kept), True)
+    except EquationError as error:
+        if kept:
+            raise
+        fix = f"{error.fix}: '{equation.name}' alone is one number"
+        raise EquationError(error.message, error.place, fix, error.see) from None
     known = free_axes(equation.right)
     for axis in kept:
         if axis not in free_axes(right):
@@ -206,6 +215,49 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
                 f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
             )
     return replace(equation, right=right)
+
+
+def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
+    """The tensors of which the rule sums axes that nothing else has, with these: a slip, where there are others.
+
+    Args:
+        equation: as `einstein` takes it.
+    """
+    right = equation.right
+    tensors = [factor for factor in _factors(right) if not is_scalar(factor)]
+    if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
+        yield from _summed_alone(right, frozenset(axes_of_index(equation.left)))
+
+
+def _factors(expression: Expression) -> tuple[Expression, ...]:
+    return expression.factors if isinstance(expression, Contraction) else (expression,)
+
+
+def _summed_alone(expression: Expression, told: frozenset[str]) -> Iterator[tuple[Ref, tuple[str, ...]]]:
+    match expression:
+        case Call("add", terms):
+            found = [list(_summed_alone(term, told)) for term in terms if not is_scalar(term)]
+            lost = [{axis for _, axes in each for axis in axes} for each in found]
+            meant = set.intersection(*lost) if len(lost) > 1 else set()  # every term is summed over it
+            for ref, axes in itertools.chain(*found):
+                if left := tuple(axis for axis in axes if axis not in meant):
+                    yield ref, left
+        case Contraction(factors, summed):
+            inner = told.union(summed, _shared(factors))
+            for factor in factors:
+                if not isinstance(factor, Contraction):
+                    yield from _summed_alone(factor, inner)
+        case Ref(_, index):
+            counts = Counter(axis for entry in index for axis in axes_of_index((entry,)))
+            lost = tuple(axis for axis, count in counts.items() if count == 1 and axis not in told)
+            if lost and ELLIPSIS not in lost:
+                yield expression, lost
+
+
+def _shared(factors: Iterable[Expression]) -> set[str]:
+    """The axes that several factors have."""
+    holders = Counter(axis for factor in factors for axis in set(free_axes(factor)))
+    return {axis for axis, count in holders.items() if count > 1}
 
 
 def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expression:
@@ -276,10 +328,8 @@ def _check_told(expression: Expression, told: frozenset[str], guessed: Collectio
             for term in terms:
                 _check_told(term, told, guessed)
         case Contraction(factors, summed):
-            holders = Counter(axis for factor in factors for axis in set(free_axes(factor)))
-            shared = {axis for axis, count in holders.items() if count > 1}
             for factor in factors:
-                _check_told(factor, told.union(summed, shared), guessed)
+                _check_told(factor, told.union(summed, _shared(factors)), guessed)
         case Ref(name, _, place) if name in guessed and place is not None and place.text == name:
             for axis in free_axes(expression):
                 if axis not in told:
@@ -363,7 +413,20 @@ def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationE
     return absent_axis(axis, where, known, expression.place, bare)
 
 
+def _is_slice(expression: Expression) -> bool:
+    """Whether a crop is written as `x[b,:e]`."""
+    place = expression.place
+    is_crop = isinstance(expression, Call) and expression.function == PAD.name
+    return is_crop and place is not None and place.text.endswith("]")
+
+
 def _unsummed(axis: str, expression: Expression) -> EquationError:
+    if _is_slice(expression) and expression.place is not None:
+        return EquationError(
+            f"axis '{axis}' is not on the left: it is the one that {expression.place.text} cuts, under its own name",
+            expression.place,
+            f"put '{axis}' on the left, or write sum[{axis}](…) where it is to be summed",
+        )
     shown = show(expression)
     return EquationError(
         f"axis '{axis}' is not on the left, and no product holds it: it occurs only in {shown}",
@@ -498,6 +561,12 @@ def _refactor(expression: Expression) -> Expression:
     if isinstance(expression, Call):
         for name, values in expression.options:
             for value in values:
+                if not is_scalar(value) and _is_slice(expression):
+                    raise EquationError(
+                        "a slice is cut at numbers and sizes, not at a tensor",
+                        expression.place,
+                        "use integers, or the names of axes for their sizes",
+                    )
                 if not is_scalar(value):
                     raise EquationError(
                         f"{name}= takes a number, not a tensor",

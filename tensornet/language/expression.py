@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
@@ -39,7 +39,9 @@ __all__ = [
     "axes_of_index",
     "axes_through",
     "bound_axes",
+    "check_numbers",
     "contraction",
+    "depth",
     "flat",
     "fresh",
     "free_axes",
@@ -62,6 +64,7 @@ __all__ = [
     "subexpressions",
     "sum_of",
     "transform",
+    "without",
 ]
 
 ELLIPSIS = "..."
@@ -171,6 +174,8 @@ def product_of(factors: list[Expression], place: Place | None = None) -> Express
             flat.append(factor)
     if len(flat) > 1 and flat[0] == Literal(1):
         flat = flat[1:]
+    if len(flat) == 2 and flat[0] == Literal(-1) and isinstance(flat[1], Literal):
+        return Literal(-flat[1].value, place)  # as the text of it reads
     return flat[0] if len(flat) == 1 else Contraction(tuple(flat), (), place)
 
 
@@ -180,6 +185,14 @@ def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
     for term in terms:
         flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
     return flat[0] if len(flat) == 1 else Call("add", tuple(flat), place=place)
+
+
+def without(parts: Iterable[Expression], gone: Iterable[Expression]) -> tuple[Expression, ...]:
+    """The parts but for some, each of which is taken out once: `w * w` without `w` is `w`."""
+    left = list(parts)
+    for each in gone:
+        left.remove(each)
+    return tuple(left)
 
 
 def contraction(factors: tuple[Expression, ...], summed: tuple[str, ...], place: Place | None) -> Expression:
@@ -321,6 +334,14 @@ def subexpressions(expression: Expression) -> Iterator[Expression]:
         yield part
         if parts := parts_of(part):
             waiting.extend(reversed(parts))
+
+
+def depth(expression: Expression) -> int:
+    """How many expressions stand inside of one another."""
+    found, level = 0, [expression]
+    while level:
+        found, level = found + 1, [part for each in level for part in parts_of(each)]
+    return found
 
 
 def parts_of(expression: Expression) -> Sequence[Expression]:
@@ -501,6 +522,29 @@ def scalar_value(
         raise EquationError(f"{show(expression)} cannot be computed: {error}", expression.place) from None
 
 
+def check_numbers(
+    expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
+) -> None:
+    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written.
+
+    Args:
+        expression: the right side of an equation.
+        size: the sizes of axes; an array may be divided by one that is 0.
+    """
+    for part in (expression,) if is_scalar(expression) else parts_of(expression):
+        if not is_scalar(part):
+            check_numbers(part, size)
+        elif isinstance(expression, Contraction) and _divides_by_a_size(part):
+            scalar_value(part.arguments[0], size)  # type: ignore[union-attr]
+        else:
+            scalar_value(part, size)
+
+
+def _divides_by_a_size(factor: Expression) -> bool:
+    divides = isinstance(factor, Call) and factor.function == "reciprocal"
+    return divides and any(isinstance(part, Size) for part in subexpressions(factor))
+
+
 def _scalar_value(
     expression: Expression, size: Callable[[str], int | float | None]
 ) -> int | float | complex | None:
@@ -649,18 +693,16 @@ def _show_sum(terms: tuple[Expression, ...]) -> str:
     text = _wrap(terms[0], 6)
     for term in terms[1:]:
         shown = _wrap(term, 6)
-        negative = shown.startswith("-") and (not _is_number(term) or _is_integer(term))
+        negative = shown.startswith("-") and _is_negative(term)  # `-a // b` is not
         text += f" - {shown[1:]}" if negative else f" + {shown}"
     return text
 
 
-def _is_integer(expression: Expression) -> bool:
-    return isinstance(expression, Literal) and isinstance(expression.value, int)
-
-
-def _is_number(expression: Expression) -> bool:
-    first = expression.factors[0] if isinstance(expression, Contraction) else expression
-    return isinstance(first, Literal) and first != Literal(-1)
+def _is_negative(term: Expression) -> bool:
+    """Whether a term reads back the same where its minus is that of a difference."""
+    if isinstance(term, Contraction):
+        return not term.summed and term.factors[0] == Literal(-1)
+    return isinstance(term, Literal) and isinstance(term.value, int)
 
 
 def _show_infix(sign: str, arguments: tuple[Expression, ...]) -> tuple[str, int]:

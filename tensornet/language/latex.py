@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..operations.functions import FUNCTIONS
 from .equation import Equation
 from .expression import Call, Contraction, Expression, Literal, Ref, Size, show, show_index
 
-__all__ = ["aligned", "latex_of"]
+__all__ = ["aligned", "heading", "latex_of", "row", "row_of_call"]
 
 SIGNS = {
     "==": "=",
@@ -27,10 +27,33 @@ SUM, PRODUCT, ATOM = 1, 2, 3
 """How tightly what is written binds."""
 
 
-def aligned(equations: Sequence[Equation]) -> str:
-    """Equations below one another, their signs in one column."""
-    lines = r" \\ ".join(_equation(each, " &= ") for each in equations)
-    return rf"$\displaystyle \begin{{aligned}} {lines} \end{{aligned}}$"
+def aligned(rows: Iterable[str]) -> str:
+    """Rows below one another, their signs in one column."""
+    lines = " \\\\\n".join(rows)
+    return f"$\\displaystyle \\begin{{aligned}}\n{lines}\n\\end{{aligned}}$"
+
+
+def row(equation: Equation) -> str:
+    """An equation as a row."""
+    return _equation(equation, " &= ")
+
+
+def row_of_call(results: Iterable[str], function: str, operands: Iterable[str]) -> str:
+    """A call of a block as a row."""
+    return f"{_listed(results)} &= {_function(function, operands)}"
+
+
+def heading(function: str, inputs: Iterable[str]) -> str:
+    """What stands above the rows of a block."""
+    return rf"&{_function(function, inputs)}\colon"
+
+
+def _function(name: str, operands: Iterable[str]) -> str:
+    return rf"\operatorname{{{_plain(name)}}}\left({_listed(operands)}\right)"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(_tensor(name, "") for name in names)
 
 
 def latex_of(equation: Equation) -> str:
@@ -41,7 +64,7 @@ def latex_of(equation: Equation) -> str:
         >>> from tensornet.language.equation import einstein
         >>> (line,) = parse_block("y[b,o] = x[b,i] * W1[o,i] / sqrt(2)")
         >>> print(latex_of(einstein(line)))
-        y_{b o} = \\sum_{i} x_{b i} \\, W1_{o i} \\frac{1}{\\operatorname{sqrt}\\left(2\\right)}
+        y_{b o} = \\sum_{i} \\frac{x_{b i} \\, W1_{o i}}{\\sqrt{2}}
     """
     return _equation(equation, " = ")
 
@@ -83,8 +106,10 @@ def _written(expression: Expression) -> tuple[str, int]:
             return over + _product(factors), SUM if summed else PRODUCT
         case Call("add", terms):
             return _sum(terms), SUM
-        case Call("reciprocal", (below,)):
-            return rf"\frac{{1}}{{{_written(below)[0]}}}", ATOM
+        case Call("reciprocal"):
+            return _product((expression,)), ATOM
+        case Call(function, (inner,)) if FUNCTIONS[function].latex:
+            return FUNCTIONS[function].latex.format(_written(inner)[0]), ATOM
         case Call("power", (base, exponent)):
             return f"{_bound(base, ATOM)}^{{{_written(exponent)[0]}}}", PRODUCT
         case Call(function, arguments) if FUNCTIONS[function].infix:
@@ -112,8 +137,22 @@ def _bound(expression: Expression, level: int) -> str:
 
 
 def _product(factors: Sequence[Expression]) -> str:
+    """A product, as one fraction where something divides."""
     sign, rest = ("-", factors[1:]) if factors[0] == Literal(-1) and len(factors) > 1 else ("", factors)
-    return sign + r" \, ".join(_bound(each, PRODUCT) for each in rest).replace(r"\, \frac", r"\frac")
+    below = [each.arguments[0] for each in rest if _divides(each)]  # type: ignore[union-attr]
+    above = [each for each in rest if not _divides(each)]
+    if not below:
+        return sign + _times(above)
+    inside = (_written(each[0])[0] if len(each) == 1 else _times(each) for each in (above, below))
+    return rf"{sign}\frac{{{next(inside) or 1}}}{{{next(inside)}}}"
+
+
+def _divides(factor: Expression) -> bool:
+    return isinstance(factor, Call) and factor.function == "reciprocal"
+
+
+def _times(factors: Sequence[Expression]) -> str:
+    return r" \, ".join(_bound(each, PRODUCT) for each in factors)
 
 
 def _sum(terms: Sequence[Expression]) -> str:

@@ -24,7 +24,7 @@ import ast
 import functools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,12 +56,13 @@ _KINDS = ("input", "parameter", "constant", "output")
 
 
 @told_in("lines")
-def parse_block(text: str, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
+def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
     """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
 
     Args:
         text: the lines.
         blocks: the names of blocks that may be called besides those that the text defines.
+        taken: the names of sizes and axes that are told beside the text.
 
     Raises:
         EquationError: the text is not in the language.
@@ -70,7 +71,7 @@ def parse_block(text: str, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
         fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
         raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
     reader = _Reader(textwrap.dedent(text))
-    return reader.statements(blocks)
+    return reader.statements(blocks, taken)
 
 
 @told_in("names")
@@ -154,7 +155,10 @@ def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
 class _Reader(Terms):
     """Turns one text into statements."""
 
-    def statements(self, blocks: Iterable[str] = ()) -> tuple[Statement, ...]:
+    taken: Collection[str] = ()
+
+    def statements(self, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
+        self.taken = taken
         try:
             return self.read(self.tree.body, blocks)
         except RecursionError:
@@ -171,7 +175,7 @@ class _Reader(Terms):
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(written_out(together(recurring(called_along(found)))))
+        return tuple(written_out(together(recurring(called_along(found))), self.taken))
 
     def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start | CallAlong:
         match node:

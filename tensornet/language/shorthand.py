@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from ..sizes import size_names
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
     Expression,
@@ -23,10 +24,15 @@ from .expression import (
 __all__ = ["written_out"]
 
 
-def written_out(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """The statements of a block, in which only axes are parts of composites."""
+def written_out(statements: Iterable[Statement], taken: Iterable[str] = ()) -> Iterator[Statement]:
+    """The statements of a block, in which only axes are parts of composites.
+
+    Args:
+        statements: those of the text.
+        taken: names that mean something beside the text, and are no other axis' here.
+    """
     statements = tuple(statements)
-    taken = {name for each in statements for name in _names(each)}
+    taken = {*taken, *(name for each in statements for name in _names(each))}
     for each in statements:
         if isinstance(each, Equation) and any(map(_has_parts, each.references)):
             yield from _Writing(each, taken).equations()
@@ -40,7 +46,11 @@ def _names(statement: Statement) -> Iterator[str]:
         case Equation():
             yield statement.name
             yield from (*statement.axes, *(ref.name for ref in statement.references))
-        case Declaration(name) | Definition(name):
+        case Declaration(name, dims=dims, size=size):
+            sizes = [size, *(each for dim in dims or () for _, each in dim)]
+            yield from (name, *(axis for dim in dims or () for axis, _ in dim))
+            yield from (spoken for each in sizes if each is not None for spoken in size_names(each))
+        case Definition(name):
             yield name
         case Calling():
             yield from (*statement.results, *statement.operands)

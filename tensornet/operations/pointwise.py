@@ -209,7 +209,15 @@ _CURVES = (
         passes=4,
     ),
     _real(
-        "sqrt", "√a", math.sqrt, "g / (2 * y)", number="({0} ** 0.5)", positive=True, root=True, passes=2.5
+        "sqrt",
+        "√a",
+        math.sqrt,
+        "g / (2 * y)",
+        number="({0} ** 0.5)",
+        positive=True,
+        root=True,
+        passes=2.5,
+        latex=r"\sqrt{{{0}}}",
     ),
     _real(
         "rsqrt",

@@ -127,6 +127,7 @@ class Function:
         options: keywords that take a number, and what they are if not given.
         amounts: what the keyword of an axis takes, `("before", "after")` for `pad(a, i=(1, 2))`.
         infix: the sign it is written with, `a + b` or `~a`.
+        latex: how LaTeX writes it around its argument, `{0}`, where that is no name with parentheses.
         written: how an equation writes it, where axes and arity do not tell.
         twin: the pointwise function that does to its operands what this does along an axis.
         example: a layer that shows it, where its form does not tell one; see `shown`.
@@ -202,6 +203,7 @@ class Function:
     amounts: tuple[str, ...] = ()
     infix: str = ""
     written: str = ""
+    latex: str = ""
     twin: str = ""
     example: Example | None = None
     elsewhere: tuple[str, ...] = ()

@@ -55,8 +55,8 @@ def _changes(sums: bool, draft: Draft, reader: Equation) -> Iterator[Change]:
                 opened = replace(reader, right=replaced(reader.right, call, factor))
                 merged = inline(draft, opened, draft[name], sums=True)
                 if merged is not None and draft.is_number(ref):
-                    old = set(reader.parts)
-                    inside = next(each for each in _averages(merged.right) if each not in old)
+                    old = set(map(id, reader.parts))
+                    inside = next(each for each in _averages(merged.right) if id(each) not in old)
                     yield from _moved(sums, draft, merged, inside, (draft[name], reader))
 
 

@@ -30,6 +30,7 @@ from ...language.expression import (
     is_told,
     occurring,
     rename,
+    without,
 )
 from ...language.positions import Affine, affine, is_window
 from ...operations.convolving import CONVOLUTION
@@ -91,7 +92,7 @@ def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
         windowed = [each for each in factors if isinstance(each, Ref) and any(map(is_told, each.index))]
         ones = [each for each in factors if _is_ones(each)]
         if len(windowed) == 1 and not ones:
-            others = tuple(each for each in factors if each is not windowed[0])
+            others = without(factors, windowed)
             ways = _read(draft, reader, windowed[0], others, summed)
         elif ones and not windowed:
             others = tuple(each for each in factors if not _is_ones(each))
@@ -281,15 +282,12 @@ class _Reading:
             core = [each for each in self.others if plain & self.summed & set(free_axes(each))][:1]
         if not core or outer & _axes(core):
             return
-        rest = [each for each in self.others if each not in core and not outer & set(free_axes(each))]
+        rest = [each for each in without(self.others, core) if not outer & set(free_axes(each))]
         for first in _grown(plain & self.summed, rest):
-            left = [each for each in rest if each not in first]
-            for held in _grown(_axes(core) & self.summed, left):
-                behind = [each for each in self.others if each not in (*core, *first, *held)]
-                yield from self._way(windows, first, [*core, *held], behind)
-            yield from self._by_dimension(
-                windows, first, core, [each for each in self.others if each not in (*core, *first)]
-            )
+            behind = without(self.others, (*core, *first))
+            for held in _grown(_axes(core) & self.summed, without(rest, first)):
+                yield from self._way(windows, first, [*core, *held], without(behind, held))
+            yield from self._by_dimension(windows, first, core, behind)
 
     def _windows(self) -> dict[Index, Affine] | None:
         """Where the operand is read at an axis that is kept, or its sum with one that is not; nothing if it is read
@@ -420,7 +418,7 @@ def _made(
     rest = [each for each in others if each not in given and each not in core]
     if not inner:
         core = [each for each in rest if set(free_axes(each)) & _axes(given) & summed][:1]
-        rest = [each for each in rest if each not in core]
+        rest = list(without(rest, core))
     if not given or not core or any(each in core for each in given) or made & _axes((*given, *core)):
         return
     near = [each for each in rest if not made & set(free_axes(each))]

@@ -15,6 +15,7 @@ from ...language.expression import (
     occurring,
     subexpressions,
     sum_of,
+    without,
 )
 from ...sizes import size_names, symbol
 from ..graph import Graph
@@ -40,7 +41,7 @@ def _distributions(draft: Draft, reader: Equation) -> Iterator[Change]:
     """Ways to multiply a sum out in an equation: one that it holds, or one that it alone reads."""
     for product in _products_of_sums(reader.right):
         yield from _changes(draft, reader, product, (reader,))
-    before = set(reader.parts)
+    before = set(map(id, reader.parts))
     for ref in reader.references:
         if ref.name not in draft or draft.only_reader(ref.name) is None:
             continue
@@ -51,7 +52,7 @@ def _distributions(draft: Draft, reader: Equation) -> Iterator[Change]:
         new = [
             product
             for product in _products_of_sums(merged.right)
-            if any(_is_sum(factor) and factor not in before for factor in product.factors)
+            if any(_is_sum(factor) and id(factor) not in before for factor in product.factors)
         ]
         yield from _changes(draft, merged, new[-1], (producer, reader))  # the last is the innermost
 
@@ -91,7 +92,7 @@ def multiplied_out(draft: Draft, equation: Equation, product: Contraction) -> Eq
     spoken = {name for axis in product.summed for name in size_names(inside[axis])}
     if any(inside[name] != symbol(name) for name in spoken & occurring(equation.right)):
         return None
-    rest = (factor for factor in product.factors if factor is not total)
+    rest = without(product.factors, (total,))
     if any(map(is_random, rest)) or not draft.is_number(product):
         return None
     terms = [_term(product, at, term, inside) for term in total.arguments]

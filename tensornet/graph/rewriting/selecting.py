@@ -53,6 +53,9 @@ def select(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[
             if set(ones.axes) <= set(product.summed):
                 yield from _changes(draft, reader, product, at, ones)
                 continue
+            opened = Contraction((*product.factors[:at], ones, *product.factors[at + 1 :]))
+            if not draft.stands_alone(opened, draft.scope(Contraction(product.factors))):
+                continue  # the name that the reader gives the axis tells another size, or none
             if FUNCTIONS[ones.function].scatters in spelled:
                 yield from _scatters(draft, reader, product, at, ones)
             if GROUPED_OUTER.name in spelled:

@@ -15,6 +15,7 @@ from ...language.expression import (
     free_axes,
     sum_of,
     transform,
+    without,
 )
 from ...operations.functions import FUNCTIONS
 from ..graph import Graph
@@ -51,7 +52,7 @@ def _term(draft: Draft, term: Expression, others: Collection[str]) -> Expression
     for factor in term.factors if isinstance(term, Contraction) else ():
         assert isinstance(term, Contraction)
         summed = _summed_to_one(draft, factor)
-        rest = tuple(each for each in term.factors if each is not factor)
+        rest = without(term.factors, (factor,))
         beside = {axis for each in rest for axis in free_axes(each)}
         lost = set(free_axes(factor)) - summed - beside
         if summed and summed <= set(term.summed) - beside and lost <= set(others) - set(term.summed):
