@@ -143,11 +143,11 @@ def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
 def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
     """The usual constants with those measured that differences of two probes do not decide, not too far from them:
     what is left between two times that vary is chance."""
-    kept = {name: getattr(found, name) for name in ("key", "spread", "unrest", "small")}
-    return replace(usual, **kept, **_near(found, usual, (*PIECES, *RATES)))
+    own = replace(usual, key=found.key, spread=found.spread, unrest=found.unrest, small=found.small)
+    return replace(own, **_near(found, usual, (*PIECES, *RATES)))
 
 
-def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, float]:
+def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:
     return {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
         for name in names
@@ -252,9 +252,9 @@ def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
     A library that cannot lay a view out has none, as far as is known: it lays matrices out as it likes, so that one
     layout tells of all, and compiles each product for its shapes, so that every other of `COLUMNS` has to do.
     """
-    layouts, columns = ((False, False), (False, True), (True, True)), COLUMNS
+    layouts, columns = ((False, False), (False, True), (True, True)), list(COLUMNS)
     if probe.backend.templates["contiguous"] == "{0}":
-        layouts, columns = layouts[:1] * 3, (COLUMNS[0], *COLUMNS[1::2])
+        layouts, columns = (layouts[0],) * 3, [COLUMNS[0], *COLUMNS[1::2]]
     tables = {lies: _rows(probe, found, columns, *lies) for lies in layouts}
     widths, starts = zip(*map(tables.__getitem__, layouts), strict=True)
     return replace(found, widths=widths, starts=starts)
