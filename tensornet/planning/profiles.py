@@ -103,8 +103,11 @@ def bounded(profile: DeviceProfile) -> DeviceProfile:
     constants = {
         name: min(most, max(least, getattr(profile, name))) for name, (least, most) in _PLAUSIBLE.items()
     }
-    widths = tuple(tuple(min(WIDEST, each) for each in table) for table in profile.widths)
-    starts = tuple(tuple(min(LATEST, each) for each in table) for table in profile.starts)
+    widths = tuple(
+        tuple(min(WIDEST, max(least, each)) for each, least in zip(table, COLUMNS, strict=True))
+        for table in profile.widths
+    )
+    starts = tuple(tuple(min(LATEST, max(0.0, each)) for each in table) for table in profile.starts)
     return replace(profile, **constants, widths=widths, starts=starts)
 
 
