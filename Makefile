@@ -1,58 +1,64 @@
 # Every target but .venv needs only .venv, and make builds that from nothing.
+# `make test PYTHON=python3.13` does the same in an environment of that Python's own.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
+CONSTRAINTS := constraints.txt
+BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study test test-slow fuzz lint page bench bench-model gpu format clean
+.PHONY: study test test-oldest test-slow fuzz lint page bench bench-model gpu format clean
 
-study: .venv/ready
+study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
 
-test: .venv/ready
+test: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests
 
-test-slow: .venv/ready
+test-oldest:  # with the oldest versions that are declared; `make test-oldest OLDEST=path/to/python3.10`
+	$(MAKE) test PYTHON=$(or $(OLDEST),python3.10) VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+test-slow: $(VENV)/ready
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest tests
 
-fuzz: .venv/ready  # some minutes; `make fuzz SEED=1` makes other input
+fuzz: $(VENV)/ready  # some minutes; `make fuzz SEED=1` makes other input
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0)
 
-lint: .venv/ready
+lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-page: .venv/ready  # docs/language.md, of the records of the functions
+page: $(VENV)/ready  # docs/language.md, of the records of the functions
 	TENSORNET_CALIBRATE=0 $(BIN)/tensornet functions --page > docs/language.md
 
-bench-model: .venv/ready  # expected against measured time
+bench-model: $(VENV)/ready  # expected against measured time
 	$(BIN)/python -m benchmarks.model $(ARGS)
 
-bench: .venv/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: python -m benchmarks.attention --help
+bench: $(VENV)/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: python -m benchmarks.attention --help
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(BIN)/python -m benchmarks.tensor_swin
 
-gpu: .venv/ready  # what needs a CUDA device: the tests marked so, and the suites in every way of running
+gpu: $(VENV)/ready  # what needs a CUDA device: the tests marked so, and the suites in every way of running
 	$(BIN)/pytest -m gpu tests
 	failed=0; for type in float32 bfloat16; do \
 		$(BIN)/python -m benchmarks --device cuda:0 --dtype $$type --size large --work --save \
 			--mode eager --mode graphs --mode compile $(ARGS) || failed=1; \
 	done; exit $$failed
 
-format: .venv/ready
+format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.venv: .venv/ready
+.venv: $(VENV)/ready
 
 # torch goes first and alone: a range in another package's needs would fetch a different build.
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+$(VENV)/ready: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[study,dev]"
+	$(BIN)/python -m pip install --quiet torch==$(shell sed -n "s/^torch==\([0-9.]*\).*/\1/p" $(CONSTRAINTS))
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[study,dev]"
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

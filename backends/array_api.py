@@ -124,7 +124,10 @@ class ArrayBackend(Plain):
     def numpy(self, array: Any) -> Any:
         import numpy
 
-        return numpy.from_dlpack(array).copy()
+        try:
+            return numpy.from_dlpack(array).copy()
+        except BufferError:  # NumPy 2.0 exports no array that cannot be written
+            return numpy.from_dlpack(self.xp.asarray(array, copy=True))
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).split(".")[-1]

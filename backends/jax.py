@@ -438,8 +438,11 @@ class JaxBackend(Plain):
             return array if put is None else jax.device_put(array, put)
         if kind is None and str(getattr(array, "dtype", "")).endswith("bfloat16"):
             kind = _element("bfloat16")
+        import numpy
+
+        held = numpy.array(backend_of(array).numpy(array), dtype=kind)  # jax.numpy.array compiles each shape
         with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
-            return jax.numpy.array(backend_of(array).numpy(array), dtype=kind, device=put)
+            return jax.device_put(held, put)
 
     def numpy(self, array: Any) -> Any:
         import numpy

@@ -11,6 +11,7 @@ correlation. The constants are measured first; `--built-in` takes those of the l
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 import statistics
@@ -262,7 +263,7 @@ def main(
     """Expected against measured time, of random contractions and of the steps of small presets."""
     torch.set_num_threads(threads)
     keep_freed()
-    profile = default_profile("cpu") if built_in else measure(TORCH, "cpu")
+    profile = default_profile("cpu") if built_in else measure(TORCH, "cpu", patience=math.inf)
     read = Clock(now=time.process_time if clock == "process" else time.perf_counter)
     found = [contraction(each, profile, read) for each in itertools.islice(drawn(seed), count)]
     rows = {"contractions of 3 to 5 operands": found}

@@ -147,7 +147,7 @@ def _parameter(graph: tn.Graph, leaf: Any, theirs: Made, state: Mapping[str, Any
         if key not in state:
             raise ShapeError(
                 f"the model has no '{key}', where '{leaf.name}' should be",
-                fix="convert a model whose parts are those of its class in torch, or in transformers 5",
+                fix="convert a model whose parts are those of its class in torch, or in transformers 5.9",
             )
     found = theirs.make(*(state[key] for key in theirs.keys))
     shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)

@@ -73,11 +73,12 @@ def as_size(value: Any, name: str) -> int | Expr:
     if isinstance(value, sympy.Expr) and not value.is_number:
         _check_formula(value, name)
         return value
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
     try:
-        size = operator.index(int(value) if isinstance(value, sympy.Integer) else value)
+        size = 0 if is_truth else operator.index(int(value) if isinstance(value, sympy.Integer) else value)
     except TypeError:
         size = 0
-    if isinstance(value, bool) or not 1 <= size <= LARGEST:
+    if not 1 <= size <= LARGEST:
         fix = f"give {name}= a positive integer or a sympy expression"
         raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
     return size

@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["apart", "others_at_work"]
+__all__ = ["apart", "is_busy", "others_at_work"]
 
 T = TypeVar("T")
+
+QUIET = 0.75
+"""The part of the processors that programs may have on a quiet machine."""
 
 
 def apart(make: Callable[[], T]) -> T:
@@ -33,6 +36,14 @@ def others_at_work() -> Callable[[], float]:
         return max(0.0, busy - own) / whole
 
     return part
+
+
+def is_busy() -> bool:
+    """Whether programs had most of this machine's processors in the last minute, as far as the system tells."""
+    try:
+        return os.getloadavg()[0] > QUIET * (os.cpu_count() or 1)
+    except (OSError, AttributeError):
+        return False
 
 
 def _worked() -> tuple[float, float, float] | None:

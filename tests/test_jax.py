@@ -344,6 +344,16 @@ def test_parameters_drawn_and_moved_while_tracing_are_there() -> None:
     np.testing.assert_allclose(tn.compile(DENSE, backend="jax")(held[0], jnp.asarray(x)), expected, rtol=1e-9)
 
 
+def test_arrays_of_new_shapes_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    given = np.arange(12, dtype="float32").reshape(3, 4)
+    found = load_backend("jax").asarray(given, dtype="float16")  # what is loaded first, is
+    with jax.log_compiles():
+        found = [load_backend("jax").asarray(given[:n], dtype="float32") for n in range(1, 4)]
+        given[:] = 0.0  # they hold values of their own
+        assert caplog.records == []
+    assert [float(each.sum()) for each in found] == [6.0, 28.0, 66.0]
+
+
 def test_a_device_is_measured_outside_of_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
     monkeypatch.setattr(calibration, "load_profile", lambda key: None)

@@ -112,3 +112,17 @@ TEXTS = [*sources(), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("d
 def test_nothing_is_asked_of_an_index_that_does_not_have_it(path: Path) -> None:
     """The library is on no index: who installs it has the files."""
     assert not re.search(r"pip install \S*tensornet", path.read_text(encoding="utf-8"))
+
+
+def test_the_oldest_versions_are_those_declared() -> None:
+    """What `make test-oldest` installs; of a release that was withdrawn the next one."""
+    tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["study"], *extras["dev"]]
+    lines = (ROOT / "constraints-oldest.txt").read_text(encoding="utf-8").splitlines()
+    oldest = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for each in declared:
+        name, least = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:;.*)?", each).groups()  # type: ignore[union-attr]
+        assert f"{oldest[name.replace('_', '-')]}.".startswith(f"{least}."), each
+    assert set(extras["torch"] + extras["jax"]) <= set(declared)

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 import tensornet as tn
 from benchmarks.trees import trees
 from tensornet.planning.arrangement import Pricing, flatten
-from tensornet.planning.device import DeviceProfile, default_profile
+from tensornet.planning.device import COLUMNS, DeviceProfile, default_profile
 from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
-from tensornet.planning.profiles import load_profile, save_profile
+from tensornet.planning.profiles import bounded, load_profile, save_profile
 from tensornet.planning.search import Problem, Search, left_to_right, path_of
 from tensornet.planning.store import Store
 
@@ -399,6 +399,20 @@ def test_what_no_device_has_is_measured_again(
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
     assert load_profile("a device") is None
+
+
+@pytest.mark.parametrize("value", [-1.0, 1e300])
+def test_what_is_measured_is_cut_off_where_no_device_has_it(
+    value: float, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
+    wild: dict[str, Any] = {field.name: value for field in fields(DeviceProfile) if field.name != "key"}
+    table = ((value,) * len(COLUMNS),) * 3
+    wild = {**wild, "key": "a device", "widths": table, "starts": table}
+    found = bounded(DeviceProfile(**wild))
+    assert save_profile(found) is not None
+    assert load_profile("a device") == found
+    assert bounded(CPU) == CPU
 
 
 @pytest.mark.parametrize("usual", [default_profile("cpu"), default_profile("cuda:0")])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.language.expression import axes_of_index
 from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
-from tensornet.planning.calibration import measure, profile_of
+from tensornet.planning.calibration import _Probe, measure, profile_of
 from tensornet.planning.device import COLUMNS, DeviceProfile, default_profile
 from tensornet.planning.ordering import fastest
 from tensornet.planning.profiles import load_profile, save_profile
@@ -117,9 +117,10 @@ class Restless:
         self.clock[0] += self.draw.uniform(0.5, 2.0) ** 4
 
 
-def test_constants_of_a_loaded_device_say_so_and_are_not_kept(
+def test_constants_of_a_loaded_device_say_so_and_are_kept(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However far its times lie apart, the next process believes them, and none is far from the usual."""
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
     clock = [0.0]
@@ -128,7 +129,69 @@ def test_constants_of_a_loaded_device_say_so_and_are_not_kept(
     profile = profile_of(loaded, "cpu")
     assert not profile.is_steady
     assert CPU.is_steady
-    assert list(tmp_path.iterdir()) == []
+    assert load_profile(profile.key) == profile
+    for name in ("launch", "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth"):
+        assert 1 / 16.01 < getattr(profile, name) / getattr(CPU, name) < 16.01
+    assert profile.row(40.0, 64.0) == CPU.row(40.0, 64.0)
+
+
+def test_a_round_repeats_no_probe_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("tensornet.planning.calibration.time.perf_counter", lambda: clock[0])
+    calls = []
+
+    def ran(seconds: float) -> int:
+        calls.clear()
+        probe = _Probe(load_backend("numpy"), "cpu", "float32")
+        monkeypatch.setitem(
+            probe.names, "work", lambda x: (calls.append(x), clock.append(clock.pop() + seconds))
+        )
+        assert probe.seconds("work({0})", (8,)) == pytest.approx(seconds)
+        return len(calls)
+
+    assert [ran(seconds) for seconds in (1e-3, 4e-3, 1.0)] == [7, 4, 2]
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 4), (1.5, 2), (5.0, 2)])
+def test_a_first_call_waits_for_no_third_round_when_two_took_long(
+    seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, seen = [0.0], []
+
+    def constants(probe: Any, usual: DeviceProfile) -> DeviceProfile:
+        clock[0] += seconds
+        seen.append(probe)
+        probe.rounds["a"] = [1.0]
+        return usual
+
+    monkeypatch.setattr("tensornet.planning.calibration._constants", constants)
+    monkeypatch.setattr("tensornet.planning.calibration._others", lambda probe, found: iter([(1.0, 1.0)]))
+    monkeypatch.setattr("tensornet.planning.calibration.time.monotonic", lambda: clock[0])
+    measure(load_backend("numpy"), "cpu")
+    assert len(seen) == rounds
+    measure(load_backend("numpy"), "cpu", patience=math.inf)
+    assert len(seen) == rounds + 4
+
+
+def test_a_library_without_views_is_asked_for_few_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which it compiles one by one; what lies between is told by those beside."""
+    asked: dict[str, set[Any]] = {}
+
+    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        asked[probe.backend.name].add((source, shapes))
+        probe.rounds[source, shapes] = [1e-6 + 1e-9 * sum(map(math.prod, shapes))]
+        return float(probe.rounds[source, shapes][0])
+
+    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
+    found = {}
+    for name in ("numpy", "jax"):
+        asked[name] = set()
+        found[name] = measure(load_backend(name), "cpu", rounds=1)
+    assert len(asked["jax"]) < 65 < 2 * len(asked["jax"]) < len(asked["numpy"])
+    widths = found["jax"].widths
+    assert widths[0] == widths[1] == widths[2]
+    assert len(widths[0]) == len(found["numpy"].widths[0])
+    assert widths[0][2] == pytest.approx((widths[0][1] + widths[0][3]) / 2)
 
 
 # ---------------------------------------------------------------------------- products

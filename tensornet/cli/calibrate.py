@@ -21,6 +21,7 @@ def calibrate(
 ) -> None:
     """Measure the constants of this device anew, and keep them for every later plan."""
     from dataclasses import asdict
+    from math import inf
 
     from ..dtypes import element_type
     from ..planning.calibration import measure
@@ -29,7 +30,9 @@ def calibrate(
     from ..protocol import load_backend
 
     chosen = load_backend(backend)
-    profile = measure(chosen, chosen.device() if device is None else device, element_type(dtype))
+    profile = measure(
+        chosen, chosen.device() if device is None else device, element_type(dtype), patience=inf
+    )
     path = save_profile(profile)
     if as_json:
         tell_json({**asdict(profile), "path": str(path or "")})

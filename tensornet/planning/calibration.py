@@ -3,7 +3,8 @@
 Each constant comes from a probe: an operation that it alone decides once those before it are known. The
 rounds are spread over time and the least time of each probe counts, so that a passing load does not become
 a constant; that the rounds differ says how much load there was. Other operations, timed in the last round,
-are held against what the constants say of them.
+are held against what the constants say of them. Constants are kept for later processes; those measured while the
+device had other work are kept provisionally.
 """
 
 from __future__ import annotations
@@ -22,19 +23,32 @@ from ..errors import BackendError
 from ..heap import MAPPED, keep_freed
 from ..operations.axes import NORMALIZE
 from ..protocol import Backend, is_offered
-from ..threads import apart, others_at_work
+from ..threads import apart, is_busy, others_at_work
 from .device import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
-from .profiles import load_profile, save_profile
+from .profiles import bounded, is_due, load_profile, save_profile
 from .walk import LINE, Walk, walk
 from .watching import say
 
 __all__ = ["measure", "profile_of"]
+
+PATIENCE = 2.0
+"""Seconds of a first call after which no further round begins, once there are two."""
+
+ENOUGH = 0.01
+"""Seconds of the runs of a probe after which a round does not repeat it again."""
+
+TELLING = 1.0
+"""Seconds from which a person learns that a device was measured."""
 
 LOOPED = 400
 """Multiply-adds below which torch multiplies the matrices of a batch in a plain loop on the processor."""
 
 PLAUSIBLE = 16.0
 """What is measured is cut off where it lies further from the usual than this factor."""
+
+PIECES = "launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line"
+RATES = "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth", "pass_bandwidth"
+"""Constants of a call and of small pieces, and of what is large."""
 
 SHALLOW, DEEP = 4, 64
 """Positions summed in the products that tell what a row of the result takes."""
@@ -46,9 +60,9 @@ FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)),
 def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
     """The constants of a device: measured before, or measured now and kept.
 
-    What was measured while the device had other work holds for this process only. With
-    `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is missing, the built-in
-    constants.
+    Constants measured while the device had other work are provisional: once a day, if the machine is quiet, they
+    are measured again. With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
+    missing, the built-in constants.
     """
     if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or not is_offered(backend.name):
         return default_profile(device, dtype)
@@ -61,19 +75,37 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
         known = load_profile(_key(backend, device, dtype))
     except BackendError:
         return default_profile(device, dtype)
-    if known is None:
-        say(f"tensornet: measuring {device} for {dtype}, some seconds (TENSORNET_CALIBRATE=0: no)")
-        known = apart(lambda: measure(backend, device, dtype))
-        if known.is_steady:
-            save_profile(known)
+    if known is None or (is_due(known) and not is_busy()):
+        measured = _measured(backend, device, dtype)
+        known = measured if known is None else min(known, measured, key=lambda profile: profile.unrest)
+        save_profile(known)
     return known
+
+
+def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
+    """The constants, measured now, with a line for a person who waited."""
+    start = time.monotonic()
+    found = apart(lambda: measure(backend, device, dtype))
+    seconds = time.monotonic() - start
+    if seconds > TELLING:
+        kept = (
+            "kept"
+            if found.is_steady
+            else "the device had other work: kept provisionally, see `tensornet calibrate`"
+        )
+        say(
+            f"tensornet: measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no); {kept}"
+        )
+    return found if found.is_steady else _provisional(found, default_profile(device, dtype))
 
 
 def _key(backend: Backend, device: str, dtype: str) -> str:
     return f"{backend.version(device)}, {dtype}"
 
 
-def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int = 4) -> DeviceProfile:
+def measure(
+    backend: Backend, device: str, dtype: str = "float32", rounds: int = 4, patience: float = PATIENCE
+) -> DeviceProfile:
     """Times a few operations on the device, in some seconds.
 
     Args:
@@ -81,6 +113,7 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
         device: the device, as it names it.
         dtype: the element type.
         rounds: how often each operation is looked at; the least time counts.
+        patience: seconds after which no third or later round begins.
 
     Raises:
         BackendError: the library or the device is missing.
@@ -90,24 +123,36 @@ def measure(backend: Backend, device: str, dtype: str = "float32", rounds: int =
     probe, others = _Probe(backend, device, dtype), others_at_work()
     usual = default_profile(device, dtype)
     found = usual
-    for _ in range(rounds):
+    start = time.monotonic()
+    for number in range(rounds):
+        if number > 1 and time.monotonic() - start > patience:
+            break
         found = _plausible(_constants(probe, usual), usual)
         ratios = [measured / expected for measured, expected in _others(probe, found)]
     away = sorted(abs(math.log(ratio)) for ratio in ratios)
     spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
     unrest = max(probe.unrest(), others() if device.startswith("cpu") else 0.0)
-    return replace(found, key=key, spread=round(spread, 2), unrest=round(unrest, 2))
+    return bounded(replace(found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
 
 
 def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
     """The constants, those of a call and of small pieces not too far from the usual."""
-    names = ("launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line")
-    kept = {
+    return replace(found, **_near(found, usual, PIECES))
+
+
+def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
+    """The usual constants with those measured that differences of two probes do not decide, not too far from them:
+    what is left between two times that vary is chance."""
+    own = replace(usual, key=found.key, spread=found.spread, unrest=found.unrest, small=found.small)
+    return replace(own, **_near(found, usual, (*PIECES, *RATES)))
+
+
+def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:
+    return {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
         for name in names
         for middle in [getattr(usual, name)]
     }
-    return replace(found, **kept)
 
 
 def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
@@ -202,14 +247,29 @@ def _stored(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """With what rows of a large product take that have few columns, however its matrices lie."""
-    widths, starts = [], []
-    for crossed, turned in ((False, False), (False, True), (True, True)):
-        rows = [[_row(probe, found, n, k, turned, crossed) for n in COLUMNS] for k in (SHALLOW, DEEP)]
-        pairs = [_line(*each) for each in zip(*rows, COLUMNS, strict=True)]
-        widths.append(tuple(width for width, _ in pairs))
-        starts.append(tuple(start for _, start in pairs))
-    return replace(found, widths=tuple(widths), starts=tuple(starts))
+    """With what rows of a large product take that have few columns, however its matrices lie.
+
+    A library that cannot lay a view out has none, as far as is known: it lays matrices out as it likes, so that one
+    layout tells of all, and compiles each product for its shapes, so that every other of `COLUMNS` has to do.
+    """
+    layouts, columns = ((False, False), (False, True), (True, True)), list(COLUMNS)
+    if probe.backend.templates["contiguous"] == "{0}":
+        layouts, columns = (layouts[0],) * 3, [COLUMNS[0], *COLUMNS[1::2]]
+    tables = {lies: _rows(probe, found, columns, *lies) for lies in layouts}
+    widths, starts = zip(*map(tables.__getitem__, layouts), strict=True)
+    return replace(found, widths=widths, starts=starts)
+
+
+def _rows(
+    probe: _Probe, found: DeviceProfile, columns: Sequence[int], crossed: bool, turned: bool
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of one layout the widths and the starts at all `COLUMNS`, measured at some of them."""
+    import numpy
+
+    rows = [[_row(probe, found, n, k, turned, crossed) for n in columns] for k in (SHALLOW, DEEP)]
+    pairs = [_line(*each) for each in zip(*rows, columns, strict=True)]
+    widths, starts = (numpy.interp(COLUMNS, columns, each).tolist() for each in zip(*pairs, strict=True))
+    return tuple(widths), tuple(starts)
 
 
 def _row(probe: _Probe, found: DeviceProfile, n: int, k: int, turned: bool, crossed: bool) -> float:
@@ -329,7 +389,7 @@ def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Walk:
 
 def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
     """With the threshold and the bandwidths of first touch, where it costs anything."""
-    size = 2 * MAPPED
+    size = 5 * MAPPED // 4
     found = replace(found, fresh_bytes=1e18, fresh_bandwidth=1e18, fresh_product=1e18)
     moved = found.stream(2.0 * size)
     excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
@@ -395,12 +455,17 @@ class _Probe:
         return min(rounds)
 
     def _runs(self, run: Callable[..., Any], arrays: Sequence[Any], repeats: int) -> Iterator[float]:
+        spent = 0.0
         for number in range(repeats + 1):
             self.backend.synchronize(self.device)
             start = time.perf_counter()
             self.backend.synchronize(self.device, run(*arrays))
+            seconds = time.perf_counter() - start
             if number:
-                yield time.perf_counter() - start
+                yield seconds
+                spent += seconds
+            if spent > ENOUGH:
+                return
 
     def _array(self, shape: tuple[int, ...]) -> Any:
         import numpy

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, fields
+import time
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from .device import COLUMNS, DeviceProfile
 from .store import Store, cache_folder
 
-__all__ = ["UNITS", "load_profile", "save_profile"]
+__all__ = ["UNITS", "bounded", "is_due", "load_profile", "save_profile"]
+
+DAY = 86_400.0
+"""Seconds after which provisional constants may be measured again."""
+
+PROVISIONAL = "provisional"
+"""What marks an entry of constants measured while the device had other work: since when it is kept, in seconds."""
 
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
@@ -50,6 +57,9 @@ _PLAUSIBLE = {
 }
 """The least and the largest that each constant of any device, slow or to come, may be."""
 
+WIDEST, LATEST = 1e4, 1e6
+"""The most that the widths and the starts of rows may be."""
+
 _NAMES = {field.name for field in fields(DeviceProfile)}
 
 UNITS = {
@@ -88,20 +98,43 @@ UNITS = {
 """In what the constants of a device are measured."""
 
 
+def bounded(profile: DeviceProfile) -> DeviceProfile:
+    """The constants, each cut off where no device has it, so that what is kept will be believed."""
+    constants = {
+        name: min(most, max(least, getattr(profile, name))) for name, (least, most) in _PLAUSIBLE.items()
+    }
+    widths = tuple(
+        tuple(min(WIDEST, max(least, each)) for each, least in zip(table, COLUMNS, strict=True))
+        for table in profile.widths
+    )
+    starts = tuple(tuple(min(LATEST, max(0.0, each)) for each in table) for table in profile.starts)
+    return replace(profile, **constants, widths=widths, starts=starts)
+
+
 def load_profile(key: str) -> DeviceProfile | None:
     """The constants measured under `key`, if they are there, as they were written, and plausible."""
-    found = _store().read(key)
     try:
+        found = {name: value for name, value in _store().read(key).items() if name != PROVISIONAL}
         tables = {name: tuple(map(tuple, found[name])) for name in ("widths", "starts")}
         profile = DeviceProfile(**{**found, **tables})
         return profile if profile.key == key and found.keys() == _NAMES and _plausible(profile) else None
-    except (TypeError, KeyError):  # nothing, or constants of another version
+    except (AttributeError, TypeError, KeyError):  # nothing, or constants of another version
         return None
 
 
 def save_profile(profile: DeviceProfile) -> Path | None:
-    """Keeps the constants; returns where, or nothing if the folder cannot be written."""
-    return _store().write(profile.key, asdict(profile))
+    """Keeps the constants, with the time if they are provisional; returns where, or nothing if the folder cannot
+    be written."""
+    mark = {} if profile.is_steady else {PROVISIONAL: time.time()}
+    return _store().write(profile.key, {**asdict(profile), **mark})
+
+
+def is_due(profile: DeviceProfile) -> bool:
+    """Whether the constants kept are provisional, and have been for a day."""
+    if profile.is_steady:
+        return False
+    since = (_store().read(profile.key) or {}).get(PROVISIONAL)
+    return not isinstance(since, int | float) or abs(time.time() - since) > DAY
 
 
 def _store() -> Store:
@@ -111,9 +144,9 @@ def _store() -> Store:
 def _plausible(profile: DeviceProfile) -> bool:
     numbers = ((getattr(profile, name), *bounds) for name, bounds in _PLAUSIBLE.items())
     rows = (
-        (each, least, 1e4) for table in profile.widths for each, least in zip(table, COLUMNS, strict=False)
+        (each, least, WIDEST) for table in profile.widths for each, least in zip(table, COLUMNS, strict=False)
     )
-    starts = ((each, 0.0, 1e6) for table in profile.starts for each in table)
+    starts = ((each, 0.0, LATEST) for table in profile.starts for each in table)
     shapes = [[len(table) for table in tables] for tables in (profile.widths, profile.starts)]
     return shapes in ([[], []], [[len(COLUMNS)] * 3] * 2) and all(
         type(value) in (int, float) and least <= value <= largest
