@@ -167,6 +167,15 @@ def test_arrays_where_they_do_not_go(tmp_path: Path) -> None:
         study(tmp_path, data=lambda: wines(), workers=Processes(2))
 
 
+def test_more_than_the_system_bears(tmp_path: Path) -> None:
+    with pytest.raises(TensornetError, match="threads is 999999\nfix: give a whole number, 1 to 1024"):
+        study(tmp_path, threads=999_999)
+    with pytest.raises(
+        TensornetError, match=r"learning_rate is 1e\+30\nfix: give a number, 0 or more and below 2"
+    ):
+        study(tmp_path, recipe={"learning_rate": 1e30})
+
+
 def test_what_was_tried_on_the_digits_is_said(finished: tuple[Path, list[RunResult], str]) -> None:
     report = (finished[0] / "report.md").read_text(encoding="utf-8")
     assert report.startswith("# Handwritten digits: parameters and accuracy\n")

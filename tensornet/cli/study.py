@@ -101,7 +101,7 @@ def study(
 ) -> None:
     """Train classifiers of handwritten digits, photographs, texts or your own arrays, and compare them.
 
-    `digits`: multi-layer classifiers of handwritten digits, in under a minute. `text`: Transformers on the
+    `digits`: small multi-layer classifiers of handwritten digits. `text`: Transformers on the
     sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW, on
     photographs; with the published figures beside them, where images and recipe are those of the experiment.
 

@@ -21,6 +21,9 @@ __all__ = ["PRECISIONS", "Hardware", "Place", "processes"]
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 """In what the contractions of a step are computed; parameters stay in float32."""
 
+MOST_THREADS = 1024
+"""Of one process; a system that cannot start so many ends it in the middle of an import."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -62,8 +65,8 @@ class Hardware:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise TensornetError(f"threads is {threads}", fix="give a whole number, 1 or more")
+        if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS):
+            raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
         return cls(device, threads or torch.get_num_threads(), _precision(precision, device), world, rank)
 
     @property
