@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
@@ -53,12 +53,19 @@ def main() -> None:
 _SHOWN_BY_PYTHON = warnings.showwarning
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """What the library warns of is told as its errors are, without a place in its source."""
     if issubclass(category, TensornetWarning):
         console(stderr=True).print(printable(f"warning: {message}"))
     else:
-        _SHOWN_BY_PYTHON(message, category, *where)
+        _SHOWN_BY_PYTHON(message, category, filename, lineno, file, line)
 
 
 def _version(wanted: bool) -> None:
