@@ -26,6 +26,9 @@ LARGEST = 2**62
 SEARCHED = 20_000
 """So many choices of ranks are all looked at; of more, those next to the proportional one."""
 
+STRIDES = 2**14
+"""Ranks up to so many are searched one by one; larger ones in strides that shrink to one."""
+
 CLOSE = 0.01
 """Counts that differ from what was asked by no more than this part of it are as good as equal."""
 
@@ -152,18 +155,23 @@ def _descent(
         roundings.append(tuple(min(full[k], math.floor(ideal[k]) + (k in raised)) for k in range(len(full))))
     yield from roundings
     best = min(roundings, key=off)
+    stride = max(1, max(full) // STRIDES)
     while off(best) > CLOSE * target:
-        nearest = min(_neighbours(best, full), key=off, default=best)
-        if off(nearest) >= off(best):
+        nearest = min(_neighbours(best, full, stride), key=off, default=best)
+        if off(nearest) < off(best):
+            best = nearest
+        elif stride == 1:
             break
-        best = nearest
+        else:
+            stride //= 2
     yield best
     yield from _neighbours(best, full)
 
 
-def _neighbours(ranks: Ranks, full: Ranks) -> Iterator[Ranks]:
+def _neighbours(ranks: Ranks, full: Ranks, stride: int = 1) -> Iterator[Ranks]:
     """The ranks one step away, of one rank or of two."""
-    steps = [(k, step) for k in range(len(full)) for step in (-1, 1) if 1 <= ranks[k] + step <= full[k]]
+    both = (-stride, stride)
+    steps = [(k, step) for k in range(len(full)) for step in both if 1 <= ranks[k] + step <= full[k]]
     for moves in itertools.chain(itertools.combinations(steps, 1), itertools.combinations(steps, 2)):
         change = dict(moves)
         yield tuple(rank + change.get(k, 0) for k, rank in enumerate(ranks))

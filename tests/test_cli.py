@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import cli
+from tensornet.cli.reading import equations_of
+from tensornet.errors import EquationError
 from tensornet.language.expression import subexpressions
 from tensornet.operations.functions import FUNCTIONS, SUM
 
@@ -315,6 +318,32 @@ def test_calibrate_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     for wrong in (["--backend", "cupy"], ["--device", "gpu"], ["--backend", "torch", "--device", "cuda:99"]):
         assert main("calibrate", *wrong, "--json") == "2"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_warnings_are_told_without_a_place_in_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["tensornet", "count", "linear", "--set", "rank=0.001", *SMALL])
+        patched.setattr(warnings, "showwarning", warnings.showwarning)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            with pytest.raises(SystemExit, match="0"):
+                cli.main()
+    told = capsys.readouterr().err
+    assert told.startswith("warning: rank=0.001 asks for")
+    assert ".py" not in told
+
+
+SMALL = ("--set", "in_sizes=7,7", "--set", "out_sizes=7,7", "--set", "factorization=cp")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("none.txt", "No such file or directory"), ("some.bin", "it is no text in UTF-8")]
+)
+def test_a_file_that_is_none_of_equations(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "some.bin").write_bytes(b"\xff\xfe=\x00")
+    message = rf"^'.*{text}' is no equation, and no file of such: {reason}\nfix: write"
+    with pytest.raises(EquationError, match=message):
+        equations_of(str(tmp_path / text))
 
 
 def test_version() -> None:

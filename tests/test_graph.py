@@ -217,6 +217,12 @@ def test_nothing_comes_out_of_no_equation() -> None:
         tn.layer("x[b]: input")
 
 
+@pytest.mark.parametrize("names", ["x[", "x]", "x[b", "[b]", "x[b]]"])
+def test_a_bracket_that_belongs_to_no_name(names: str) -> None:
+    with pytest.raises(tn.EquationError, match=r"'[\[\]]' belongs to no name\n  line 1: "):
+        tn.layer("y[b] = x[b]", inputs=names)
+
+
 def test_an_input_that_is_never_used_is_told() -> None:
     with pytest.raises(tn.EquationError, match="the input 'z' is never used"):
         tn.layer("y[b] = x[b]", inputs="x z")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import pickle
 import struct
@@ -20,6 +21,7 @@ pytest.importorskip("torch")
 import torch
 
 from tensornet.study import image_files
+from tensornet.study.arrays import load_arrays
 from tensornet.study.augment import augmented
 from tensornet.study.image_files import read_cifar10, read_mnist, read_tiny_imagenet
 from tensornet.study.images import Source, load_images, source_of
@@ -225,7 +227,7 @@ def test_pixels_are_standardised_by_channel(tmp_path: Path) -> None:
     assert images.dtype == torch.float32
     assert torch.allclose(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(images.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)
-    assert examples.sizes == {"classes": 4}
+    assert examples.sizes == {"classes": 4, "channels": 3, "image": 32}
     assert "20 images of 32×32 pixels" in examples.about
 
 
@@ -520,3 +522,127 @@ def test_augmentation_depends_on_its_seed_alone() -> None:
     torch.manual_seed(0)
     assert torch.equal(augmented(images, recipe, 5), first)
     assert not torch.equal(augmented(images, recipe, 6), first)
+
+
+# ---- arrays of one's own
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """Six vectors that train and three that test, in the classes 1, 2 and 3."""
+    found = {
+        "x_train": np.arange(24.0).reshape(6, 4) ** 2,
+        "y_train": np.array([1, 2, 3, 3, 2, 1]),
+        "x_test": np.ones((3, 4)),
+        "y_test": np.array([3, 1, 2]),
+    }
+    return {name: value for name, value in {**found, **changes}.items() if value is not None}
+
+
+def test_arrays_of_a_file_and_of_a_function(tmp_path: Path) -> None:
+    """Classes from 0, and inputs standardised number by number."""
+    given = arrays()
+    np.savez(tmp_path / "mine.npz", **given)
+    found = load_arrays(str(tmp_path / "mine.npz"))
+    for other in (load_arrays(lambda: given), load_arrays(lambda: tuple(given.values()))):
+        assert torch.equal(other.train_inputs[0], found.train_inputs[0])
+        assert other.about.partition(":")[2] == found.about.partition(":")[2]
+        assert other.name == "lambda"
+    assert found.train_labels.tolist() == [0, 1, 2, 2, 1, 0]
+    assert found.test_labels.tolist() == [2, 0, 1]
+    assert found.about.startswith(
+        "mine.npz: 6 examples of 4 numbers for training and 3 for the test, in 3 classes"
+    )
+    assert (found.sizes, found.name, found.known) == ({"classes": 3}, "mine.npz", False)
+    assert found.standard is not None
+    x = given["x_train"]
+    made = tn.compile(found.standard, backend="numpy")({}, x.astype(np.float32))
+    np.testing.assert_allclose(made, (x - x.mean(0)) / x.std(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 5, 4), (1, 5, 4)])
+def test_images_are_standardised_together_or_by_channel(shape: tuple[int, ...]) -> None:
+    x = draw.normal(-3.0, 2.0, (6, *shape))
+    if len(shape) == 3:
+        x[:, 0] = 7.0  # a channel that says nothing
+    labels = [0, 1] * 3
+    found = load_arrays(lambda: (x, labels, x, labels))
+    assert found.standard is not None
+    axes = (0, 2, 3) if len(shape) == 3 else None
+    deviation = x.std(axes, keepdims=True)
+    expected = (x - x.mean(axes, keepdims=True)) / np.where(deviation < 1e-9, 1.0, deviation)
+    made = tn.compile(found.standard, backend="numpy")({}, x.astype(np.float32))
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bytes_stay_bytes_and_names_are_classes() -> None:
+    x = draw.integers(0, 256, (4, 2, 2), dtype=np.uint8)
+    found = load_arrays(lambda: (x, ["b", "a", "b", "a"], x[:1], ["a"]))
+    assert found.train_inputs[0].dtype == torch.uint8
+    assert found.train_labels.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"x_test": None, "y_test": None},
+            r"mine has no x_test, y_test; it has x_train, y_train\nfix: expected are",
+        ),
+        ({"x_train": None, "xtrain": 1}, r"mine has no x_train; .*\nfix: did you mean 'x_train'\? expected"),
+        ({"x_train": np.array([["a"]])}, r"mine: x_train holds <U1\nfix: give numbers"),
+        ({"x_train": np.ones(6)}, r"mine: x_train holds 6 numbers"),
+        ({"x_train": np.ones((6, 0))}, r"mine: x_train holds 6×0 numbers"),
+        ({"x_train": [[1], [1, 2]]}, r"mine: x_train is no array"),
+        ({"x_test": np.ones((3, 5))}, r"an example of x_train is 4, one of x_test 5"),
+        (
+            {"x_test": np.array([[1.0] * 4] * 2 + [[np.nan] * 4])},
+            r"x_test\[2\] holds a number that is not finite",
+        ),
+        ({"x_test": np.full((3, 4), 1e300)}, r"x_test\[0\] holds a number that is not finite in float32"),
+        ({"y_train": np.ones((6, 3))}, r"mine: y_train holds 6×3 values for 6 examples"),
+        ({"y_test": np.ones(2)}, r"mine: y_test holds 2 values for 3 examples"),
+        ({"y_test": np.array([0.5, 1, 2])}, r"mine: y_test holds float64, no classes"),
+        ({"y_train": np.ones(6, int)}, r"mine: y_train holds 1 class\n"),
+        (
+            {"y_test": np.array([3, 1, 9])},
+            r"mine: y_test holds the class 9, and no training example is of it",
+        ),
+    ],
+)
+def test_what_is_wrong_with_arrays(changes: dict[str, Any], message: str) -> None:
+    def mine() -> dict[str, Any]:
+        return arrays(**changes)
+
+    with pytest.raises(TensornetError, match=message):
+        load_arrays(mine)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"there is no file .*mine.npz\nfix: expected are"),
+        (b"hello", r"mine.npz is no file of arrays\nfix: write it by numpy.savez"),
+        (b"PK\x05\x06" + bytes(18), r"mine.npz has no x_train, y_train, x_test, y_test; it has nothing"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "mine.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TensornetError, match=message):
+        load_arrays(str(path))
+
+
+def test_damaged_arrays(tmp_path: Path) -> None:
+    """Cut anywhere, altered anywhere, or with objects in them: the error of the library, or the arrays as they were."""
+    path = tmp_path / "mine.npz"
+    np.savez_compressed(path, **arrays())
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 23):
+        for content in (whole[:place], whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :]):
+            path.write_bytes(content)
+            with contextlib.suppress(TensornetError):
+                assert load_arrays(str(path)).sizes == {"classes": 3}
+    np.savez(path, **arrays(y_test=np.array([{}, 1, 2])))
+    with pytest.raises(TensornetError, match=r"mine.npz cannot be read: Object arrays cannot be loaded"):
+        load_arrays(str(path))

@@ -23,9 +23,10 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, RunResult, load_trained, report, run_study
+from tensornet.study import STUDY, Processes, RunResult, load_trained, report, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
+from tensornet.study.arrays import NAMES
 from tensornet.study.digits import DIGITS, build_graph, split_digits
 from tensornet.study.libraries import library
 from tensornet.study.pictures import FORMATS, PICTURES, pareto_front
@@ -112,6 +113,75 @@ def test_the_counts_are_these() -> None:
         "tcl6-cp": 2 * 8 * 6 + 2 * 36 + 2 * 36 + 10 * (6 + 6 + 10) + 10,
         "tcl4-cp": 2 * 8 * 4 + 2 * 16 + 2 * 16 + 8 * (4 + 4 + 10) + 10,
     }
+
+
+@pytest.mark.parametrize("shape", [(13,), (7, 5), (3, 4, 5)])
+@pytest.mark.parametrize("name", STUDY)
+def test_the_rows_take_examples_of_any_shape(name: str, shape: tuple[int, ...]) -> None:
+    module = tn.module(build_graph(STUDY[name], shape, 3), seed=0)
+    x = torch.randn(4, *shape)
+    assert module(x).shape == (4, 3)
+
+
+def wines() -> tuple[np.ndarray, ...]:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(1, 4, 90)
+    x = draw.normal(size=(90, 5)) * 100.0 + 300.0 * labels[:, None]
+    return x[:60], labels[:60], x[60:], labels[60:]
+
+
+def test_a_study_of_arrays(tmp_path: Path) -> None:
+    """Of a file and of a function the same numbers; the report tells of them, and of nothing that was tried."""
+    np.savez(tmp_path / "wine.npz", **dict(zip(NAMES, wines(), strict=True)))
+    (from_file,), text = study(tmp_path / "a", data=tmp_path / "wine.npz", rows=["dense-6"])
+    (from_function,), _ = study(tmp_path / "b", data=wines, rows=["dense-6"])
+    assert from_file == from_function
+    assert from_file.test_top1 > 60.0
+    assert "wine.npz: parameters and accuracy" in text
+    report = (tmp_path / "a" / "report.md").read_text(encoding="utf-8")
+    assert report.startswith(
+        "# wine.npz: parameters and accuracy\n\nClassifiers of wine.npz: 60 examples of 5 num"
+    )
+    assert "were chosen" not in report
+    assert "| dense, hidden layers of 6 and 6 |" in report
+    assert f"--data {tmp_path / 'wine.npz'}" in report
+    report = (tmp_path / "b" / "report.md").read_text(encoding="utf-8")
+    assert "The function `wines` is given as `data`, in Python." in report
+    assert "--data" not in report
+    assert results_folder("digits", "my/wine.npz") == Path("study-digits-wine")
+    assert results_folder("digits", wines) == Path("study-digits-wines")
+
+
+def test_arrays_where_they_do_not_go(tmp_path: Path) -> None:
+    with pytest.raises(
+        TensornetError, match=r"the study `text` reads texts, and a.npz holds arrays\nfix: .*digits"
+    ):
+        run_study(tmp_path, task="text", data="a.npz")
+    with pytest.raises(
+        TensornetError, match=r"digits come with scikit-learn, not from wine.csv\nfix: .*x_train"
+    ):
+        run_study(tmp_path, data="wine.csv")
+    with pytest.raises(TensornetError, match="an example is not shifted"):
+        study(tmp_path, data=wines, rows=["dense-6"], recipe={"shift": 1})
+    with pytest.raises(TensornetError, match=r"workers cannot call lambda: .*\nfix: define it in a module"):
+        study(tmp_path, data=lambda: wines(), workers=Processes(2))
+
+
+def test_more_than_the_system_bears(tmp_path: Path) -> None:
+    with pytest.raises(TensornetError, match="threads is 999999\nfix: give a whole number, 1 to 1024"):
+        study(tmp_path, threads=999_999)
+    with pytest.raises(
+        TensornetError, match=r"learning_rate is 1e\+30\nfix: give a number, 0 or more and below 2"
+    ):
+        study(tmp_path, recipe={"learning_rate": 1e30})
+
+
+def test_what_was_tried_on_the_digits_is_said(finished: tuple[Path, list[RunResult], str]) -> None:
+    report = (finished[0] / "report.md").read_text(encoding="utf-8")
+    assert report.startswith("# Handwritten digits: parameters and accuracy\n")
+    assert (
+        "\nbatch, learning rate, weight decay and warmup were chosen as those of the better of two" in report
+    )
 
 
 # ---- what is written

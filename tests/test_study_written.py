@@ -33,9 +33,11 @@ from tensornet.study.page import SCRIPT
 from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.recipe import Recipe
 from tensornet.study.results import Epoch, summaries
+from tensornet.study.run import TASKS
 from tensornet.study.seeds import checked_seeds
 from tensornet.study.thesis import thesis
-from tensornet.study.written import read_study
+from tensornet.study.written import StudyFile, read_study
+from tensornet.study.written_rows import BuiltRow, RowEntry
 
 TEXT = """
 title = "Tensor regression on digits"
@@ -330,6 +332,12 @@ def test_summaries_keep_the_order() -> None:
         ('reference = "dense"', 'reference = "none"', r"mine.toml: reference: there is no row 'none'\nfix: choose of dense, tucker-0.1"),
         ("[rows.dense]", '[rows."../dense"]', r"mine.toml: rows.../dense: a name goes into names of files"),
         ('reference = "dense"', 'optimizers = ["adan"]', r"mine.toml: optimizers: there is no optimizer 'adan'\nfix: did you mean 'adam'\?"),
+        ('reference = "dense"', 'optimizers = [["adam"]]', r"mine.toml: optimizers: there is no optimizer '\['adam'\]'"),
+        ("sizes = [8, 8], outputs = 10, rank", f"sizes = {'[' * 20}8{']' * 20}, outputs = 10, rank", r"mine.toml: rows.tucker.settings.sizes: lists or tables lie more than 16 deep"),
+        ("[rows.dense]", f"x = {'[' * 3000}{']' * 3000}\n[rows.dense]", r"mine.toml: line 11: lists or tables lie more than 16 deep in one another\nfix: write them flat"),
+        ("[rows.dense]", f"[rows.dense{'.a' * 3000}]\n[rows.b]", r"mine.toml: rows.dense.a.a: lists or tables lie more than 16 deep"),
+        ("sizes = [8, 8], outputs = 10, rank", "sizes = [1000000000, 1000000000], outputs = 10, rank", r"mine.toml: rows.tucker.settings: sizes disagree: axis 'i1' of 'x' is 8, and should be 1000000000; an example is 8×8 numbers\n.*\n.*\nfix: let the model take 8×8"),
+        ('rank = "budget"', "rank = 1000000000", r"(?s)mine.toml: rows.tucker.settings: its 1,000,\S+ parameters and their gradients take \S+ GB, and cpu has .*fix: give smaller sizes"),
         ("[rows.dense]", "[rows.denser]\n[rows.dense]", r"mine.toml: rows.denser: the study 'digits' has no row 'denser'\nfix: did you mean 'dense'\? give it a model"),
     ],
 )  # fmt: skip
@@ -341,6 +349,36 @@ def test_errors_name_the_file_the_key_and_the_fix(tmp_path: Path, old: str, new:
     assert not list((tmp_path / "out").glob("runs/*"))
 
 
+def test_a_row_of_the_study_that_takes_other_examples(tmp_path: Path) -> None:
+    """Every row is looked at before one is trained, one that the file only names too."""
+    vectors, labels = np.ones((4, 5)), [0, 1] * 2
+    file = written(
+        tmp_path, '[rows.dense]\n[rows.mine]\nmodel = "trl"\nsettings = { sizes = [6], outputs = 2 }'
+    )
+    with pytest.raises(
+        TensornetError, match=r"rows.mine.settings: sizes disagree.*; an example is 5 numbers"
+    ):
+        run_study(tmp_path, task=file, data=lambda: (vectors, labels, vectors, labels))
+    monkey = replace(DIGITS, build=lambda row, examples: tn.models.trl((8, 9), 10))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(TASKS, "digits", lambda data: monkey)
+        with pytest.raises(
+            TensornetError, match=r"^row tcl4-cp: sizes disagree.*; an example is 8×8 numbers"
+        ):
+            run_study(tmp_path, rows=["tcl4-cp"])
+        with pytest.raises(TensornetError, match=r"mine.toml: rows.tcl4-cp: sizes disagree"):
+            run_study(tmp_path, task=written(tmp_path, "[rows.tcl4-cp]"))
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_heading_of_rows_of_ones_own() -> None:
+    base = thesis("mnist")
+    entries = {"swin": RowEntry("rows.swin")}
+    assert StudyFile("a/mine.toml", "thesis", rows=entries).of(base).title == base.title
+    entries["mine"] = RowEntry("rows.mine", BuiltRow("", "vit", {}))
+    assert StudyFile("a/mine.toml", "thesis", rows=entries).of(base).title == "{data}: the rows of mine.toml"
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TensornetError, match=r"cannot read .*none.toml: No such file"):
         read_study(tmp_path / "none.toml")
@@ -350,6 +388,8 @@ def test_data_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     assert read_study(written(tmp_path, 'data = "images"')).data == str(tmp_path / "images")
     assert read_study(written(tmp_path, 'data = "mnist"')).data == "mnist"
+    (tmp_path / "wine.npz").touch()
+    assert read_study(written(tmp_path, 'data = "wine.npz"')).data == str(tmp_path / "wine.npz")
     assert results_folder(written(tmp_path)) == Path("study-mine")
 
 

@@ -68,7 +68,7 @@ def test_a_transformer_learns_the_sentiment(tmp_path: Path, reviews: Path) -> No
     (result,), printed = study(tmp_path, reviews)
     assert result.test_top1 == 100.0
     assert result.parameters == result.counted
-    assert "Sentiment of texts" in printed
+    assert "reviews0: parameters and accuracy" in printed
     document = json.loads((tmp_path / "results.json").read_text())
     assert document["environment"]["data"]["test"] == 50
     report = (tmp_path / "report.md").read_text()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import hashlib
 import io
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -20,10 +24,14 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import load_trained, results_folder, run_study
+from tensornet.study import image_files, load_trained, results_folder, run_study
+from tensornet.study.arrays import as_images, load_arrays
 from tensornet.study.image_files import read_mnist
-from tensornet.study.images import Source, load_images
-from tensornet.study.thesis import EXPERIMENTS, thesis
+from tensornet.study.images import Source, load_images, source_of
+from tensornet.study.recipe import Recipe
+from tensornet.study.results import summaries
+from tensornet.study.telling import Report
+from tensornet.study.thesis import EXPERIMENTS, fitting, thesis
 
 from .test_images import write_cifar10, write_mnist, write_tiny_imagenet
 
@@ -144,14 +152,49 @@ def test_each_row_is_trained_by_both_optimizers(finished: tuple[Path, Any, str])
     assert [(each["optimizer"], each["weight_decay"]) for each in recipes] == [("adamw", 0.02), ("adam", 0.0)]
     assert {each["learning_rate"] for each in recipes} == {0.02}
     assert {each["batch"] for each in recipes} == {10}
-    assert "MNIST: Swin and tensorized Swin" in printed
+    assert "mnist0: Swin and tensorized Swin" in printed
+
+
+def test_a_report_of_other_images_tells_of_them_alone(finished: tuple[Path, Any, str]) -> None:
+    """Noise in the files of MNIST: neither its name, nor what was published of it, nor what was tried on it."""
+    report = (finished[0] / "report.md").read_text(encoding="utf-8")
+    assert report.startswith("# mnist0: Swin and tensorized Swin\n")
+    assert "Classifiers of a folder, in the format of MNIST: 30 images of 28×28 pixels" in report
+    assert "published" not in report
+    assert "chosen in short trials" not in report
+    page = (finished[0] / "report.html").read_text(encoding="utf-8")
+    assert "published" not in page
+    assert "shifted by up to 1.5 pixels, turned by up to 5°, zoomed by up to 5 %, at random" in report
+    assert "trained by one schedule: 1 epochs of AdamW or Adam" in report
+    assert "soft attention | Adam, 0.02, 0 | 10,602 |" in report
+    assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
+
+
+def report_of(finished: tuple[Path, Any, str], recipe: Recipe | None, base: Recipe) -> str:
+    """The report if the images were those of MNIST, and the runs of this recipe."""
+    folder, results, _ = finished
+    environment = json.loads((folder / "results.json").read_text(encoding="utf-8"))["environment"]
+    task = thesis("mnist")
+    examples = replace(load_images(source_of("digits"), 0), name="MNIST", known=True)
+    own = task.own_recipe("tensor-4x4x8")
+    assert own is not None
+    assert own.learning_rate == 0.02
+    runs = []
+    for each in results:
+        of = (recipe or own).optimized_by(each.recipe.optimizer)
+        runs.append(replace(each, recipe=of, history=each.history * of.epochs))
+    environment = {**environment, "recipe": asdict(base), "set_aside": []}
+    return Report(task.of(examples), summaries(runs), environment, {}).markdown()
 
 
 def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, Any, str]) -> None:
-    folder, results, _ = finished
-    report = (folder / "report.md").read_text(encoding="utf-8")
+    """Where the images are those of the publication, and the recipe is the study's own."""
+    results, own = finished[1], EXPERIMENTS["mnist"].recipe
+    report = report_of(finished, None, own)
+    assert report.startswith("# MNIST: Swin and tensorized Swin\n")
     assert "| tensorized (published) | – | 1,368,626 | 97.30 | 99.90 | 98.90 | 100.00 |" in report
     assert "table 4.2.2" in report
+    assert "\nlearning rate, shift, rotate and zoom were chosen in short trials that looked at test" in report
     for each in results:
         shares = (each.train_top1, each.train_top5, each.test_top1, each.test_top5)
         figures = " | ".join(f"{share:.2f}" for share in shares)
@@ -159,10 +202,80 @@ def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, 
             f"| {each.name} | {'AdamW' if each.recipe.optimizer == 'adamw' else 'Adam'} | 10,602 | {figures} |"
             in report
         )
-    assert "shifted by up to 1.5 pixels, turned by up to 5°, zoomed by up to 5 %, at random" in report
-    assert "trained by one schedule: 1 epochs of AdamW or Adam" in report
-    assert "soft attention | Adam, 0.02, 0 | 10,602 |" in report
-    assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
+
+
+def test_another_recipe_is_not_that_of_the_publication(finished: tuple[Path, Any, str]) -> None:
+    own = EXPERIMENTS["mnist"].recipe
+    report = report_of(
+        finished, own.changed({"epochs": 2, "learning_rate": 0.5, "shift": 0, "batch": 8}), own
+    )
+    assert "published" not in report
+    assert "\nrotate and zoom were chosen in short trials" in report
+    assert "Of tensor-4x4x8-adamw and tensor-4x4x8-adam: batch 8 and shift 0." in report
+
+
+def test_a_row_of_ones_own_was_not_tried() -> None:
+    task = replace(thesis("mnist"), base=thesis("mnist"), rows={"mine": object()})
+    assert task.own_recipe("mine") is None
+    assert task.own_recipe("swin") is None
+
+
+def test_only_the_published_files_are_those_of_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared by the MD5 of each, unpacked."""
+    write_mnist(tmp_path / "a", packed=True)
+    assert not load_images(source_of(str(tmp_path / "a")), 0).known
+    digests = {
+        stem: hashlib.md5(gzip.decompress(next((tmp_path / "a").glob(f"{stem}*")).read_bytes())).hexdigest()
+        for stem in image_files.MNIST
+    }
+    monkeypatch.setattr(image_files, "MNIST", digests)
+    examples = load_images(source_of(str(tmp_path / "a")), 0)
+    assert (examples.known, examples.name) == (True, "MNIST")
+    assert examples.about.startswith("mnist: 20 images")
+    write_cifar10(tmp_path / "b")
+    write_tiny_imagenet(tmp_path / "c")
+    for name in "bc":
+        examples = load_images(source_of(str(tmp_path / name)), 0)
+        assert (examples.known, examples.name) == (False, name)
+
+
+# ---- arrays of one's own
+
+
+@pytest.mark.parametrize(
+    ("shape", "image", "channels", "patch", "window"),
+    [
+        ((8, 8), 8, 1, 2, 2),
+        ((16, 16), 16, 1, 2, 4),
+        ((28, 28), 28, 1, 4, 7),
+        ((3, 32, 32), 32, 3, 4, 4),
+        ((32, 32, 3), 32, 3, 4, 4),
+        ((10, 12, 1), (10, 12), 1, 2, 5),
+        ((17, 13), (17, 13), 1, 2, 7),
+        ((1, 5), (1, 5), 1, 2, 1),
+    ],
+)
+def test_images_of_any_size_have_patches_and_windows(
+    shape: tuple[int, ...], image: Any, channels: int, patch: int, window: int
+) -> None:
+    draw = np.random.default_rng(0)
+    pixels, labels = draw.normal(size=(6, *shape)), [0, 1, 2] * 2
+    examples = load_arrays(lambda: (pixels, labels, pixels, labels), as_images)
+    assert fitting(examples) == {"image": image, "channels": channels, "patch": patch, "window": window}
+    task = thesis(lambda: (pixels, labels, pixels, labels))
+    graph = examples.behind_standard(task.build(task.rows["tensor-4x2x2"], examples))
+    run = tn.compile(graph, backend="numpy")
+    assert run(tn.init(graph, seed=0), examples.train_inputs[0].numpy()).shape == (6, 3)
+
+
+def test_vectors_are_no_images() -> None:
+    vectors = np.ones((4, 3))
+    with pytest.raises(
+        TensornetError, match="x_train holds 4×3 numbers, which are no images\nfix: give images"
+    ):
+        load_arrays(lambda: (vectors, [0, 1] * 2, vectors, [0, 1] * 2), as_images)
 
 
 def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
 from .. import __version__
-from ..errors import TensornetError
+from ..errors import TensornetError, TensornetWarning
 from ..terminal import printable
 from .calibrate import calibrate
 from .compress import compress
@@ -41,11 +42,30 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without µ shows ?
+    warnings.showwarning = _show_warning
     try:
         app()
     except TensornetError as error:
         console(stderr=True).print(printable(f"error: {error}"))
         sys.exit(2)
+
+
+_SHOWN_BY_PYTHON = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What the library warns of is told as its errors are, without a place in its source."""
+    if issubclass(category, TensornetWarning):
+        console(stderr=True).print(printable(f"warning: {message}"))
+    else:
+        _SHOWN_BY_PYTHON(message, category, filename, lineno, file, line)
 
 
 def _version(wanted: bool) -> None:

@@ -54,8 +54,9 @@ def equations_of(text: str) -> str:
     try:
         return Path(text).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise EquationError(
-            f"'{text}' is no equation, and no file of such: {error}", fix="write name[axes] = expression"
+            f"'{text}' is no equation, and no file of such: {reason}", fix="write name[axes] = expression"
         ) from None
 
 

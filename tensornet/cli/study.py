@@ -30,9 +30,11 @@ def study(
     data: Annotated[
         str | None,
         typer.Option(
-            help="For `thesis`: `digits`, `mnist`, `cifar10`, `tiny-imagenet` (fetched from the Hugging Face hub),"
-            " or a folder with the well-known files of one of the last three. For `text`: a data set of the"
-            " hub (`stanfordnlp/imdb` if not given), or a folder with `train/<class>/*.txt` and"
+            help="Your own arrays: a file `.npz` with `x_train`, `y_train`, `x_test`, `y_test`, as"
+            " `numpy.savez` writes it; `digits` takes arrays of any shape, `thesis` images (n, H, W), (n, C, H, W)"
+            " or (n, H, W, C). For `thesis` also `digits`, `mnist`, `cifar10`, `tiny-imagenet` (fetched from the"
+            " Hugging Face hub), or a folder with the well-known files of one of the last three. For `text`: a data"
+            " set of the hub (`stanfordnlp/imdb` if not given), or a folder with `train/<class>/*.txt` and"
             " `test/<class>/*.txt`."
         ),
     ] = None,
@@ -97,15 +99,17 @@ def study(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train classifiers of handwritten digits, photographs or texts, dense and tensorized, and compare them.
+    """Train classifiers of handwritten digits, photographs, texts or your own arrays, and compare them.
 
-    `digits`: multi-layer classifiers of handwritten digits, in under a minute. `text`: Transformers on the
-    sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW,
-    with the published figures beside them.
+    `digits`: small multi-layer classifiers of handwritten digits. `text`: Transformers on the
+    sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW, on
+    photographs; with the published figures beside them, where images and recipe are those of the experiment.
 
     Stopped at any moment and given again it goes on where it was, to the same numbers. Several processes
     share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`; whole runs are trained at
     once by `--jobs`, `--dask` or `--submitit`.
+
+    Example: tensornet study --data wine.npz --epochs 20
 
     Example: tensornet study thesis --data mnist --row swin --optimizer adamw --epochs 5 --seeds 3 --jobs 2
     """

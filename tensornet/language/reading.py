@@ -82,8 +82,11 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
         raise EquationError(f"{kind}s are names, not {names!r}", fix='write "x, t" or ["x[b,i]", "t[b]"]')
     text = " ".join(pieces)
     found: list[Declaration] = []
-    for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?", text):
+    for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?|[\[\]]", text):
         piece = match.group()
+        if piece in "[]":
+            place = Place(text, 1, match.start())
+            raise EquationError(f"'{piece}' belongs to no name", place, 'write "x, t" or "x[b,i] t[b]"')
         statements = parse_block(f"{piece}: {kind}")
         if len(statements) != 1 or not isinstance(statements[0], Declaration):
             raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))

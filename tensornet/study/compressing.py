@@ -167,8 +167,7 @@ def _logits(
 ) -> Any:
     """What a classifier says of the test examples, on the CPU."""
     torch = library("torch")
-    module = tn.module(graph)
-    module.load_state_dict(parameters)
+    module = tn.module(graph, params=parameters, dtype="float32")
     module.to(hardware.device).eval()
     found = []
     with torch.no_grad(), hardware.autocast():

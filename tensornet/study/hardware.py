@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,9 @@ __all__ = ["PRECISIONS", "Hardware", "Place", "processes"]
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 """In what the contractions of a step are computed; parameters stay in float32."""
+
+MOST_THREADS = 1024
+"""Of one process; a system that cannot start so many ends it in the middle of an import."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class Hardware:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
-        if threads is not None and (not isinstance(threads, int) or threads < 1):
-            raise TensornetError(f"threads is {threads}", fix="give a whole number, 1 or more")
+        if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS):
+            raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
         return cls(device, threads or torch.get_num_threads(), _precision(precision, device), world, rank)
 
     @property
@@ -100,6 +105,25 @@ class Hardware:
         if self.processes == 1:
             return module
         return library("torch").nn.parallel.DistributedDataParallel(module)
+
+    def memory(self) -> int:
+        """The bytes that the device has."""
+        if self.kind == "cuda":
+            return int(library("torch").cuda.mem_get_info(self.device)[1])
+        names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+        known = set(names) <= getattr(os, "sysconf_names", {}).keys()
+        return math.prod(map(os.sysconf, names)) if known else sys.maxsize
+
+    def check_room(self, parameters: int) -> None:
+        """Raises an error where a classifier of so many parameters cannot be trained here."""
+        # each has a gradient beside it, all in float32; the optimizer and the examples come on top
+        needed, there = 8 * parameters, self.memory()
+        if needed > there:
+            raise TensornetError(
+                f"its {parameters:,} parameters and their gradients take {needed / 1e9:,.1f} GB, and {self.device} has"
+                f" {there / 1e9:,.1f} GB",
+                fix="give smaller sizes or ranks",
+            )
 
     def wait(self) -> None:
         """Until what was asked of the device is done, so that times are those of the work."""

@@ -7,6 +7,7 @@ the file and what was expected of it.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import math
 import re
 import zlib
@@ -21,7 +22,15 @@ from tensornet.errors import TensornetError
 from .libraries import library
 from .pickled import read_pickle
 
-__all__ = ["FORMATS", "Part", "read_cifar10", "read_mnist", "read_tiny_imagenet", "recognised"]
+__all__ = [
+    "FORMATS",
+    "Part",
+    "are_published",
+    "read_cifar10",
+    "read_mnist",
+    "read_tiny_imagenet",
+    "recognised",
+]
 
 Part = tuple[Any, Any]
 """Images and labels."""
@@ -254,4 +263,62 @@ def recognised(folder: Path) -> tuple[str, Path]:
         f"no files of a known data set are in {folder}",
         fix="expected are MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1 and so on,"
         " or Tiny ImageNet's wnids.txt, train/ and val/",
+    )
+
+
+# ---------------------------------------------------------------------------- what was published
+
+
+MNIST = {
+    "train-images": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels": "27ae3e4e09519cfbb04c329615203637",
+}
+"""Beginning of the name → MD5 of the published file, unpacked."""
+
+CIFAR10 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+"""Name → MD5 of the published file."""
+
+FIRST_CLASSES = (
+    "n02124075 n04067472 n04540053 n04099969 n07749582 n01641577 n02802426 n09246464 n07920052 n03970156"
+)
+"""With these the list of the 200 classes of Tiny ImageNet begins."""
+
+IMAGES_OF_CLASS = 500
+"""Those that train; a tenth of them test."""
+
+
+def are_published(name: str, folder: Path) -> bool:
+    """Whether the files of a format are those of the data set it comes from, and not one's own in its format."""
+    match name:
+        case "mnist":
+            files = {_idx_file(folder, stem, 3 if "images" in stem else 1): MNIST[stem] for stem in MNIST}
+        case "cifar10":
+            files = {folder / each: CIFAR10[each] for each in CIFAR10}
+        case _:
+            return _are_tiny_imagenet(folder)
+    return all(
+        hashlib.md5(_content(path, MOST), usedforsecurity=False).hexdigest() == digest
+        for path, digest in files.items()
+    )
+
+
+def _are_tiny_imagenet(folder: Path) -> bool:
+    """By its classes and by how many images there are of each."""
+    wnids = _lines(folder / "wnids.txt")
+    counts = {len(list((folder / "train" / wnid / "images").glob("*.JPEG"))) for wnid in wnids}
+    tested = len(_lines(folder / "val" / "val_annotations.txt"))
+    return (
+        " ".join(wnids[:10]) == FIRST_CLASSES
+        and counts == {IMAGES_OF_CLASS}
+        and tested == len(wnids) * IMAGES_OF_CLASS // 10
+        and len(wnids) == 200
     )

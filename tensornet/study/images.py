@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import numpy as np
 import tensornet as tn
 from tensornet.errors import TensornetError
 
+from .arrays import image_sizes
 from .digits import split_digits
-from .image_files import FORMATS, Part, recognised
+from .image_files import FORMATS, Part, are_published, recognised
 from .libraries import library
 from .task import Examples
 
@@ -28,13 +29,23 @@ HUB = {
 
 DIGITS = "digits"
 
+TITLES = {
+    "digits": "Digits of 8×8 pixels",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "tiny-imagenet": "Tiny ImageNet",
+}
+"""Name of the images → what a heading calls them."""
+
 
 @dataclass(frozen=True)
 class Source:
-    """Which images: their name, and the folder of their files, without which they come from the hub."""
+    """Which images: the name of their kind, the folder of their files, without which they come from the hub, and
+    what that folder is called."""
 
     name: str
     folder: Path | None = None
+    called: str = field(default="", compare=False)
 
 
 def source_of(data: str | None) -> Source:
@@ -48,9 +59,10 @@ def source_of(data: str | None) -> Source:
     if not Path(data).is_dir():
         raise TensornetError(
             f"there are no images '{data}'",
-            fix=f"give {', '.join((DIGITS, *HUB))}, or a folder with the files of one of the last three",
+            fix=f"give {', '.join((DIGITS, *HUB))}, a folder with the files of one of the last three, or your own"
+            " arrays: a file .npz with x_train, y_train, x_test and y_test",
         )
-    return Source(*recognised(Path(data)))
+    return Source(*recognised(Path(data)), called=Path(data).resolve().name)
 
 
 def load_images(source: Source, seed: int) -> Examples:
@@ -64,12 +76,15 @@ def load_images(source: Source, seed: int) -> Examples:
         BackendError: a library is missing.
         TensornetError: a file is missing or damaged, or the hub cannot be reached; it says what was expected.
     """
+    known, called = True, TITLES[source.name]
     if source.name == DIGITS:
         (train, labels), (test, test_labels) = _digits(seed)
         place = "the digits of scikit-learn"
     elif source.folder is not None:
         (train, labels), (test, test_labels) = FORMATS[source.name][2](source.folder)
-        place = source.name
+        known = are_published(source.name, source.folder)
+        called = called if known else source.called or source.folder.name
+        place = source.name if known else f"a folder, in the format of {TITLES[source.name]}"
     else:
         (train, labels), (test, test_labels) = _from_hub(source.name)
         place = HUB[source.name][0]
@@ -88,8 +103,10 @@ def load_images(source: Source, seed: int) -> Examples:
         (torch.tensor(test),),
         torch.tensor(test_labels, dtype=torch.int64),
         about,
-        {"classes": classes},
+        {"classes": classes, **image_sizes(train)},
         standardised(train),
+        called,
+        known,
     )
 
 

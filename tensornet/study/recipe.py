@@ -123,7 +123,8 @@ def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not least <= value < _MOST or (kind is int and value != int(value)):
         what = "a whole number" if kind is int else "a number"
-        raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more")
+        most = f" and below {_MOST}" if number and value >= _MOST else ""
+        raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more{most}")
     if name in _BELOW_ONE and value >= 1:
         raise TensornetError(f"{name} is {value}", fix="give a share below 1")
     return kind(value)

@@ -90,7 +90,16 @@ LONGEST = 60
 """Where all formulas have more characters they are in the report, but not in the table."""
 
 
-def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal] | None = None) -> Table:
+NARROW = 100
+"""On a terminal of fewer columns there is no room for formulas."""
+
+
+def table(
+    task: Task,
+    results: Sequence[RunResult],
+    costs: Mapping[str, Appraisal] | None = None,
+    width: int = NARROW,
+) -> Table:
     """The results as a table for the terminal; of several seeds mean ± standard deviation, and how many.
 
     Where rows are compressed, the accuracy before they are fine-tuned has the place of top-5.
@@ -102,7 +111,7 @@ def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisa
     shown.add_column("name", no_wrap=True)
     rows = summaries(results)
     one_seed = all(len(row.runs) == 1 for row in rows)  # of several the figures need the room
-    with_formulas = one_seed and any(len(each.formula) <= LONGEST for each in results)
+    with_formulas = one_seed and width >= NARROW and any(len(each.formula) <= LONGEST for each in results)
     if with_formulas:
         shown.add_column("parameters\nby formula")
     shown.add_column("\nby count" if with_formulas else "para-\nmeters", justify="right", no_wrap=True)

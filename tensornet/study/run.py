@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tensornet as tn
 from tensornet.errors import TensornetError
 from tensornet.terminal import printable
 
 from .appraising import Wanted, appraise, appraise_on_worker, keep_appraisals, kept_appraisals
+from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .hardware import Hardware, Place, processes
 from .jobs import Job, Run, counts, settings_of, train_job, train_on_worker
@@ -23,9 +27,9 @@ from .results import Appraisal, RunResult
 from .seeds import checked_seeds
 from .store import RunStore
 from .subjects import TASKS, Subject, forget_examples
-from .task import Task
+from .task import Examples, Task
 from .workers import Workers, on_workers
-from .written import read_study
+from .written import check_classifier, read_study
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +41,7 @@ def run_study(
     folder: Path,
     *,
     task: str | Path = "digits",
-    data: str | None = None,
+    data: Data | Path = None,
     epochs: int | None = None,
     seed: int | None = None,
     seeds: int | Sequence[int] | None = None,
@@ -65,7 +69,11 @@ def run_study(
         folder: made if it is not there.
         task: "digits", "text" or "thesis", or a TOML file that says a study; what is given here besides
             goes before what it says.
-        data: where the examples come from, as the task takes it.
+        data: where the examples come from, as the task takes it: a name, a folder, or one's own arrays. These are
+            a file `.npz` with `x_train`, `y_train`, `x_test` and `y_test` (`numpy.savez` writes it), or a
+            function that returns the four, in this order or as a dict: an example along the first axis, and a
+            class for each. "digits" takes arrays of any shape, "thesis" images (n, H, W), (n, C, H, W) or
+            (n, H, W, C).
         epochs: passes over the training examples; those of the task's recipe if not given.
         seed: for the split, the initial values, the mini-batches and all else that is random; 0 if
             nothing is said.
@@ -99,6 +107,8 @@ def run_study(
     chosen = _seeds(subject, seed, seeds)
     check_libraries()
     forget_examples()
+    if workers is not None:
+        _check_sent(subject)
     with processes():
         place = _place(workers, device, studied.threads if threads is None else threads, precision)
         hardware = place.hardware
@@ -123,23 +133,39 @@ def run_study(
     return results
 
 
-def results_folder(task: str | Path, data: str | None = None) -> Path:
+def results_folder(task: str | Path, data: Data | Path = None) -> Path:
     """Where the results of a study go if nothing is said: a folder for each task and data set, or for a file."""
     subject = subject_of(task, data)
     return Path(f"study-{Path(task).stem if subject.written else subject.task().name}")
 
 
-def subject_of(task: str | Path, data: str | None = None) -> Subject:
+def subject_of(task: str | Path, data: Data | Path = None) -> Subject:
     """What a study is about that is called by a name or by its file.
 
     Raises:
         TensornetError: the file says no study.
     """
-    data = None if data is None else str(data)
+    data = data if data is None or callable(data) else str(data)
     if not str(task).endswith(".toml"):
         return Subject(str(task), data)
     written = read_study(task)
     return Subject(written.study, data or written.data, written)
+
+
+def _a(noun: str) -> str:
+    """`a text`, `an example`."""
+    return f"{'an' if noun[0] in 'aei' else 'a'} {noun}"
+
+
+def _check_sent(subject: Subject) -> None:
+    """Raises an error for a function that another process cannot call."""
+    try:
+        pickle.dumps(subject)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TensornetError(
+            f"workers cannot call {name_of(subject.data)}: {error}",
+            fix="define it in a module of its own, or leave the workers out",
+        ) from None
 
 
 def _seeds(subject: Subject, seed: int | None, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -242,29 +268,49 @@ class _Study:
     def check(self, runs: Sequence[Run]) -> None:
         """Raises an error for what would be wrong only after other runs were trained."""
         examples = self.subject.examples(self.seeds[0])
-        if examples.standard is None and any(run.recipe.augments for run in runs):
+        flat = examples.standard is None or examples.train_inputs[0].ndim < 3
+        if flat and any(run.recipe.augments for run in runs):
             raise TensornetError(
-                f"a {self.task.example} is not shifted, turned, zoomed or mirrored",
+                f"{_a(self.task.example)} is not shifted, turned, zoomed or mirrored",
                 fix="leave these settings out",
             )
-        if self.subject.written is not None:
-            for run in runs:
-                row = self.task.rows[run.of]
-                if isinstance(row, CompressedRow):
-                    check_row(row, self.task.build(self.task.rows[row.origin], examples))
-                else:
-                    self.task.build(row, examples)
+        for name in dict.fromkeys(run.of for run in runs):
+            with self._located(name):
+                self._check_row(self.task.rows[name], examples)
+
+    def _check_row(self, row: Any, examples: Examples) -> None:
+        """Raises an error unless a row can be trained on these examples."""
+        if isinstance(row, CompressedRow):
+            check_row(row, self.task.build(self.task.rows[row.origin], examples))
+            return
+        graph = self.task.build(row, examples)
+        check_classifier(graph, examples)
+        if self.workers is None or self.workers.are_here:
+            self.hardware.check_room(int(tn.parameter_count(graph)))
+
+    @contextmanager
+    def _located(self, row: str) -> Iterator[None]:
+        """Names the row in an error, and the file and the key where the study has one."""
+        written, place = self.subject.written, f"row {row}"
+        if written is not None:
+            place = f"{written.path}: {written.key_of(self.task.rows[row], row)}"
+        try:
+            yield
+        except TensornetError as error:
+            raise type(error)(f"{place}: {error.message}", error.place, error.fix) from None
 
     def environment(self) -> dict[str, Any]:
         """What the numbers depend on beside the run: seeds, recipe, data, hardware, versions."""
         examples, written = self.subject.examples(self.seeds[0]), self.subject.written
+        data = self.subject.data
+        place = {"returned by": name_of(data)} if callable(data) else data
         return {
             "task": self.subject.name if written is None else written.path,
             **({"seed": self.seeds[0]} if len(self.seeds) == 1 else {}),
             "seeds": list(self.seeds),
             "recipe": asdict(_recipe(self.task.recipe, self.changes)),
             "changes": dict(self.changes),
-            "data": {"place": self.subject.data, "about": examples.about, **counts(examples)},
+            "data": {"place": place, "about": examples.about, **counts(examples)},
             "hardware": self.hardware.described(),
             "machine": self.place.machine,
             "versions": versions(),
@@ -307,8 +353,9 @@ class _Study:
         found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
         shown = self._in_order(others, [result for result in found if result is not None])
         costs = self._costs(others, shown) if measure else {}
-        write_outputs(self.folder, self.task, shown, self.environment(), costs)
-        self.console.print(table(self.task, shown, costs))
+        task = self.task.of(self.subject.examples(self.seeds[0]))
+        write_outputs(self.folder, task, shown, self.environment(), costs)
+        self.console.print(table(task, shown, costs, self.console.width))
         self._say(f"results in {self.folder}")
 
     def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:

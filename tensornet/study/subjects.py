@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 from tensornet.errors import TensornetError
 
-from .digits import DIGITS
+from .arrays import Data
+from .digits import digits
 from .task import Examples, Task
-from .text import TEXT
+from .text import text
 from .thesis import thesis
 from .written import StudyFile
 
 __all__ = ["TASKS", "Subject", "forget_examples"]
 
-TASKS: dict[str, Callable[[str | None], Task]] = {
-    "digits": lambda data: DIGITS,
-    "text": lambda data: TEXT,
+TASKS: dict[str, Callable[[Data], Task]] = {
+    "digits": digits,
+    "text": text,
     "thesis": thesis,
 }
 """What can be studied, by name; the thesis is a study of its own for each data set."""
@@ -35,7 +36,7 @@ class Subject:
     """
 
     name: str
-    data: str | None = None
+    data: Data = None
     written: StudyFile | None = None
 
     def task(self) -> Task:
@@ -58,7 +59,7 @@ class Subject:
 
 
 @functools.lru_cache(maxsize=1)
-def _examples(name: str, data: str | None, seed: int) -> Examples:
+def _examples(name: str, data: Data, seed: int) -> Examples:
     return TASKS[name](data).load(seed, data)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensornet as tn
@@ -27,6 +27,8 @@ class Examples:
         sizes: what the classifiers need to know of them, such as the size of a vocabulary.
         standard: a layer that makes of images (n, …, H, W), which can be augmented, what the classifier
             takes; a run keeps it in front of the classifier. Without it inputs go in as they are.
+        name: what they are called in a heading.
+        known: whether they are those that a study's recipe was tried on, and its published figures are of.
     """
 
     train_inputs: tuple[Any, ...]
@@ -34,8 +36,10 @@ class Examples:
     test_inputs: tuple[Any, ...]
     test_labels: Any
     about: str
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, Any]
     standard: tn.Graph | None = None
+    name: str = ""
+    known: bool = False
 
     def batch(self, inputs: tuple[Any, ...], change: Callable[[Any], Any] = lambda images: images) -> Any:
         """What the run takes of these inputs; images are changed by the augmentation."""
@@ -70,13 +74,14 @@ class Task:
 
     Attributes:
         name: what it is called.
-        title: the heading of its report.
+        title: the heading of its report; `{data}` stands for what the examples are called.
         example: what one example is called.
         rows: name to settings of a classifier, in the order they are trained and shown.
         recipe: how all of them are trained, but for the optimizer.
         load: the examples, from a seed and the place of the data (a name or a folder, or nothing).
         build: the graph of a row for these examples.
-        caution: what a reader of the accuracies should know.
+        caution: what a reader of the accuracies should know of numbers of the recipe that were tried on the examples.
+        tried: the names of these numbers.
         reference: the row that the parameters of the others are compared with.
         changes: what a row changes of the recipe, which the optimizer may change again.
         overrides: name of a row to what it changes whatever the optimizer.
@@ -88,6 +93,7 @@ class Task:
         labels: name of a row to what it is called in pictures, where that is another.
         controls: the names of the rows that the others are compared with.
         kinds: what the controls are called, and what the others.
+        base: the study that this one is a change of.
     """
 
     name: str
@@ -95,9 +101,10 @@ class Task:
     example: str
     rows: Mapping[str, Any]
     recipe: Recipe
-    load: Callable[[int, str | None], Examples]
+    load: Callable[[int, Any], Examples]
     build: Callable[[Any, Examples], tn.Graph]
     caution: str = ""
+    tried: tuple[str, ...] = ()
     reference: str = ""
     changes: Callable[[Any], Mapping[str, Any]] = lambda row: {}
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -109,7 +116,21 @@ class Task:
     labels: Mapping[str, str] = field(default_factory=dict)
     controls: frozenset[str] = frozenset()
     kinds: tuple[str, str] = ("control", "compared")
+    base: Task | None = None
 
     def label(self, row: str) -> str:
         """What a row is called in pictures."""
         return self.labels.get(row, row)
+
+    def of(self, examples: Examples) -> Task:
+        """What is so of these examples: their name in the heading; nothing that was published or tried on others."""
+        task = replace(self, title=self.title.replace("{data}", examples.name))
+        return task if examples.known else replace(task, published=(), caution="")
+
+    def own_recipe(self, row: str) -> Recipe | None:
+        """How the study of that name trains a row, but for the optimizer; nothing for a row that is not its own."""
+        own = self.base or self
+        settings = own.rows.get(row)
+        if settings is None or settings is not self.rows.get(row):
+            return None
+        return own.recipe.changed(own.changes(settings))

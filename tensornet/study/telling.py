@@ -24,6 +24,9 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 SHARES = ("train_top1", "train_top5", "test_top1", "test_top5")
 """The accuracies of a result."""
 
+UNTOLD = ("batch", "warmup", "smoothing", "clip", "shift", "rotate", "zoom", "flip")
+"""The numbers of a recipe that no column tells of a row."""
+
 PUBLISHED = "Beside the published figures"
 PUBLISHED_COLUMNS = (
     "model",
@@ -94,7 +97,7 @@ class Report:
         """`report.html`, with all that it shows in it."""
         captions = self.captions()
         tables = [Section("Results", self.columns(), self.results_table()), *sections(self.rows)]
-        if self.task.published:
+        if self._comparable():
             tables.append(Section(PUBLISHED, PUBLISHED_COLUMNS, self.published_table()))
         return page(
             title=self.task.title,
@@ -135,9 +138,25 @@ class Report:
             f" {recipe['batch']}, with",
             f"warm-up and cosine decay, label smoothing {recipe['smoothing']:g}; {told}.",
             *([f"Training images are {changes}, at random."] if changes else []),
+            *self._otherwise(),
             f"Computed on {hardware['device']} ({environment['machine']}), {hardware['threads']} thread(s),"
             f" {hardware['processes']} process(es), in {hardware['precision']}.",
         ]
+
+    def _otherwise(self) -> list[str]:
+        """Of which rows numbers of the recipe are others, beside those that have a column."""
+        shared = self.environment["recipe"]
+        told: dict[str, list[str]] = {}
+        for row in self.rows:
+            recipe = row.first.recipe
+            others = [
+                f"{name.replace('_', ' ')} {getattr(recipe, name):g}"
+                for name in UNTOLD
+                if getattr(recipe, name) != shared[name]
+            ]
+            if others:
+                told.setdefault(_listed(others), []).append(row.name)
+        return [f"Of {_listed(names)}: {others}." for others, names in told.items()]
 
     def changes(self) -> str:
         """How training images are augmented; nothing if they are not."""
@@ -211,16 +230,25 @@ class Report:
         return lines
 
     def published_table(self) -> list[list[str]]:
-        """The published table, and these runs as its further rows."""
+        """The published table, and as its further rows the runs by the study's own recipe."""
         theirs = [
             [f"{each.name} (published)", each.optimizer, f"{each.parameters:,}", *_shares(each)]
             for each in self.task.published
         ]
         ours = [
             [row.name, OPTIMIZERS[row.first.recipe.optimizer], f"{row.parameters:,}", *map(row.told, SHARES)]
-            for row in self.rows
+            for row in self._comparable()
         ]
         return theirs + ours
+
+    def _comparable(self) -> list[Summary]:
+        """The rows that are trained as the study trains them, where there are published figures of the same data."""
+        return [row for row in self.rows if self.task.published and self._is_own(row.first)]
+
+    def _is_own(self, run: RunResult) -> bool:
+        """Whether nothing is changed of how the study trains a row."""
+        own = self.task.own_recipe(run.row)
+        return own is not None and run.recipe == own.optimized_by(run.recipe.optimizer)
 
     def _compressed(self) -> list[list[str]]:
         """The tables of what is compressed, and the picture; nothing if nothing is."""
@@ -234,15 +262,19 @@ class Report:
         return [part for part in parts if part]
 
     def _published(self) -> list[list[str]]:
-        if not self.task.published:
+        if not self._comparable():
             return []
-        source = f"Those of the thesis are its {self.task.source}."
+        source = (
+            f"Those of the thesis are its {self.task.source}: its own models, of as many parameters as it prints,"
+            " trained its own way on the same images."
+        )
         return [[f"## {PUBLISHED}"], [source], _markdown_table(PUBLISHED_COLUMNS, self.published_table())]
 
     def reading(self) -> list[str]:
         """What the numbers can bear."""
-        best = max(row.test_top1 for row in self.rows) / 100.0
         tested = self.environment["data"]["test"]
+        # where nothing is wrong, as much as if one were: there is an error all the same
+        best = min(max(row.test_top1 for row in self.rows) / 100.0, 1.0 - 1.0 / tested)
         error = 100.0 * math.sqrt(best * (1.0 - best) / tested)
         example, several = self.task.example, self.seeds > 1
         spread = (
@@ -253,11 +285,34 @@ class Report:
         )
         return [
             "Names in bold are on the Pareto front: no other row is as accurate with as few parameters. One test",
-            f"{example} is {100.0 / tested:.2f} points, the standard error of the best accuracy {error:.1f},",
+            f"{example} is {100.0 / tested:.2f} points, the standard error of the best accuracy about {error:.1f},",
             f"{spread} Accuracies are those",
             "after the last epoch; no epoch is chosen by its test accuracy.",
-            *([self.task.caution] if self.task.caution else []),
+            *self._tried(),
         ]
+
+    def _tried(self) -> list[str]:
+        """Of which rows which numbers of the recipe were chosen by looking at these examples."""
+        rows: dict[tuple[str, ...], list[str]] = {}
+        for row in self.rows:
+            rows.setdefault(self._tried_of(row), []).append(row.name)
+        return [
+            f"{'' if len(names) == len(self.rows) else f'Of {_listed(names)}: '}{_listed(settings)}"
+            f" {'was' if len(settings) == 1 else 'were'} chosen {self.task.caution}, so these accuracies are a"
+            " little hopeful."
+            for settings, names in rows.items()
+            if settings and self.task.caution
+        ]
+
+    def _tried_of(self, row: Summary) -> tuple[str, ...]:
+        """The numbers of its recipe that were tried on these examples, and that nothing changed."""
+        own = self.task.own_recipe(row.first.row)
+        tried = {} if own is None else {name: getattr(own, name) for name in self.task.tried}
+        return tuple(
+            name.replace("_", " ")
+            for name, value in tried.items()
+            if value and getattr(row.first.recipe, name) == value
+        )
 
     def meanings(self) -> list[str]:
         """What each column is, as a list."""
@@ -299,7 +354,7 @@ class Report:
         if hardware["processes"] > 1:
             command[0] = f"torchrun --nproc-per-node {hardware['processes']} -m {command[0]}"
         place = environment["data"]["place"]
-        command += [f"--data {shlex.quote(place)}"] if place else []
+        command += [f"--data {shlex.quote(place)}"] if isinstance(place, str) else []
         command += [f"--seed {seeds[0]}" if len(seeds) == 1 else f"--seeds {','.join(map(str, seeds))}"]
         command += [f"--threads {hardware['threads']}"]
         command += [f"--device {hardware['device']}", f"--precision {hardware['precision']}"]
@@ -312,10 +367,13 @@ class Report:
     def _reproduction(self) -> list[str]:
         """The command, and the versions it was run with."""
         versions = ", ".join(f"{name} {version}" for name, version in self.environment["versions"].items())
+        place = self.environment["data"]["place"]
+        returned = isinstance(place, Mapping)
         return [
             "All columns but the times come out the same on the same machine, however many runs are trained at once;",
             "another processor, another number of threads, or other versions may round differently.",
             f"Used here: Python {platform.python_version()}, {versions}.",
+            *([f"The function `{place['returned by']}` is given as `data`, in Python."] if returned else []),
             "",
             "```console",
             "$ pip install '.[study]'  # in a checkout of tensornet",
@@ -342,6 +400,12 @@ def _training(row: Summary, epochs: int) -> str:
         return "–"
     told = f"{OPTIMIZERS[recipe.optimizer]}, {recipe.learning_rate:g}, {recipe.weight_decay:g}"
     return told if recipe.epochs == epochs else f"{told}, {recipe.epochs} epochs"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _shares(row: Published) -> list[str]:

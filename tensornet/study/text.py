@@ -10,11 +10,12 @@ from pathlib import Path
 import tensornet as tn
 from tensornet.errors import TensornetError
 
+from .arrays import Data, are_arrays, name_of
 from .libraries import library
 from .recipe import Recipe
 from .task import Examples, Task
 
-__all__ = ["TEXT", "TextRow", "load_texts"]
+__all__ = ["TEXT", "TextRow", "load_texts", "text"]
 
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
@@ -52,6 +53,18 @@ ROWS: dict[str, TextRow] = {
     "transformer-2": TextRow("two layers of 128, 4 heads, mean over words", 128, 2, 4, "mean"),
 }
 """The first row is the control: what the words alone tell, whatever their order."""
+
+
+def text(data: Data) -> Task:
+    """The study of texts.
+
+    Raises:
+        TensornetError: the data are arrays.
+    """
+    if are_arrays(data):
+        fix = "give a folder of texts, or arrays to the study `digits`, or images to `thesis`"
+        raise TensornetError(f"the study `text` reads texts, and {name_of(data)} holds arrays", fix=fix)
+    return TEXT
 
 
 def load_texts(seed: int, data: str | None) -> Examples:
@@ -93,7 +106,8 @@ def load_texts(seed: int, data: str | None) -> Examples:
         f" {len(known):,} words, {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
     )
     sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}
-    return Examples(parts[0][0], parts[0][1], parts[1][0], parts[1][1], about, sizes)
+    called = "Sentiment of movie reviews" if name == DEFAULT else Path(name).resolve().name
+    return Examples(parts[0][0], parts[0][1], parts[1][0], parts[1][1], about, sizes, name=called)
 
 
 Part = tuple[Sequence[str], Sequence[int]]
@@ -160,7 +174,7 @@ def _build(row: TextRow, examples: Examples) -> tn.Graph:
 
 TEXT = Task(
     name="text",
-    title="Sentiment of texts: parameters and accuracy",
+    title="{data}: parameters and accuracy",
     example="text",
     rows=ROWS,
     recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),

@@ -157,11 +157,11 @@ class TrainingRun:
         self.test = _on(hardware.device, (*examples.test_inputs, examples.test_labels))
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
-        self.module = tn.module(self.graph).to(hardware.device)
         if parameters is None:
             # initial values are derived for inputs of variance 1, which those of the classifier have
             parameters = tn.init(graph, seed=seed, backend="torch")
-        self.module.load_state_dict(parameters)
+        starts = {name: each.clone() for name, each in parameters.items()}
+        self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
         self.wrapped = hardware.wrapped(self.module)
         self.optimizer = recipe.update_rule(self.module.parameters())
         self.scaler = hardware.scaler()

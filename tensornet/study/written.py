@@ -20,7 +20,7 @@ from .seeds import checked_seeds
 from .task import Examples, Task
 from .written_rows import BuiltRow, RowEntry, check_keys, entries, located, wrong
 
-__all__ = ["StudyFile", "read_study"]
+__all__ = ["StudyFile", "check_classifier", "read_study"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,12 @@ class StudyFile:
             row = rows[row.origin] if isinstance(row, CompressedRow) else row
             return {} if isinstance(row, BuiltRow) else base.changes(row)
 
+        own = all(entry.built is None for entry in entries.values())
         labels = {name: entry.label for name, entry in entries.items() if entry.label}
         controls = frozenset(name for name, entry in entries.items() if entry.control)
         return replace(
             base,
-            title=self.title or base.title,
+            title=self.title or (base.title if own else f"{{data}}: the rows of {Path(self.path).name}"),
             rows=rows,
             recipe=recipe,
             build=lambda row, examples: self._build(base, row, examples),
@@ -88,6 +89,7 @@ class StudyFile:
             optimizers=self.optimizers or base.optimizers,
             labels={**base.labels, **labels},
             controls=controls or base.controls & rows.keys(),
+            base=base,
         )
 
     def _origin(self, entries: Mapping[str, RowEntry], entry: RowEntry) -> RowEntry | None:
@@ -121,16 +123,17 @@ class StudyFile:
         """The classifier of a row that is trained from scratch: of these examples, a logit for each class."""
         if not isinstance(row, BuiltRow):
             return base.build(row, examples)
-        place = next(entry.place for entry in self.rows.values() if entry.built == row)
         taken = tn.models.settings(row.model)
         known = {name: size for name, size in examples.sizes.items() if name in taken}
-        with located(self.path, f"{place}.settings"):
-            graph = tn.models.create(row.model, **{**known, **row.settings})
-            _check(graph, examples)
-        return graph
+        return tn.models.create(row.model, **{**known, **row.settings})
+
+    def key_of(self, row: Any, name: str) -> str:
+        """The key that an error of a row names: its settings, if it has any, else itself."""
+        entry = self.rows.get(name, RowEntry(f"rows.{name}"))
+        return f"{entry.place}.settings" if isinstance(row, BuiltRow) else entry.place
 
 
-def _check(graph: tn.Graph, examples: Examples) -> None:
+def check_classifier(graph: tn.Graph, examples: Examples) -> None:
     """Raises an error unless the graph takes these inputs, and gives a logit for each class."""
     shapes = [tuple(each.shape) for each in examples.train_inputs]
     if len(graph.inputs) != len(shapes) or len(graph.outputs) != 1:
@@ -139,7 +142,12 @@ def _check(graph: tn.Graph, examples: Examples) -> None:
             f" and an example has {len(shapes)}, of one class",
             fix="choose a model that takes and gives as many",
         )
-    sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}
+    one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes)
+    try:
+        sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}
+    except TensornetError as error:
+        message = f"{error.message}; an example is {one} numbers"
+        raise type(error)(message, error.place, f"let the model take {one} numbers") from None
     dims = graph.dims[graph.outputs[0]]
     shape = tuple(prod(evaluate(axis.size, sizes) for axis in dim) for dim in dims)
     classes = int(max(examples.train_labels.max(), examples.test_labels.max())) + 1
@@ -163,21 +171,29 @@ def read_study(path: str | Path) -> StudyFile:
     """
     path, name = Path(path), str(path)
     try:
-        document = toml().loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = toml().loads(text)
     except OSError as error:
         reason = error.strerror or error
         raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
+    except RecursionError:
+        where, deep = (
+            f"line {_deepest_line(text)}",
+            f"lists or tables lie more than {LEVELS} deep in one another",
+        )
+        raise wrong(name, where, deep, "write them flat") from None
     except ValueError as error:  # no text in UTF-8, or no TOML: it says where
         raise TensornetError(
             f"{name} is no TOML: {error}", fix="see docs/studies.md for one that is"
         ) from None
     if not document:
         raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(_KEYS)}")
+    _check_levels(name, document)
     check_keys(name, "", document, _KEYS)
     told = {key: document[key] for key in ("study", "title", "reference", "recipe") if key in document}
     if "data" in document:
         beside = path.parent / document["data"]
-        told["data"] = str(beside if beside.is_dir() else document["data"])
+        told["data"] = str(beside if beside.exists() else document["data"])
     if "seeds" in document:
         with located(name, "seeds"):
             told["seeds"] = checked_seeds(document["seeds"])
@@ -187,6 +203,31 @@ def read_study(path: str | Path) -> StudyFile:
             raise wrong(name, entry.place, f"there are two rows '{row}'", "give one of them another name")
         rows[row] = entry
     return StudyFile(name, **told, optimizers=_optimizers(name, document), rows=rows)
+
+
+LEVELS = 16
+"""So deep may lists and tables lie in one another; what a study says lies half as deep."""
+
+
+def _check_levels(path: str, document: Mapping[str, Any]) -> None:
+    """Nothing lies deeper than `LEVELS`; without recursion, which would not come back from there."""
+    inside: list[tuple[str, int, Any]] = [(key, 1, value) for key, value in document.items()]
+    while inside:
+        place, level, value = inside.pop()
+        if level > LEVELS:
+            message = f"lists or tables lie more than {LEVELS} deep in one another"
+            raise wrong(path, ".".join(place.split(".")[:4]), message, "write them flat")
+        if isinstance(value, dict):
+            inside += [(f"{place}.{key}", level + 1, each) for key, each in value.items()]
+        elif isinstance(value, list):
+            inside += [(place, level + 1, each) for each in value]
+
+
+def _deepest_line(text: str) -> int:
+    """The number of the first line that opens the most brackets, or names the most tables."""
+    lines = text.splitlines()
+    depths = [line.count("[") + line.count("{") + line.count(".") for line in lines]
+    return depths.index(max(depths)) + 1
 
 
 _KEYS: dict[str, tuple[type, ...]] = {
@@ -205,7 +246,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
 def _optimizers(path: str, document: Mapping[str, Any]) -> tuple[str, ...]:
     names = document.get("optimizers", [])
     for each in names:
-        if each not in OPTIMIZERS:
+        if not isinstance(each, str) or each not in OPTIMIZERS:
             fix = f"{near(str(each), OPTIMIZERS)}choose of {', '.join(OPTIMIZERS)}"
             raise wrong(path, "optimizers", f"there is no optimizer '{each}'", fix)
     return tuple(dict.fromkeys(names))
