@@ -61,7 +61,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """What the library warns of is told as its errors are, without a place in its source."""
+    """Prints a warning of the library as its errors are printed, without a place in its source."""
     if issubclass(category, TensornetWarning):
         console(stderr=True).print(printable(f"warning: {message}"))
     else:

@@ -116,7 +116,7 @@ class Hardware:
 
     def check_room(self, parameters: int) -> None:
         """Raises an error where a classifier of so many parameters cannot be trained here."""
-        # each has a gradient beside it, all in float32; the optimizer and the examples come on top
+        # each has a gradient as well, all in float32; the optimizer and the examples come on top
         needed, there = 8 * parameters, self.memory()
         if needed > there:
             raise TensornetError(
