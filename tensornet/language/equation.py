@@ -237,8 +237,8 @@ def _summed_alone(expression: Expression, told: frozenset[str]) -> Iterator[tupl
     match expression:
         case Call("add", terms):
             found = [list(_summed_alone(term, told)) for term in terms if not is_scalar(term)]
-            lost = [{axis for _, axes in each for axis in axes} for each in found]
-            meant = set.intersection(*lost) if len(lost) > 1 else set()  # every term is summed over it
+            alone = [{axis for _, axes in each for axis in axes} for each in found]
+            meant = set.intersection(*alone) if len(alone) > 1 else set[str]()  # every term is summed over it
             for ref, axes in itertools.chain(*found):
                 if left := tuple(axis for axis in axes if axis not in meant):
                     yield ref, left
