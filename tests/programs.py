@@ -52,6 +52,7 @@ class Program:
         selected: what is asked for.
         frozen: parameters that are made constants.
         memory_limit: bytes, or nothing.
+        gradients: whether these are asked for.
         special: an infinite number or none is among the inputs.
         wrong: positions outside of what they index are among the inputs.
     """
@@ -65,6 +66,7 @@ class Program:
     selected: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     memory_limit: int | None = None
+    gradients: bool = False
     special: bool = False
     wrong: bool = False
     seed: int = 0
@@ -106,6 +108,10 @@ class _Known:
     axes: tuple[str, ...] | None = None
     recurs: int | None = None
     positions: str = ""
+    sized: bool = False
+    """Whether its sizes are numbers where the text is read."""
+    named: bool = True
+    """Whether its bare name may stand anywhere."""
 
 
 @dataclass
@@ -120,11 +126,14 @@ class _Writer:
     count: int = 0
     own: bool = False
     """In a block, where sizes differ from call to call."""
+    busy: frozenset[str] = frozenset()
+    """Axes that a product around sums: one inside that summed them too would be another reading."""
     passed: Sequence[str] = ()
     """The axes of what a block is given."""
 
     def __post_init__(self) -> None:
         self.sizes = {axis: self.draw.choices((0, 1, 2, 3, 4), (1, 12, 40, 35, 12))[0] for axis in POOL}
+        self.mode = self.one(("all", "all", "some", "must"))
 
     # ---- choices
 
@@ -146,7 +155,7 @@ class _Writer:
         return _size(formula, self.sizes)
 
     def outside(self, within: Iterable[str], count: int = 1) -> list[str]:
-        return self.some({*POOL} - {*within}, count, count)
+        return self.some({*POOL} - {*within} - self.busy, count, count)
 
     # ---- tensors
 
@@ -156,7 +165,7 @@ class _Writer:
         name = self.name("t" if bound else "x" if is_input else self.one("WUA"))
         self.leaves[name] = Leaf(tuple(dims), "input" if is_input else "parameter", bound)
         axes = tuple(entries) if all(each in self.sizes for each in entries) and len({*entries}) == len(entries) else None
-        strided = any("//" not in each and ("2*" in each or "3*" in each) for each in entries) and self.chance(97)
+        strided = not all(each.isidentifier() for each in entries) and self.chance(99)
         if not dims or strided or (self.chance(30) and not self.own):
             axes = tuple(dim if dim in self.sizes else self.name("q") for dim in dims) if axes is None else axes
             sized = (f"{a}:{self.size(d)}" if a not in self.sizes and (strided or self.chance(50)) else a for a, d in zip(axes, dims, strict=True))
@@ -164,13 +173,15 @@ class _Writer:
             self.declared.append(f"{name}[{', '.join(sized) or '()'}]: {kind}")
         elif is_input:
             self.inputs.append(name)
-        self.known.append(_Known(name, tuple(dims), axes, positions=bound))
+        named = any(line.startswith(f"{name}[") for line in self.declared)
+        sized = self.mode == "all" and (strided or all(each in POOL for each in entries))
+        self.known.append(_Known(name, tuple(dims), axes, positions=bound, sized=sized and not self.own, named=named))
         return name
 
     def positions(self, within: Iterable[str], bound: str) -> Text:
         """A tensor of positions, or an expression of them, below a bound of one or more."""
-        if not self.own and (self.chance(60) or not [*within]):
-            axes = self.some(within, 0, 2)
+        if not self.own and within and self.chance(60):
+            axes = self.some(within, 1, 2)
             known = [k for k in self.known if k.positions == bound and {*k.dims} <= {*within}]
             if known and self.chance(40):
                 found = self.one(known)
@@ -208,7 +219,8 @@ class _Writer:
         """A new tensor, as long as its entries take."""
         axes = [*need, *self.some({*within} - need, 0 if need or self.chance(15) else 1, 2)][:4]
         self.draw.shuffle(axes)
-        made = [self.entry(axis, within) for axis in axes]
+        others = [axis for axis in within if axis not in axes]
+        made = [self.entry(axis, others if others and self.chance(90) else within) for axis in axes]
         if axes and self.chance(6):
             made.append((axes[0], axes[0]))  # a diagonal
         if self.chance(8):
@@ -228,43 +240,41 @@ class _Writer:
         a, size = axis, self.sizes[axis]
         c = self.one(within)
         u = self.draw.randint(1, 2)
-        if self.chance(62) or not size or not self.sizes[c] or (self.own and a in self.passed):
+        if self.chance(62) or not size or not self.sizes[c] or (self.own and {a, c} & {*self.passed}):
             return a, a
-        literal = [(f"{size - 1} - {a}", a)] if a != "b" and not self.own else []
-        if a != "b" and c != a and c != "b" and not self.own:
-            literal.append((f"{a} - {c} + {self.sizes[c] - 1}", f"{a}+{c}-1"))
-        pair = [(f"{a} + {c}", f"{a}+{c}-1"), (f"2*{a} + {c}", f"2*({a}-1)+{c}"), (f"({a},{c})", f"{a}*{c}"),
-                (f"(0,{a},{c})", f"2*{a}*{c}"), (f"({c},{a})", f"{a}*{c}"), (f"{a} + {c} + {u}", f"{a}+{c}+{u}-1")]  # fmt: skip
-        gather = []
-        if self.chance(60) and not self.own:
+        usual = [(f"{a} + {u}", f"{a}+{u}"), (f"2*{a}", f"2*{a}-1"), (f"2*{a} + {u}", f"2*{a}-1+{u}")]
+        rare = [(f"3*{a} + {u}", f"3*{a}-2+{u}"), (f"{a}//2", f"({a}+1)//2"), (f"{a} % 2", "2"), (f"({a},{u - 1})", f"{a}*2"),
+                (f"(1,{a})", f"2*{a}"), (f"({a},-1)", f"{a}*2")]  # fmt: skip
+        if a != "b" and not self.own:
+            rare.append((f"{size - 1} - {a}", a))
+        if c != a:
+            usual += [(f"{a} + {c}", f"{a}+{c}-1"), (f"{a} + {c}", f"{a}+{c}-1"), (f"2*{a} + {c}", f"2*({a}-1)+{c}"), (f"({a},{c})", f"{a}*{c}")]
+            rare += [(f"({c},{a})", f"{a}*{c}"), (f"{a} + {c} + {u}", f"{a}+{c}+{u}-1")]
+            rare += [(f"(0,{a},{c})", f"2*{a}*{c}")] if self.chance(30) else []
+            rare += [(f"{a} - {c} + {self.sizes[c] - 1}", f"{a}+{c}-1")] if "b" not in (a, c) and not self.own else []
+        if self.chance(40) and not self.own:
             read, _ = self.positions([a, *within], str(u + 1))
-            if has(read, a):
-                gather = [(read, str(u + 1)), (f"({a},{read})", f"{a}*{u + 1}")]
-        return self.one(  # type: ignore[no-any-return]
-            [(f"{a} + {u}", f"{a}+{u}"), (f"2*{a}", f"2*{a}-1"), (f"2*{a} + {u}", f"2*{a}-1+{u}"),
-             (f"3*{a} + {u}", f"3*{a}-2+{u}"), self.told_size(a, f"{a}//2", f"({a}+1)//2"), self.told_size(a, f"{a} % 2", "2"), (f"({a},{u - 1})", f"{a}*2"),
-             (f"(1,{a})", f"2*{a}"), (f"({a},-1)", f"{a}*2"), *literal, *gather, *(pair if c != a else [])]
-        )  # fmt: skip
-
-    def told_size(self, axis: str, entry: str, dim: str) -> tuple[str, str]:
-        """An entry that does not tell how long an axis is."""
-        self.must.add(axis)
+            usual += [(read, str(u + 1))] if has(read, a) else []
+            rare += [(f"({a},{read})", f"{a}*{u + 1}")] if has(read, a) else []
+        entry, dim = self.one(usual if self.chance(65) else rare)
+        self.must |= {axis for axis in (a, c) if has(entry, axis)} if entry != f"{a} + {u}" or self.chance(50) else set()
         return entry, dim
 
     def again(self, tensor: _Known, within: Sequence[str]) -> Text | None:
         """A tensor that is there already, under the same axes or others."""
-        if tensor.axes is not None and {*tensor.axes} <= {*within} and self.chance(30):
+        if tensor.named and tensor.axes is not None and {*tensor.axes} <= {*within} and self.chance(30):
             return tensor.name, frozenset(tensor.axes)
         entries: list[str] = []
         for dimension, dim in enumerate(tensor.dims):
             size = self.size(dim)
-            options = [axis for axis in within if axis == dim or (self.sizes[axis] == size and "b" not in axis + dim and not self.own)]
+            sized = tensor.sized and "b" not in dim
+            options = [axis for axis in within if axis == dim or (self.sizes[axis] == size and sized and axis != "b")]
             options *= 4
-            if size and (dim in ("1", "2", "3", "4") or not (self.own or "b" in dim)):
+            if size and (dim in ("1", "2", "3", "4") or sized):
                 options += [str(self.draw.randrange(size)), str(-self.draw.randint(1, size))]
             if tensor.recurs == dimension:
                 options += [f"{axis}{self.one('+-')}1" for axis in within if self.sizes[axis] == size]
-            elif size and not self.own and "b" not in dim:
+            elif size and sized:
                 options += [entry for axis in within for entry, needs in self.windows(axis, within) if needs == size]
                 if self.chance(15):
                     options.append(self.positions(within, str(size))[0])
@@ -289,7 +299,7 @@ class _Writer:
 
     def expression(self, within: Sequence[str], depth: int, direct: bool = False) -> Text:
         text, axes = self.term(within, depth, direct)
-        for _ in range(self.one((0, 0, 0, 1, 1, 2))):
+        for _ in range(self.one((0, 0, 0, 0, 1, 1))):
             more, other = self.term(within, depth, direct)
             text, axes = f"{text} {self.one('+-')} {more}", axes | other
         return text, axes
@@ -328,10 +338,13 @@ class _Writer:
         windowed = {axis for axis in summed if not any(_stands(text, axis) for text, _ in factors)}
         if windowed:  # an axis that stands in sums of positions alone would be a size there
             factors.append(self.anew_plain(windowed))
-        for _ in range(self.one((0, 0, 0, 0, 1, 1, 2))):
+        for _ in range(self.one((0, 0, 0, 0, 0, 1, 2))):
             factors.append(self.one(factors))  # the same factor again
+        before = self.busy
         for _ in range(self.one((0, 0, 1)) if depth > 0 else 0):
+            self.busy |= {*summed}
             factors.append(self.factor(within, depth - 1) if self.chance(50) else self.wrapped(inner))
+        self.busy = before
         if self.chance(12):
             factors.append(self.number(within))
         self.draw.shuffle(factors)
@@ -453,22 +466,22 @@ class _Writer:
         return (f"[{','.join(order)}]" if order else ""), tuple(order), tuple(order)
 
     def equation(self) -> None:
-        text, axes = self.expression(self.some(POOL, 0, 3), 2, direct=True)
+        text, axes = self.expression(self.some(POOL, 0, 3), self.one((1, 1, 2)), direct=True)
         left, dims, bare = self.left(axes)
         name = self.name("y")
         self.lines.append(f"{name}{left} = {text}")
-        self.known.append(_Known(name, dims, bare))
+        self.known.append(_Known(name, dims, bare, sized=self.mode == "all"))
 
     def jointly(self) -> None:
         """One axis name in several functions of a line."""
         within = self.some(POOL, 0, 1)
         axis = self.outside(within)[0]
         parts = [self.needing([*within, axis], [axis], 1) for _ in range(self.one((2, 3)))]
-        text = f" {self.one('+*-')} ".join(f"{self.one(LEAVE)}[{axis}]({part})" for part, _ in parts)
+        text = f" {self.one('+-')} ".join(f"{self.one(LEAVE)}[{axis}]({part})" for part, _ in parts)
         left, dims, bare = self.left({a for _, axes in parts for a in axes} - {axis})
         name = self.name("y")
         self.lines.append(f"{name}{left} = {text}")
-        self.known.append(_Known(name, dims, bare))
+        self.known.append(_Known(name, dims, bare, sized=self.mode == "all"))
 
     def resized(self) -> None:
         """Slices, pad, concat and stack, whose axes are longer or shorter than those they are made of."""
@@ -481,10 +494,10 @@ class _Writer:
         read = f"{source}[{','.join(order)}]"
         match self.draw.randrange(4):
             case 0 if size >= 2:
-                if not any(line.startswith(f"{source}[") for line in self.declared):
-                    kind = self.leaves[source].kind
-                    self.declared.append(f"{source}[{','.join(order)}]: {kind}")
-                    self.inputs = [each for each in self.inputs if each != source]
+                self.declared = [line for line in self.declared if not line.startswith(f"{source}[")]
+                sized = (f"{a}:{size}" if a == axis else a for a in order)
+                self.declared.append(f"{source}[{', '.join(sized)}]: {self.leaves[source].kind}")
+                self.inputs = [each for each in self.inputs if each != source]
                 forms = [("1:", "-1"), (":-1", "-1")] if self.chance(60) else [(self.one((("::2", ""), ("-1:", "one"), (":1", "one"))))]
                 parts = [f"{source}[{','.join(form if a == axis else a for a in order)}]" for form, _ in forms]
                 text = f" {self.one('*-+')} ".join(parts)
@@ -492,7 +505,7 @@ class _Writer:
             case 1:
                 text, length = f"pad({read}, {axis}=({u},1)" + self.one((")", ", value=0.5)")), f"{axis}+{u}+1"
             case 2:
-                other = self.leaf([f"{axis}+1" if a == axis else a for a in order], order)
+                other = self.leaf([f"{axis}+1" if a == axis else a for a in order], ["…" if a == axis else a for a in order])
                 text, length = f"concat[{axis}]({read}, {other}[{','.join(order)}])", f"2*{axis}+1"
                 self.known[-1].axes = None
             case _:
@@ -517,16 +530,16 @@ class _Writer:
         picked = f"{source}[{','.join([*within, told])}]"
         left = ",".join([*within, short])
         self.must.add(short)
-        if self.chance(50):
+        if self.chance(90):
             places = self.name("p")
             self.lines.append(f"{places}[{left}] = {told}")
             picked = f"{source}[{','.join([*within, f'{places}[{left}]'])}]"
         self.lines.append(f"{name}[{left}] = {picked}")
-        self.known.append(_Known(name, (*within, short), (*within, short)))
+        self.known.append(_Known(name, (*within, short), (*within, short), sized=self.mode == "all"))
 
     def leading(self) -> None:
         """Any leading axes."""
-        front = self.some(POOL, 0, 2)
+        front = self.front = self.some(POOL, 0, 2) if self.front is None else self.front
         i, o = self.outside(front, 2)
         source = self.leaf([*front, i], [*front, i])
         weight = self.leaf([o, i], [o, i])
@@ -541,6 +554,8 @@ class _Writer:
         self.lines.append(f"{name}[...,{o}] = {function.format(f'{source}[...,{i}] * {weight}[{o},{i}]{more}')}")
         self.dotted.add(name)
 
+    front: list[str] | None = None
+    """The leading axes of the program."""
     dotted: set[str] = field(default_factory=set)
     """Tensors with `...`, which are outputs."""
 
@@ -558,7 +573,11 @@ class _Writer:
         self.lines.append(f"{name}[{','.join([v, *rest])}] = {base}")
         for _ in range(self.one((1, 1, 1, 2))):
             places = self.leaf([n], [n], v)
-            text, axes = self.expression([n, *rest], 1)
+            self.busy = frozenset([v])
+            text, axes = self.term([n, *rest], 0, False)
+            if missing := {*rest, *([n] if axes and self.chance(85) else [])} - axes:
+                text = f"{self.reads([n, *rest], missing)[0]} * ({text})"
+            self.busy = frozenset()
             self.must |= {n, *rest}
             self.lines.append(f"{name}[{','.join([f'{places}[{n}]', *rest])}] += {text}")
         self.known.append(_Known(name, (v, *rest), (v, *rest)))
@@ -618,7 +637,7 @@ class _Writer:
         given = self.some(POOL, 1, 2)
         inner = _Writer(self.draw, own=True, count=self.count, passed=given)
         r = inner.outside(given)[0]
-        inner.sizes |= {axis: max(1, inner.sizes[axis]) for axis in (*given, r)}
+        inner.sizes |= {axis: max(1, size) for axis, size in inner.sizes.items()}
         inner.known.append(_Known("x", tuple(given), tuple(given)))
         name, text = self.name("f"), list[str]()
         result, dims = "x", tuple(given)
@@ -655,7 +674,7 @@ class _Writer:
     def program(self) -> Program:
         kinds = [self.equation] * 9 + [self.jointly, self.recurrence, self.recurrence, self.scattered, self.resized]
         kinds += [self.ordered, self.block, self.leading]
-        for _ in range(self.one((1, 1, 1, 2, 2, 3, 4))):
+        for _ in range(self.one((1, 1, 1, 2, 2, 3))):
             self.one(kinds)()
         if not self.lines:
             self.equation()
@@ -665,9 +684,11 @@ class _Writer:
         text = "\n".join([*declared, *self.lines])
         made = _made(self.lines)
         used = [axis for axis in POOL if has(text, axis)]
-        mode = self.one(("all", "all", "some", "must"))
-        given = {axis: self.sizes[axis] for axis in used if mode == "all" or axis in self.must or (mode == "some" and self.chance(40))}
+        given = {axis: self.sizes[axis] for axis in used if self.mode == "all" or axis in self.must or (self.mode == "some" and self.chance(40))}
+        if 0 in given.values() or ":0" in text:
+            return _Writer(self.draw).program()  # sizes that are given are positive
         parameters = [name for name, leaf in leaves.items() if leaf.kind == "parameter"]
+        extra = self.one(("gradients", "gradients", "gradients", "selected", "frozen", "memory_limit", "batch", "batch"))
         return Program(
             text,
             tuple(name for name in self.inputs if name in leaves),
@@ -675,9 +696,10 @@ class _Writer:
             leaves,
             self.sizes,
             tuple(unread(self.lines)),
-            selected=tuple(self.some(made, 1, 2)) if self.chance(25) else (),
-            frozen=tuple(self.some(parameters, 1, 3)) if self.chance(30) else (),
-            memory_limit=self.one((600, 2000, 10000)) if self.chance(20) else None,
+            selected=tuple(self.some(made, 1, 2)) if extra == "selected" else (),
+            frozen=tuple(self.some(parameters, 1, 3)) if extra == "frozen" else (),
+            memory_limit=self.one((600, 2000, 10000)) if extra == "memory_limit" else None,
+            gradients=extra == "gradients",
             special=self.chance(4),
             wrong=self.chance(3),
             seed=self.draw.randrange(2**31),
@@ -691,20 +713,25 @@ def _made(lines: Sequence[str]) -> list[str]:
 
 
 def unread(lines: Sequence[str]) -> list[str]:
-    """The tensors that no line of another tensor reads."""
-
-    def read(name: str) -> bool:
-        return any(
-            has(line.partition("=")[2], name)
-            for line in lines
-            if not line.startswith((f"{name}[", f"{name} "))
-        )
-
-    return [name for name in _made(lines) if not read(name)]
+    """The tensors that no other reads; of those that read one another, the last."""
+    made = _made(lines)
+    reads = {name: {other for other in made if other != name and any(has(line.partition("=")[2], other) for line in lines if line.startswith((f"{name}[", f"{name} ")))} for name in made}
+    found: list[str] = []
+    reached: set[str] = set()
+    for name in [*(n for n in made if not any(n in each for each in reads.values())), *reversed(made)]:
+        if name not in reached:
+            found.append(name)
+            todo = [name]
+            while todo:
+                one = todo.pop()
+                todo += reads[one] - reached
+                reached |= {one} | reads[one]
+    return [name for name in made if name in found]
 
 
 def _stands(text: str, axis: str) -> bool:
     """Whether an axis is an entry of its own in a text, or a part of a composite."""
+    text = text.replace("index(", "index ")
     return any(f"{one}{axis}{two}" in text for one in "[,(" for two in "],)")
 
 
