@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import traceback
 import warnings
 from collections import Counter
@@ -341,7 +342,8 @@ class Survey:
     findings: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    def head(self) -> str:
+        """How many so far."""
         refused = sum(self.refused.values())
         wrong = sum(count for kind, count in self.findings.items() if kind.startswith("wrong"))
         raw = sum(self.findings.values()) - wrong
@@ -350,17 +352,22 @@ class Survey:
             f"right {sum(self.right.values())}: {', '.join(f'{what} {count}' for what, count in self.right.most_common())}",
             f"wrong {wrong}, raw errors {raw}",
         ]
+        return "\n".join(head)
+
+    def __str__(self) -> str:
         causes = [f"  {count:5d} {cause}" for cause, count in self.refused.most_common()]
         unsure = [f"  {count:5d} {cause}" for cause, count in self.unsure.most_common()]
         found = [f"\n## {kind} ({count})\n{self.examples[kind]}" for kind, count in self.findings.most_common()]
-        return "\n".join([*head, "refused:", *causes, "unsure:", *unsure, *found])
+        return "\n".join([self.head(), "refused:", *causes, "unsure:", *unsure, *found])
 
 
-def survey(seed: int, numbers: Iterable[int], every: int = 10, smaller: bool = True, seen: Callable[[Survey], None] | None = None) -> Survey:
+def survey(seed: int, numbers: Iterable[int], every: int = 10, smaller: bool = True, told: Callable[[str], object] = lambda text: None) -> Survey:
     """Programs by their numbers, on NumPy, and each tenth on torch and JAX as well."""
     found = Survey()
     for number in numbers:
         case = program(seed, number)
+        if found.tried % 500 == 499 and "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
         found.tried += 1
         backends = ["numpy"] if number % every else ["numpy", "torch", "jax"]
         for backend in backends:
@@ -376,9 +383,10 @@ def survey(seed: int, numbers: Iterable[int], every: int = 10, smaller: bool = T
                 if kind not in found.examples:
                     least = shrunk(case, lambda each, kind=kind, backend=backend: outcome(each, backend) == kind) if smaller else case  # type: ignore[misc]
                     found.examples[kind] = _written(least, backend, f"{seed} {number}")
+                    told(f"## {kind}\n{found.examples[kind]}\n")
                 break
-        if seen:
-            seen(found)
+        if found.tried % 500 == 0:
+            told(found.head())
     return found
 
 
@@ -410,11 +418,9 @@ def _plain(message: str) -> str:
 
 def _written(case: Program, backend: str, number: str) -> str:
     """A program as it is kept, with what it takes to make it again."""
-    arrays = {name: array.tolist() if array.size < 20 else array.shape for name, array in case.arrays().items()}
-    settings = {name: getattr(case, name) for name in ("selected", "frozen", "memory_limit") if getattr(case, name)}
     try:
         check(case, backend)
         cause = ""
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"{case.text}\n  # inputs={' '.join(case.inputs)} sizes={dict(case.given)} outputs={' '.join(case.outputs)} {settings or ''}\n  # {arrays}\n  # {backend}, program {number}; {cause}"
+    return f"{case.record()}\n# on {backend}, program {number}; {cause}"

@@ -630,15 +630,12 @@ class Line:
         self.free_of.clear()
         self.axes = self.find_axes()
         self.sizes = self.found(self.right, {})
-        for line in self.added:  # where an equation is a number, its additions may say how long it is
+        for line in (*self.added, *self.starts.values()):  # which may say how long it is where it does not itself
             line.axes = line.find_axes()
-            for entry, added in zip(self.entries(self.target), line.entries(line.target), strict=True):
-                if isinstance(entry, ast.Name) and isinstance(added, ast.Name):
-                    self.sizes |= {
-                        entry.id: size
-                        for axis, size in line.found(line.right, {}).items()
-                        if axis == added.id
-                    }
+            found = line.found(line.right, {})
+            for entry, other in zip(self.entries(self.target), line.entries(line.target), strict=True):
+                if isinstance(entry, ast.Name) and isinstance(other, ast.Name) and other.id in found:
+                    self.sizes[entry.id] = found[other.id]
         sizes = [self.size_of(entry, None, self.sizes) for entry in self.entries(self.target)]
         if self.tensor.shape is not None or None in sizes or not self.free(self.right) <= {*self.sizes}:
             return False

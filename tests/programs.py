@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Program", "has", "program", "unread"]
+__all__ = ["Program", "has", "program", "recorded", "unread"]
 
 POOL = ("b", "i", "j", "k", "n", "t", "c")
 MAPS = (
@@ -77,6 +77,19 @@ class Program:
         sizes = {**self.sizes, **changed}
         return {name: self._array(leaf, sizes, draw) for name, leaf in self.leaves.items()}
 
+    def record(self) -> str:
+        """The program as text, which `recorded` reads."""
+        leaves = (f"{n} {leaf.kind} {','.join(leaf.dims) or '()'}" + f" {leaf.bound}" * bool(leaf.bound) for n, leaf in self.leaves.items())
+        settings = [f"{name}={','.join(getattr(self, name))}" for name in ("selected", "frozen") if getattr(self, name)]
+        settings += [name for name in ("gradients", "special", "wrong") if getattr(self, name)]
+        settings += [f"memory_limit={self.memory_limit}"] * bool(self.memory_limit) + [f"seed={self.seed}"]
+        used = {axis: size for axis, size in self.sizes.items() if has(self.text, axis) or any(has(dim, axis) for leaf in self.leaves.values() for dim in (*leaf.dims, leaf.bound))}
+        head = {
+            "leaves": "; ".join(leaves), "inputs": " ".join(self.inputs), "given": " ".join(self.given),
+            "sizes": " ".join(f"{axis}={size}" for axis, size in used.items()), "outputs": " ".join(self.outputs), "settings": " ".join(settings),
+        }  # fmt: skip
+        return "\n".join([*(f"# {name}: {value}" for name, value in head.items()), self.text])
+
     def _array(self, leaf: Leaf, sizes: Mapping[str, int], draw: np.random.Generator) -> np.ndarray:
         shape = tuple(_size(dim, sizes) for dim in leaf.dims)
         if leaf.bound:
@@ -91,6 +104,33 @@ class Program:
 
 def _size(formula: str, sizes: Mapping[str, int]) -> int:
     return max(0, int(eval(formula, {"__builtins__": {}}, dict(sizes))))
+
+
+def recorded(text: str) -> Program:
+    """The program of a record."""
+    lines = text.strip().splitlines()
+    head = dict(line[2:].split(":", 1) for line in lines if line.startswith("# ") and ":" in line)
+    leaves = dict[str, Leaf]()
+    for each in head["leaves"].split(";") if head["leaves"].strip() else ():
+        name, kind, dims, *bound = each.split()
+        leaves[name] = Leaf(() if dims == "()" else tuple(dims.split(",")), kind, *bound)
+    sizes = {axis: int(size) for axis, _, size in (each.partition("=") for each in head["sizes"].split())}
+    settings = {name: value for name, _, value in (each.partition("=") for each in head["settings"].split())}
+    return Program(
+        "\n".join(line for line in lines if not line.startswith("# ")),
+        tuple(head["inputs"].split()),
+        {axis: sizes[axis] for axis in head["given"].split()},
+        leaves,
+        sizes,
+        tuple(head["outputs"].split()),
+        selected=tuple(settings["selected"].split(",")) if "selected" in settings else (),
+        frozen=tuple(settings["frozen"].split(",")) if "frozen" in settings else (),
+        memory_limit=int(settings["memory_limit"]) if "memory_limit" in settings else None,
+        gradients="gradients" in settings,
+        special="special" in settings,
+        wrong="wrong" in settings,
+        seed=int(settings.get("seed", 0)),
+    )
 
 
 def program(seed: int, number: int) -> Program:
