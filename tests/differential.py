@@ -28,6 +28,8 @@ __all__ = ["Survey", "Wrong", "check", "shrunk", "survey"]
 
 PATIENCE = 20
 STEP = 1e-5
+SHRUNK = 20
+"""So many findings of a kind are made smaller."""
 SMALLER = 200
 """So many programs are tried at most to make one smaller."""
 
@@ -341,6 +343,18 @@ class Survey:
     unsure: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    shrunk: Counter[str] = field(default_factory=Counter)
+
+    def add(self, case: Program, kind: str, backend: str, number: str, smaller: bool, told: Callable[[str], object]) -> None:
+        """A finding: what looks the same once it is small counts as one."""
+        self.shrunk[kind] += 1
+        if smaller and self.shrunk[kind] <= SHRUNK:
+            case = shrunk(case, lambda each: outcome(each, backend) == kind)
+            kind = f"{kind}: {_shape(case.text)}"
+        self.findings[kind] += 1
+        if kind not in self.examples:
+            self.examples[kind] = _written(case, backend, number)
+            told(f"## {kind}\n{self.examples[kind]}\n")
 
     def head(self) -> str:
         """How many so far."""
@@ -379,11 +393,7 @@ def survey(seed: int, numbers: Iterable[int], every: int = 10, smaller: bool = T
             if kind.startswith("unsure"):
                 found.unsure[kind.removeprefix("unsure: ")] += 1
             elif kind:
-                found.findings[kind] += 1
-                if kind not in found.examples:
-                    least = shrunk(case, lambda each, kind=kind, backend=backend: outcome(each, backend) == kind) if smaller else case  # type: ignore[misc]
-                    found.examples[kind] = _written(least, backend, f"{seed} {number}")
-                    told(f"## {kind}\n{found.examples[kind]}\n")
+                found.add(case, kind, backend, f"{seed} {number}", smaller, told)
                 break
         if found.tried % 500 == 0:
             told(found.head())
@@ -408,6 +418,12 @@ def outcome(case: Program, backend: str, done: Counter[str] | None = None) -> st
         where = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].name}"
         return f"raw on {backend}: {type(cause).__name__} in {where}"
     return ""
+
+
+def _shape(text: str) -> str:
+    """What lines do, whatever the names: for two findings of one cause."""
+    lines = [line for line in text.splitlines() if "=" in line]
+    return re.sub(r"\b[A-Za-z]\b", "i", re.sub(r"\b[a-zA-Z]\d+\b", "T", " | ".join(lines)))[:150]
 
 
 def _plain(message: str) -> str:

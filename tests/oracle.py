@@ -890,6 +890,8 @@ class Line:
                     self.place_of(entry, at, self.sizes, size)
                     for entry, size in zip(self.entries(self.target), shape, strict=True)
                 )
+                if any(not 0 <= position < size for position, size in zip(index, shape, strict=True)):
+                    raise Refused(f"position {index} of {shape} in {ast.unparse(self.target)}")
                 found[index] = found.get(index, 0) + self.value(self.right, at, self.sizes)
             self.kept["scattered"] = found
         return self.kept["scattered"]  # type: ignore[no-any-return]
