@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,18 +217,129 @@ ALONG: dict[str, Callable[..., Sequence[Any]]] = {
 """Of the elements along the axes, as many."""
 
 
-# ---------------------------------------------------------------------------- tensors and programs
+# ---------------------------------------------------------------------------- what a line is made of
 
 
 @dataclass
 class Tensor:
-    """Its sizes, the entries of its bare name, and an element by its index."""
+    """The entries of its bare name, its sizes once they are known, and an element by its index."""
 
     axes: list[ast.expr]
     shape: Index | None = None
-    at: Callable[[Index], Any] = field(default=lambda index: 0)
+    at: Callable[[Index], Any] = lambda index: 0
     recurs: int | None = None
     """The dimension along which it reads itself."""
+
+
+@dataclass(eq=False)
+class Number:
+    value: Any
+
+
+@dataclass(eq=False)
+class Size:
+    """A name that is no axis of the line, or an axis that stands in an expression."""
+
+    name: str
+
+
+@dataclass(eq=False)
+class Place:
+    """Where an axis is: its name in brackets, or `index(i)`."""
+
+    axis: str
+
+
+@dataclass(eq=False)
+class Composite:
+    parts: list[Node]
+
+
+@dataclass(eq=False)
+class Read:
+    tensor: Tensor
+    entries: list[Node]
+    sliced: Sizes = field(default_factory=dict)
+    """How long the axes of its slices are."""
+
+
+@dataclass(eq=False)
+class Op:
+    """An operator of Python's."""
+
+    kind: type
+    args: list[Node]
+
+
+@dataclass(eq=False)
+class Call:
+    """A function, the names in its brackets, and what it is called with."""
+
+    function: str
+    axes: list[str]
+    args: list[Node]
+    options: dict[str, Node]
+
+
+Node = Number | Size | Place | Composite | Read | Op | Call
+
+
+def _children(node: Node) -> Sequence[Node]:
+    match node:
+        case Composite(parts=found) | Read(entries=found) | Op(args=found) | Call(args=found):
+            return found
+    return ()
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    """The nodes of an expression, but those in `pad` and `concat`, whose axes have sizes of their own."""
+    yield node
+    if not (isinstance(node, Call) and node.function in ("pad", "concat")):
+        for each in _children(node):
+            yield from _walk(each)
+
+
+def _name(node: ast.expr | None) -> str:
+    """The name before the brackets."""
+    inner = node.value if isinstance(node, ast.Subscript) else node
+    return inner.id if isinstance(inner, ast.Name) else ""
+
+
+def _entries(node: ast.expr) -> list[ast.expr]:
+    """What stands in the brackets of a subscript: of `x[(h,d)]` one composite, which `ast` reads like `x[h,d]`."""
+    if not isinstance(node, ast.Subscript):
+        return []
+    inner = node.slice
+    if not isinstance(inner, ast.Tuple) or not inner.elts:
+        return [] if isinstance(inner, ast.Tuple) else [inner]
+    ends = inner.elts[-1].end_col_offset or 0
+    alone = inner.col_offset < inner.elts[0].col_offset and (inner.end_col_offset or 0) > ends
+    return [inner] if alone else inner.elts
+
+
+def _dots(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _start(target: ast.expr) -> tuple[int, int] | None:
+    """The dimension and the position of a start: `h[b,-1]`, `h[b,+1]`."""
+    for dimension, entry in enumerate(_entries(target)):
+        if isinstance(entry, ast.UnaryOp) and isinstance(entry.operand, ast.Constant):
+            return dimension, entry.operand.value * (-1 if isinstance(entry.op, ast.USub) else 1)
+    return None
+
+
+def _is_step(entry: ast.expr | Node) -> bool:
+    """Whether an entry is an axis and so many positions on, as `t-1`."""
+    match entry:
+        case ast.BinOp(left=ast.Name(), op=ast.Add() | ast.Sub(), right=ast.Constant()):
+            return True
+        case Op(kind=kind, args=[Place(), Number()]):
+            return kind in (ast.Add, ast.Sub)
+    return False
+
+
+# ---------------------------------------------------------------------------- programs
 
 
 def run(
@@ -236,7 +347,7 @@ def run(
 ) -> dict[str, np.ndarray]:
     """The outputs of a program, by name."""
     with np.errstate(all="ignore"):
-        program = Program(ast.parse(text).body, arrays, sizes, {})
+        program = Program(ast.parse(text).body, arrays, sizes)
         return {name: _array(program.tensors[name]) for name in outputs}
 
 
@@ -253,83 +364,62 @@ def _of_array(axes: list[ast.expr], array: Any) -> Tensor:
     return Tensor(axes, found.shape, lambda index: found[index].item())
 
 
-def _entries(node: ast.expr) -> list[ast.expr]:
-    """What stands in the brackets of a subscript."""
-    inner = node.slice if isinstance(node, ast.Subscript) else ast.Tuple([])
-    if not isinstance(inner, ast.Tuple):
-        return [inner]
-    return [inner] if _alone(inner) else inner.elts
-
-
-def _alone(inner: ast.Tuple) -> bool:
-    """Whether the brackets hold one composite, which has brackets of its own."""
-    first, last = inner.elts[:1], inner.elts[-1:]
-    begins = first and inner.col_offset < first[0].col_offset
-    return bool(begins and (inner.end_col_offset or 0) > (last[0].end_col_offset or 0))
-
-
 class Program:
     """A text with its tensors; of a block, one call of it."""
 
     def __init__(
-        self,
-        body: Sequence[ast.stmt],
-        arrays: Mapping[str, Any],
-        given: Mapping[str, int],
-        blocks: Mapping[str, ast.FunctionDef],
-        passed: Mapping[str, Tensor] | None = None,
-        scope: str = "",
+        self, body: Sequence[ast.stmt], arrays: Mapping[str, Any], given: Mapping[str, int], **outer: Any
     ) -> None:
-        self.arrays, self.given, self.blocks, self.scope = arrays, dict(given), dict(blocks), scope
-        self.tensors: dict[str, Tensor] = dict(passed or {})
+        self.arrays, self.scope = arrays, str(outer.get("scope", ""))
+        self.blocks: dict[str, ast.FunctionDef] = dict(outer.get("blocks", {}))
+        self.tensors: dict[str, Tensor] = dict(outer.get("passed", {}))
+        self.axes = {
+            _name(each.target): _entries(each.target) for each in body if isinstance(each, ast.AnnAssign)
+        }
+        own = {
+            n.id
+            for name, t in self.tensors.items()
+            for e in self.axes.get(name, t.axes)
+            for n in ast.walk(e)
+            if isinstance(n, ast.Name)
+        }
+        self.given = {axis: size for axis, size in given.items() if axis not in own}
         self.outputs: list[str] = []
-        self.steps: list[Line | Made] = []
         self.lines: dict[str, Line] = {}
-        self.later: list[ast.Assign | ast.AugAssign] = []
-        declared: dict[str, list[ast.expr]] = {}
+        self.steps: list[Line | Made] = []
         for statement in body:
-            self.declare(statement, declared)
-        for name in (
-            {**declared, **self.tensors} if passed else ()
-        ):  # axes of its own are as long as what is given
-            for entry in declared.get(name, self.tensors[name].axes if name in self.tensors else []):
-                for axis in _names(entry):
-                    self.given.pop(axis, None)
+            self.declare(statement)
         for statement in body:
-            self.read(statement, declared)
+            self.find_leaves(statement)
         for statement in body:
             self.define(statement)
-        for later in self.later:
-            self.complete(later)
         self.find_recurrences()
         while self.steps:
             left = [step for step in self.steps if not step.settle()]
             if len(left) == len(self.steps):
-                raise Refused("sizes that nothing tells, in " + " and ".join(map(str, left)))
+                raise Refused(f"sizes that nothing tells, in {' and '.join(map(str, left))}")
             self.steps = left
+        for line in self.lines.values():
+            line.check()
 
-    def declare(self, node: ast.stmt, declared: dict[str, list[ast.expr]]) -> None:
-        """The axes that a declaration gives a tensor, a size, or a block."""
+    def declare(self, node: ast.stmt) -> None:
+        """Blocks, sizes, outputs, and the sizes in declarations."""
         if isinstance(node, ast.FunctionDef):
             self.blocks[node.name] = node
         if not isinstance(node, ast.AnnAssign):
             return
         kind = node.annotation.func if isinstance(node.annotation, ast.Call) else node.annotation
-        if not (isinstance(kind, ast.Name) and kind.id in ("input", "parameter", "constant", "output")):
-            assert isinstance(node.target, ast.Name)
-            self.given[node.target.id] = self.number(node.annotation)
-            return
-        tensor = node.target.value if isinstance(node.target, ast.Subscript) else node.target
-        assert isinstance(tensor, ast.Name)
-        if kind.id == "output":
-            self.outputs.append(tensor.id)
-            return
-        entries = _entries(node.target)
+        if _name(kind) == "output":
+            self.outputs.append(_name(node.target))
+        elif _name(kind) not in ("input", "parameter", "constant"):
+            self.given[_name(node.target)] = self.number(node.annotation)
+        entries = self.axes[_name(node.target)]
         for entry in entries:
-            if isinstance(entry, ast.Slice):
-                assert isinstance(entry.lower, ast.Name) and entry.upper is not None
-                self.given[entry.lower.id] = self.number(entry.upper)
-        declared[tensor.id] = [each.lower if isinstance(each, ast.Slice) else each for each in entries]  # type: ignore[misc]
+            if isinstance(entry, ast.Slice) and entry.upper:
+                self.given[_name(entry.lower)] = self.number(entry.upper)
+        self.axes[_name(node.target)] = [
+            each.lower if isinstance(each, ast.Slice) and each.lower else each for each in entries
+        ]
 
     def number(self, node: ast.expr) -> int:
         """A size as it is written."""
@@ -342,61 +432,53 @@ class Program:
                 return int(OPERATORS[type(op)](self.number(one), self.number(two)))
         raise Refused(f"no size: {ast.unparse(node)}")
 
-    def read(self, statement: ast.stmt, declared: Mapping[str, list[ast.expr]]) -> None:
-        """Makes tensors of the arrays that the statement is the first to read."""
-        if isinstance(statement, ast.FunctionDef):
-            return
-        reads = {
-            node.value.id: _entries(node)
-            for node in reversed([*ast.walk(statement)])
-            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
-        }
-        for node in ast.walk(statement):
-            if not isinstance(node, ast.Name):
-                continue
-            if node.id in self.tensors:
-                self.tensors[node.id].axes = declared.get(node.id, self.tensors[node.id].axes)
-            elif self.scope + node.id in self.arrays:
-                axes = declared.get(node.id, reads.get(node.id, []))
-                self.tensors[node.id] = _of_array(axes, self.arrays[self.scope + node.id])
+    def find_leaves(self, statement: ast.stmt) -> None:
+        """Makes tensors of the arrays that a statement reads: a bare name has the axes of the declaration, or of the first read."""
+        nodes = [*ast.walk(statement)] if not isinstance(statement, ast.FunctionDef) else []
+        first = {_name(node): _entries(node) for node in reversed(nodes) if isinstance(node, ast.Subscript)}
+        for name in [node.id for node in nodes if isinstance(node, ast.Name)]:
+            if name in self.tensors:
+                self.tensors[name].axes = self.axes.get(name, self.tensors[name].axes)
+            elif self.scope + name in self.arrays:
+                self.tensors[name] = _of_array(
+                    self.axes.get(name, first.get(name, [])), self.arrays[self.scope + name]
+                )
 
     def define(self, statement: ast.stmt) -> None:
-        """Adds what a statement computes."""
+        """Adds what a statement computes; a start may stand above its equation."""
         match statement:
             case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
                 name in self.blocks
             ):
                 results = target.elts if isinstance(target, ast.Tuple) else [target]
                 self.steps.append(Made(self, [_name(each) for each in results], call))
-            case ast.Assign(targets=[target], value=right) if not _start(target):
-                self.lines[_name(target)] = line = Line(self, target, right)
-                self.tensors[_name(target)] = line.tensor
-                self.steps.append(line)
-            case ast.Assign() | ast.AugAssign():
-                self.later.append(statement)
-        if isinstance(statement, ast.Assign | ast.AugAssign):
-            self.last = statement
-
-    def complete(self, statement: ast.Assign | ast.AugAssign) -> None:
-        """Adds a start or an addition to its equation."""
-        target = statement.target if isinstance(statement, ast.AugAssign) else statement.targets[0]
-        line, more = self.lines[_name(target)], Line(self, target, statement.value)
-        if start := _start(target):
-            line.tensor.recurs, position = start
-            line.starts[position] = more
-        else:
-            line.added.append(more)
+                self.last = [_name(each) for each in results]
+            case ast.Assign(targets=[target], value=right) | ast.AugAssign(target=target, value=right):
+                line = self.lines.setdefault(_name(target), Line(self))
+                self.last = [_name(target)]
+                if isinstance(statement, ast.AugAssign):
+                    line.added.append(Line(self, target, right))
+                elif start := _start(target):
+                    line.tensor.recurs, line.starts[start[1]] = start[0], Line(self, target, right)
+                else:
+                    line.target, line.source = target, right
+                    line.tensor.axes = _entries(target)
+                    self.tensors[_name(target)] = line.tensor
+                    self.steps.append(line)
 
     def find_recurrences(self) -> None:
         """Which tensors read themselves, directly or by others, and along which dimension."""
-        reads = {name: {*_names(line.right)} for name, line in self.lines.items()}
-        reach = {name: _reached(name, reads) for name in reads}
+        reads = {
+            name: {n.id for n in ast.walk(line.source) if isinstance(n, ast.Name)}
+            for name, line in self.lines.items()
+        }
         for name, line in self.lines.items():
-            for node in _walk(line.right):
-                if isinstance(node, ast.Subscript) and _name(node) in reads and name in reach[_name(node)]:
-                    for dimension, entry in enumerate(_entries(node)):
-                        if _step(entry) and _name(node) in reach[name]:
-                            self.lines[_name(node)].tensor.recurs = dimension
+            for node in ast.walk(line.source):
+                read = _name(node) if isinstance(node, ast.Subscript) else ""
+                if read in _reached(name, reads) and name in _reached(read, reads):
+                    for dimension, entry in enumerate(_entries(node)):  # type: ignore[arg-type]
+                        if _is_step(entry):
+                            self.tensors[read].recurs = dimension
 
 
 def _reached(name: str, reads: Mapping[str, set[str]]) -> set[str]:
@@ -407,60 +489,6 @@ def _reached(name: str, reads: Mapping[str, set[str]]) -> set[str]:
         found |= more
         todo += more
     return found
-
-
-def _name(node: ast.expr) -> str:
-    inner = node.value if isinstance(node, ast.Subscript) else node
-    return inner.id if isinstance(inner, ast.Name) else ""
-
-
-def _children(node: ast.AST) -> Iterator[ast.expr]:
-    """What stands in an expression, but for the names that brackets follow, and for slices, which are sizes."""
-    match node:
-        case ast.Subscript(slice=inner):
-            yield inner
-        case ast.Call(args=args, keywords=keywords):
-            yield from [*args, *(each.value for each in keywords)]
-        case ast.Slice():
-            return
-        case _:
-            yield from (each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All expressions in one, itself included."""
-    yield node
-    for each in _children(node):
-        yield from _walk(each)
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
-
-
-def _integer(node: ast.expr | None) -> int | None:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=ast.Constant(value=int(value))):
-            return -value if isinstance(op, ast.USub) else value
-    return None
-
-
-def _start(target: ast.expr) -> tuple[int, int] | None:
-    """The dimension and the position of a start, as it is written."""
-    for dimension, entry in enumerate(_entries(target)):
-        if isinstance(entry, ast.UnaryOp):
-            return dimension, _integer(entry) or 0
-    return None
-
-
-def _step(entry: ast.expr) -> bool:
-    """Whether it is an axis and so many positions on."""
-    match entry:
-        case ast.BinOp(left=ast.Name(), op=ast.Add() | ast.Sub(), right=ast.Constant()):
-            return True
-    return False
 
 
 @dataclass
@@ -476,215 +504,215 @@ class Made:
 
     def settle(self) -> bool:
         """Makes the results once the operands have sizes."""
-        program = self.program
-        operands = [program.tensors.get(_name(each)) for each in self.call.args]
-        if any(each is None or each.shape is None for each in operands):
-            return False
-        block = program.blocks[_name(self.call.func)]
-        scopes = [each.value.value for each in self.call.keywords if isinstance(each.value, ast.Constant)]
-        scope = f"{program.scope}{scopes[0]}." if scopes else program.scope
-        names = [each.arg for each in block.args.args]
-        passed = {
-            name: Tensor(each.axes, each.shape, each.at)
-            for name, each in zip(names, operands, strict=True)
-            if each
-        }
-        inner = Program(block.body, program.arrays, program.given, program.blocks, passed, scope)
-        last = inner.last.targets[0] if isinstance(inner.last, ast.Assign) else inner.last.target
-        outputs = inner.outputs or [
-            _name(each) for each in (last.elts if isinstance(last, ast.Tuple) else [last])
+        outer, block = self.program, self.program.blocks[_name(self.call.func)]
+        operands = [outer.tensors.get(_name(each)) for each in self.call.args]
+        known = [
+            Tensor(each.axes, each.shape, each.at) for each in operands if each and each.shape is not None
         ]
-        for result, name in zip(self.results, outputs, strict=True):
-            program.tensors[result] = inner.tensors[name]
+        if len(known) < len(operands):
+            return False
+        passed = dict(zip((each.arg for each in block.args.args), known, strict=True))
+        scope = outer.scope + "".join(f"{ast.literal_eval(each.value)}." for each in self.call.keywords)
+        inner = Program(
+            block.body, outer.arrays, outer.given, blocks=outer.blocks, passed=passed, scope=scope
+        )
+        made = (inner.tensors[name] for name in inner.outputs or inner.last)
+        outer.tensors.update(zip(self.results, made, strict=True))
         return True
 
 
 class Line:
-    """An equation: the sizes of its axes, where it sums, and its value at positions of its axes."""
+    """An equation, a start or an addition: the sizes of its axes, where it sums, its value at positions of its axes."""
 
-    def __init__(self, program: Program, target: ast.expr, right: ast.expr) -> None:
-        self.program, self.target, self.right = program, target, right
-        self.tensor = Tensor(_entries(target), at=self.element)
+    def __init__(
+        self, program: Program, target: ast.expr | None = None, source: ast.expr | None = None
+    ) -> None:
+        self.program, self.target, self.source = program, target or ast.Name(""), source or ast.Constant(0)
+        self.tensor = Tensor(_entries(self.target), at=self.element)
         self.starts: dict[int, Line] = {}
         self.added: list[Line] = []
-        self.sizes: Sizes = {}
         self.inner: dict[int, Sizes] = {}
-        self.summed: dict[int, tuple[str, ...]] = {}
-        self.free_of: dict[int, frozenset[str]] = {}
+        self.summed: dict[int, list[str]] = {}
         self.kept: dict[Any, Any] = {}
-        self.leading = 0
 
     def __str__(self) -> str:
-        return f"{ast.unparse(self.target)} = {ast.unparse(self.right)}"
+        return f"{ast.unparse(self.target)} = {ast.unparse(self.source)}"
 
-    # ---- axes
+    # ---- reading
 
-    def entries(self, node: ast.expr) -> list[ast.expr]:
-        """What a tensor is read with: what is written, or the axes of its bare name; `...` as so many axes."""
-        tensor = self.program.tensors.get(_name(node))
-        listed = _entries(node) if isinstance(node, ast.Subscript) or tensor is None else tensor.axes
+    def parse(self) -> None:
+        """Reads the text, now that tensors have sizes: `...` is as many axes as it takes."""
+        nodes = [*ast.walk(self.source), *ast.walk(self.target)]
+        before = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
+        bare = [
+            node
+            for node in nodes
+            if isinstance(node, ast.Name) and node.id in self.program.tensors and id(node) not in before
+        ]
+        listed = [(self.program.tensors[node.id], self.program.tensors[node.id].axes) for node in bare]
+        listed += [
+            (self.program.tensors[_name(n)], _entries(n))
+            for n in nodes
+            if isinstance(n, ast.Subscript) and _name(n) in self.program.tensors
+        ]
+        self.leading = max(
+            (len(t.shape) - len(e) + 1 for t, e in listed if t.shape is not None and any(map(_dots, e))),
+            default=0,
+        )
+        subscripts = [entry for node in nodes if isinstance(node, ast.Subscript) for entry in _entries(node)]
+        alone = [
+            part
+            for entry in [*subscripts, *(e for _, entries in listed for e in entries)]
+            for part in (entry.elts if isinstance(entry, ast.Tuple) else [entry])
+        ]
+        alone += [
+            each
+            for node in nodes
+            if isinstance(node, ast.Call) and _name(node.func) == "index"
+            for each in node.args
+        ]
+        self.axes = {_name(each) for each in alone if isinstance(each, ast.Name)}
+        self.free_of: dict[int, frozenset[str]] = {}
+        self.right = self.expression(self.source)
+        self.left = [self.entry(each) for each in self.spread(_entries(self.target))]
+
+    def spread(self, entries: list[ast.expr]) -> list[ast.expr]:
         return [
             each
-            for entry in listed
-            for each in (
-                [ast.Name(f"...{n}") for n in range(self.leading)]
-                if isinstance(entry, ast.Constant) and entry.value is ...
-                else [entry]
-            )
+            for entry in entries
+            for each in ([ast.Name(f"...{n}") for n in range(self.leading)] if _dots(entry) else [entry])
         ]
 
-    def find_axes(self) -> set[str]:
-        """Every name of the line that is an axis."""
-        found: set[str] = set()
-        for node in [*_walk(self.target), *_walk(self.right)]:
-            if (isinstance(node, ast.Subscript) and _name(node) in self.program.tensors) or self.is_bare(
-                node
-            ):
-                for entry in self.entries(node):  # type: ignore[arg-type]
-                    for part in entry.elts if isinstance(entry, ast.Tuple) else [entry]:
-                        if isinstance(part, ast.Name) and part.id not in self.program.tensors:
-                            found.add(part.id)
-            elif isinstance(node, ast.Call):
-                found.update(_axes(node))
-        for entry in self.entries(self.target):
-            found.update(name for name in _names(entry) if name not in self.program.tensors)
-        return found
+    def expression(self, node: ast.expr, inside: bool = False) -> Node:
+        """An expression; `inside` of brackets the name of an axis is where it is, outside how long."""
+        match node:
+            case ast.Constant(value=value):
+                return Number(value)
+            case ast.Name(id=name) if inside and name in self.axes:
+                return Place(name)
+            case ast.Name() | ast.Subscript() if _name(node) in self.program.tensors:
+                tensor = self.program.tensors[_name(node)]
+                entries = self.spread(_entries(node) if isinstance(node, ast.Subscript) else tensor.axes)
+                read = Read(tensor, [])
+                for each in entries:
+                    read.entries.append(
+                        self.slice(each, read) if isinstance(each, ast.Slice) else self.entry(each)
+                    )
+                return read
+            case ast.Name(id=name):
+                return Number({"pi": math.pi, "inf": math.inf}[name]) if name in ("pi", "inf") else Size(name)
+            case ast.UnaryOp(op=op, operand=one):
+                return Op(type(op), [self.expression(one, inside)])
+            case ast.BinOp(left=one, op=op, right=two):
+                return Op(type(op), [self.expression(one, inside), self.expression(two, inside)])
+            case ast.Compare(left=one, ops=[order], comparators=[two]):
+                return Op(type(order), [self.expression(one, inside), self.expression(two, inside)])
+            case ast.Call(func=function, args=args, keywords=keywords):
+                if _name(function) == "index":
+                    return Place(_name(args[0]))
+                options = {str(each.arg): self.expression(each.value) for each in keywords}
+                return Call(
+                    _name(function),
+                    [_name(each) for each in _entries(function)],
+                    [self.expression(each) for each in args],
+                    options,
+                )
+            case ast.Tuple(elts=parts):
+                return Composite([self.expression(each) for each in parts])
+        raise Refused(f"no expression: {ast.unparse(node)}")
 
-    def is_bare(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Name) and node.id in self.program.tensors
+    def entry(self, node: ast.expr) -> Node:
+        """What stands in brackets for one dimension: a name there is an axis."""
+        match node:
+            case ast.Name(id=name):
+                return Place(name)
+            case ast.Tuple(elts=parts):
+                return Composite([self.entry(each) for each in parts])
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
+                return Number(-value)
+        return self.expression(node, inside=True)
 
-    def sliced(self, node: ast.expr) -> Iterator[tuple[ast.Slice, str, int]]:
-        """The slices of a read: the axis is that of the bare name."""
-        tensor = self.program.tensors[_name(node)]
-        for entry, axis, size in zip(self.entries(node), self.bare(tensor), tensor.shape or (), strict=False):
-            if isinstance(entry, ast.Slice):
-                if not isinstance(axis, ast.Name):
-                    raise Refused(f"the axis of a slice that nothing tells, in {ast.unparse(node)}")
-                yield entry, axis.id, size
+    def slice(self, node: ast.Slice, read: Read) -> Node:
+        """A slice, along the axis that the bare name has there."""
+        dimension, tensor = len(read.entries), read.tensor
+        axis = _name(self.spread(tensor.axes)[dimension])
+        if tensor.shape is None or not axis:
+            raise Refused("the axis of a slice that nothing tells")
+        ends = (
+            each and int(self.value(self.expression(each), {}, self.program.given))
+            for each in (node.lower, node.upper, node.step)
+        )
+        taken = range(tensor.shape[dimension])[slice(*ends)]
+        read.sliced[axis] = len(taken)
+        return Op(ast.Add, [Number(taken.start), Op(ast.Mult, [Number(taken.step), Place(axis)])])
 
-    def bare(self, tensor: Tensor) -> list[ast.expr]:
-        held = len(tensor.shape or ()) - len(tensor.axes) + 1
-        return [
-            each
-            for entry in tensor.axes
-            for each in (
-                [ast.Name(f"...{n}") for n in range(held)]
-                if isinstance(entry, ast.Constant) and entry.value is ...
-                else [entry]
-            )
-        ]
-
-    def free(self, node: ast.AST) -> frozenset[str]:
-        """The axes that the value of an expression has."""
+    def free(self, node: Node) -> frozenset[str]:
+        """The axes that an expression has."""
         if id(node) not in self.free_of:
-            self.free_of[id(node)] = frozenset(self.find_free(node))
+            found = frozenset(axis for each in _children(node) for axis in self.free(each))
+            match node:
+                case Place(axis):
+                    found = frozenset([axis])
+                case Call(function="top", axes=[along, made]):
+                    found = found - {along} | {made}
+                case Call(function=function, axes=axes):
+                    found = found - {*axes} if function in REDUCE else found | {*axes}
+            self.free_of[id(node)] = found
         return self.free_of[id(node)]
 
-    def find_free(self, node: ast.AST) -> set[str]:
-        if self.is_bare(node) or isinstance(node, ast.Subscript):
-            found = {axis for entry in self.entries(node) for axis in self.in_entry(entry)}  # type: ignore[arg-type]
-            return found | {axis for _, axis, _ in self.sliced(node)}  # type: ignore[arg-type]
-        if isinstance(node, ast.Name):
-            return set()
-        if isinstance(node, ast.Call):
-            function, axes = _name(node.func), _axes(node)
-            if function == "index":
-                return set(axes)
-            found = {axis for each in node.args for axis in self.free(each)}
-            if function == "top":
-                return found - {axes[0]} | {axes[1]}
-            return found - set(axes) if function in REDUCE else found | set(axes)
-        return {axis for each in _children(node) for axis in self.free(each)}
-
-    def in_entry(self, entry: ast.expr) -> set[str]:
-        """The axes in an entry: in one, a name stands for where it is."""
-        match entry:
-            case ast.Name(id=name) if not self.is_bare(entry):
-                return {name} & (self.axes | {name for name in [name] if name.startswith("...")})
-            case ast.Name() | ast.Subscript() | ast.Call():
-                return set(self.free(entry))
-        return {
-            axis for each in _children(entry) if isinstance(each, ast.expr) for axis in self.in_entry(each)
-        }
+    def on_left(self) -> frozenset[str]:
+        return frozenset(axis for entry in self.left for axis in self.free(entry))
 
     # ---- sizes
 
     def settle(self) -> bool:
-        """Finds the sizes of the line; False where those of a tensor are still missing."""
-        reads = [
-            node
-            for node in _walk(self.right)
-            if self.is_bare(node) or (isinstance(node, ast.Subscript) and _name(node) in self.program.tensors)
-        ]
-        tensors = [self.program.tensors[_name(node)] for node in reads]  # type: ignore[arg-type]
-        if any(
-            tensor.shape is None and tensor.recurs is None and tensor is not self.tensor for tensor in tensors
-        ):
-            waiting = [t for t in tensors if t.shape is None and t.recurs is None]
-            if not all(self.is_below(tensor) for tensor in waiting):
-                return False
-        for node, tensor in zip(reads, tensors, strict=True):
-            listed = _entries(node) if isinstance(node, ast.Subscript) else tensor.axes
-            if any(isinstance(each, ast.Constant) and each.value is ... for each in listed):
-                self.leading = len(tensor.shape or ()) - len(listed) + 1
-        self.free_of.clear()
-        self.axes = self.find_axes()
-        self.sizes = self.found(self.right, {})
-        for line in (*self.added, *self.starts.values()):  # which may say how long it is where it does not itself
-            line.axes = line.find_axes()
-            found = line.found(line.right, {})
-            for entry, other in zip(self.entries(self.target), line.entries(line.target), strict=True):
-                if isinstance(entry, ast.Name) and isinstance(other, ast.Name) and other.id in found:
-                    self.sizes[entry.id] = found[other.id]
-        sizes = [self.size_of(entry, None, self.sizes) for entry in self.entries(self.target)]
-        if self.tensor.shape is not None or None in sizes or not self.free(self.right) <= {*self.sizes}:
+        """Finds the sizes of the line; False where those of a tensor that it reads are missing."""
+        if any(t.shape is None and isinstance(e, ast.Slice) for t, e in self.slices()):
             return False
-        self.tensor.shape = tuple(sizes)  # type: ignore[arg-type]
-        self.place(self.right, frozenset(self.in_left()), True)
-        for position, line in self.starts.items():
-            line.settle_at(self.tensor, position)
-        for line in self.added:
-            line.settle_at(self.tensor, None)
+        self.parse()
+        self.sizes = self.found(self.right, {})
+        for line in (*self.added, *self.starts.values()):  # which may tell what the equation does not
+            line.parse()
+            found = line.found(line.right, {})
+            for one, two in zip(self.left, line.left, strict=True):
+                if isinstance(one, Place) and isinstance(two, Place) and two.axis in found:
+                    self.sizes.setdefault(one.axis, found[two.axis])
+        shape = [self.size_of(entry, self.sizes) for entry in self.left]
+        if None in shape or not self.free(self.right) <= {*self.sizes}:
+            return False
+        self.tensor.shape = tuple(each for each in shape if each is not None)
+        for line in (self, *self.added, *self.starts.values()):
+            if line is not self:
+                line.parse()
+                known: Sizes = {}
+                for entry, size in zip(line.left, self.tensor.shape, strict=True):
+                    line.learn(entry, size, known, None)
+                line.sizes = line.found(line.right, known)
+                for read in (each for entry in line.left for each in _walk(entry) if isinstance(each, Read)):
+                    line.learn_read(read, line.sizes)
+            line.place(line.right, line.on_left(), True)
         return True
 
-    def is_below(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one that waits for this line."""
-        name = _name(self.target)
-        reads = {key: {*_names(line.right)} for key, line in self.program.lines.items()}
-        return any(
-            line.tensor is tensor and name in _reached(key, reads) for key, line in self.program.lines.items()
-        )
+    def slices(self) -> Iterator[tuple[Tensor, ast.expr]]:
+        for node in ast.walk(self.source):
+            if isinstance(node, ast.Subscript) and _name(node) in self.program.tensors:
+                yield from ((self.program.tensors[_name(node)], entry) for entry in _entries(node))
 
-    def in_left(self) -> set[str]:
-        return {axis for entry in self.entries(self.target) for axis in self.in_entry(entry)}
+    def check(self) -> None:
+        """Compares the sizes with those of all that is read."""
+        for read in _walk(self.right):
+            if isinstance(read, Read):
+                self.learn_read(read, self.sizes)
 
-    def settle_at(self, tensor: Tensor, position: int | None) -> None:
-        """The sizes of a start or of an addition, which is of a tensor whose sizes are known."""
-        self.axes = self.find_axes()
-        known: Sizes = {}
-        for entry, size in zip(self.entries(self.target), tensor.shape or (), strict=True):
-            self.learn(entry, size, known, None)
-        self.sizes = self.found(self.right, known)
-        for node in _walk(self.target):
-            if isinstance(node, ast.Subscript) and _name(node) != _name(self.target):
-                self.learn_read(node, self.sizes)
-        self.place(self.right, frozenset(self.in_left()), True)
-
-    def found(self, root: ast.expr, known: Sizes) -> Sizes:
+    def found(self, root: Node, known: Sizes) -> Sizes:
         """The sizes in an expression: what slices, pad and concat make, what is given, what tensors have, what fits."""
-        sizes = dict(known)
-        nodes = [*self.reached(root)]
-        reads = [
-            node
-            for node in nodes
-            if self.is_bare(node) or (isinstance(node, ast.Subscript) and _name(node) in self.program.tensors)
-        ]
+        sizes, nodes = dict(known), [*_walk(root)]
+        reads = [node for node in nodes if isinstance(node, Read)]
         for node in nodes:
-            if isinstance(node, ast.Call) and _name(node.func) in ("pad", "concat", "stack"):
+            if isinstance(node, Call) and node.function in ("pad", "concat", "stack"):
                 self.learn_moved(node, sizes)
-        for read in reads:
-            for entry, axis, size in self.sliced(read):
-                self.agree(sizes, axis, len(range(size)[self.as_slice(entry, sizes)]))
+        for axis, size in (each for read in reads for each in read.sliced.items()):
+            self.agree(sizes, axis, size)
         for axis in self.axes & {*self.program.given} - {*sizes}:
             sizes[axis] = self.program.given[axis]
         before = -1
@@ -696,364 +724,285 @@ class Line:
                 self.fit(reads, sizes)
         return sizes
 
-    def reached(self, root: ast.AST) -> Iterator[ast.expr]:
-        """The nodes of an expression, but those inside of `pad` and `concat`, whose axes have sizes of their own."""
-        if isinstance(root, ast.expr):
-            yield root
-        if isinstance(root, ast.Call) and _name(root.func) in ("pad", "concat"):
-            return
-        for each in _children(root):
-            yield from self.reached(each)
-
-    def as_slice(self, entry: ast.Slice, sizes: Sizes) -> slice:
-        parts = (entry.lower, entry.upper, entry.step)
-        return slice(
-            *(
-                None if each is None else int(self.value(each, {}, {**self.program.given, **sizes}))
-                for each in parts
-            )
-        )
-
-    def learn_moved(self, node: ast.Call, sizes: Sizes) -> None:
-        """The sizes of what `pad` and `concat` make, from inside of them."""
-        amounts = {each.arg: each.value for each in node.keywords if each.arg != "value"}
-        function, moved = _name(node.func), _axes(node) or [*amounts]
-        total = 0
-        for operand in node.args:
-            if function == "stack":
-                total += 1
-                continue
-            inner = self.inner[id(operand)] = self.found(operand, {})
-            for axis in inner:
-                if axis not in moved:
-                    self.agree(sizes, axis, inner[axis])
-            total += inner.get(moved[0], 1) if moved[0] in self.free(operand) else 1
-        if function == "pad":
-            inner = self.inner[id(node.args[0])]
-            for axis, amount in amounts.items():
-                self.agree(sizes, str(axis), max(0, inner[str(axis)] + sum(self.pair(amount))))
-        else:
-            self.agree(sizes, moved[0], total)
-
-    def pair(self, amount: ast.expr) -> tuple[int, int]:
-        """Before and after."""
-        assert isinstance(amount, ast.Tuple)
-        before, after = (self.value(each, {}, self.program.given) for each in amount.elts)
-        return int(before), int(after)
-
     def agree(self, sizes: Sizes, axis: str, size: int) -> None:
         if sizes.setdefault(axis, size) != size:
             raise Refused(f"{axis} is {sizes[axis]} and {size} in {self}")
 
-    def learn_read(self, node: ast.expr, sizes: Sizes) -> None:
-        tensor = self.program.tensors[_name(node)]
-        if tensor.shape is None:
-            return
-        entries = self.entries(node)
-        if len(entries) != len(tensor.shape):
-            raise Refused(f"{ast.unparse(node)} has {len(tensor.shape)} dimensions")
-        for dimension, (entry, size) in enumerate(zip(entries, tensor.shape, strict=True)):
-            self.learn(entry, size, sizes, tensor if tensor.recurs == dimension else None)
+    def learn_moved(self, node: Call, sizes: Sizes) -> None:
+        """The sizes of what `pad`, `concat` and `stack` make, from inside of them."""
+        moved = node.axes or [axis for axis in node.options if axis != "value"]
+        lengths: list[int] = []
+        for operand in node.args if node.function != "stack" else ():
+            inner = self.inner[id(operand)] = self.found(operand, {})
+            if not self.free(operand) <= {*inner}:
+                return
+            for axis in {*inner} - {*moved}:
+                self.agree(sizes, axis, inner[axis])
+            lengths.append(inner[moved[0]] if moved[0] in self.free(operand) else 1)
+        if node.function == "pad":
+            inner = self.inner[id(node.args[0])]
+            for axis in moved:
+                self.agree(sizes, axis, max(0, inner[axis] + sum(self.pair(node.options[axis]))))
+        else:
+            self.agree(sizes, moved[0], sum(lengths) if lengths else len(node.args))
 
-    def learn(self, entry: ast.expr, size: int, sizes: Sizes, recurrent: Tensor | None) -> None:
+    def pair(self, amount: Node) -> list[int]:
+        """What `pad` adds before and after."""
+        return [int(self.value(each, {}, self.program.given)) for each in _children(amount)]
+
+    def learn_read(self, read: Read, sizes: Sizes) -> None:
+        shape = read.tensor.shape
+        if shape is not None and len(read.entries) != len(shape):
+            raise Refused(f"a tensor of {len(shape)} dimensions in {self}")
+        for dimension, (entry, size) in enumerate(zip(read.entries, shape or (), strict=False)):
+            self.learn(entry, size, sizes, read.tensor.recurs == dimension)
+
+    def learn(self, entry: Node, size: int, sizes: Sizes, recurs: bool | None) -> None:
         """What the size of a dimension says of the axes in its entry."""
         match entry:
-            case ast.Name(id=axis) if not self.is_bare(entry):
+            case Place(axis):
                 self.agree(sizes, axis, size)
-            case ast.BinOp(left=ast.Name(id=axis)) if recurrent and _step(entry):
+            case Op(args=[Place(axis), *_]) if recurs and _is_step(entry):
                 self.agree(sizes, axis, size)
-            case ast.Tuple(elts=parts):
-                known = [self.size_of(each, None, sizes) for each in parts]
+            case Composite(parts):
+                known = [self.size_of(each, sizes) for each in parts]
                 rest = math.prod(each for each in known if each is not None)
-                open_ = [each for each, found in zip(parts, known, strict=True) if found is None]
-                if (not open_ and rest != size) or (open_ and (rest == 0 or size % rest)):
-                    raise Refused(f"{ast.unparse(entry)} has {size} positions in {self}")
-                if len(open_) == 1 and isinstance(open_[0], ast.Name) and not self.is_bare(open_[0]):
-                    sizes[open_[0].id] = size // rest
+                missing = [each for each, found in zip(parts, known, strict=True) if found is None]
+                if (not missing and rest != size) or (missing and (rest == 0 or size % rest)):
+                    raise Refused(f"a composite of {size} positions in {self}")
+                if len(missing) == 1 and isinstance(missing[0], Place):
+                    sizes[missing[0].axis] = size // rest
 
-    def size_of(self, entry: ast.expr, rest: int | None, sizes: Mapping[str, int]) -> int | None:
-        """How many positions an entry has, if that is known; of one that is no axis, the rest."""
+    def size_of(self, entry: Node, sizes: Mapping[str, int]) -> int | None:
+        """How many positions an axis or a composite has, if that is known."""
         match entry:
-            case ast.Name(id=axis) if not self.is_bare(entry):
+            case Place(axis):
                 return sizes.get(axis)
-            case ast.Tuple(elts=parts):
-                known = [self.size_of(each, None, sizes) for each in parts]
-                return None if None in known else math.prod(known)  # type: ignore[arg-type]
-        return rest
+            case Composite(parts):
+                known = [self.size_of(each, sizes) for each in parts]
+                return None if None in known else math.prod(each for each in known if each is not None)
+        return None
 
-    def fit(self, reads: Sequence[ast.expr], sizes: Sizes) -> None:
-        """The one axis of an expression of positions that has no size is as long as fits."""
-        for node in reads:
-            tensor = self.program.tensors[_name(node)]
-            for entry, size in zip(self.entries(node), tensor.shape or (), strict=False):
-                if isinstance(entry, ast.BinOp) and not any(
-                    isinstance(each, ast.Call | ast.Subscript) for each in _walk(entry)
+    def fit(self, reads: Sequence[Read], sizes: Sizes) -> None:
+        """The one axis without a size in a sum of positions is as long as fits."""
+        for read in reads:
+            for entry, size in zip(read.entries, read.tensor.shape or (), strict=False):
+                axes = self.free(entry)
+                missing = axes - {*sizes}
+                kinds = {type(each) if not isinstance(each, Op) else each.kind for each in _walk(entry)}
+                if (
+                    len(missing) == 1
+                    and isinstance(entry, Op)
+                    and not kinds & {Read, Call, ast.Mod, ast.FloorDiv}
                 ):
-                    axes = self.in_entry(entry)
-                    missing = [axis for axis in axes if axis not in sizes]
-                    if len(missing) == 1:
-                        sizes[missing[0]] = self.longest(entry, missing[0], size, axes, sizes)
-                        return
-
-    def longest(self, entry: ast.expr, axis: str, size: int, axes: set[str], sizes: Sizes) -> int:
-        others = [
-            dict(zip(axes - {axis}, at, strict=True))
-            for at in itertools.product(*(range(sizes[a]) for a in axes - {axis}))
-        ]
-        for count in range(size + 8):
-            if not all(0 <= self.place_of(entry, {**at, axis: count}, sizes) < size for at in others):
-                return count
-        raise Refused(f"any number of positions fits {ast.unparse(entry)}")
+                    axis, others = *missing, [*self.all(axes - missing, {}, sizes)]
+                    sizes[axis] = 0
+                    while all(
+                        0 <= self.value(entry, {**at, axis: sizes[axis]}, sizes) < size for at in others
+                    ):
+                        sizes[axis] += 1
+                        if sizes[axis] > 99:
+                            raise Refused(f"any number of positions fits in {self}")
+                    return
 
     # ---- sums
 
-    def place(self, node: ast.expr, kept: frozenset[str], direct: bool) -> None:
+    def place(self, node: Node, kept: frozenset[str], direct: bool) -> None:
         """Says which axes are summed at a node: those that it has and that nothing outside of it keeps."""
         lost = self.free(node) - kept
         match node:
-            case ast.BinOp(op=ast.Add() | ast.Sub()):
-                self.place(node.left, kept, direct)
-                self.place(node.right, kept, direct)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
-                self.place(node.operand, kept, direct)
-            case ast.BinOp(op=ast.Mult() | ast.Div()):
+            case Op(kind=kind, args=args) if kind in (ast.Add, ast.Sub, ast.USub, ast.UAdd):
+                for each in args:
+                    self.place(each, kept, direct)
+            case Op(kind=kind) if kind in (ast.Mult, ast.Div):
                 factors = [*_factors(node)]
-                here = frozenset(
-                    axis
-                    for axis in lost
-                    if len(having := [each for each in factors if axis in self.free(each)]) > 1
-                    or (direct and self.is_tensor(having[0]))
-                )
-                self.summed[id(node)] = tuple(sorted(here))
-                for factor in factors:
-                    self.place(factor, kept | here, direct)
-            case ast.Call():
-                axes = frozenset(_axes(node)) | {
-                    str(each.arg) for each in node.keywords if _name(node.func) in ("pad", "roll")
-                }
-                for each in node.args if _name(node.func) != "index" else ():
-                    self.place(each, kept | axes, False)
-            case ast.BinOp() | ast.UnaryOp() | ast.Compare():
-                for each in _children(node):
-                    if isinstance(each, ast.expr):
-                        self.place(each, kept, False)
-            case _ if lost and self.is_tensor(node):
+                having = {axis: [each for each in factors if axis in self.free(each)] for axis in lost}
+                here = [
+                    axis for axis, each in having.items() if len(each) > 1 or (direct and _is_tensor(each[0]))
+                ]
+                self.summed[id(node)] = sorted(here)
+                for each in factors:
+                    self.place(each, kept | {*here}, direct)
+            case Op(args=args) | Call(args=args):
+                around = {*node.axes, *node.options} if isinstance(node, Call) else set()
+                for each in args:
+                    self.place(each, kept | around, False)
+            case Read() if lost:
                 if not direct:
-                    raise Refused(f"no product sums {sorted(lost)} of {ast.unparse(node)}")
-                self.summed[id(node)] = tuple(sorted(lost))
-
-    def is_tensor(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.UnaryOp):
-            return self.is_tensor(node.operand)
-        return isinstance(node, ast.Subscript) or self.is_bare(node)
+                    raise Refused(f"no product sums {sorted(lost)} in {self}")
+                self.summed[id(node)] = sorted(lost)
 
     # ---- values
 
     def element(self, index: Index) -> Any:
         """The element of the tensor of this line; outside of it, where it recurs, what it starts with."""
-        if index in self.kept:
-            if self.kept[index] is None:
-                raise Refused(f"{self} reads itself where it is")
-            return self.kept[index]
-        self.kept[index] = None
-        shape, along = self.tensor.shape or (), self.tensor.recurs
-        if along is not None and not 0 <= index[along] < shape[along]:
-            position = index[along] if index[along] < 0 else index[along] - shape[along] + 1
-            start = self.starts.get(position)
-            found = start.value(start.right, start.where(index, along), start.sizes) if start else 0
-        else:
-            found = self.value(self.right, self.where(index, None), self.sizes)
-            found = sum((line.scattered.get(index, 0) for line in self.added), found)
-        self.kept[index] = found
-        return found
+        if index not in self.kept:
+            self.kept[index] = None
+            shape, along = self.tensor.shape or (), self.tensor.recurs
+            if along is not None and not 0 <= index[along] < shape[along]:
+                start = self.starts.get(index[along] if index[along] < 0 else index[along] - shape[along] + 1)
+                found = start.value(start.right, start.where(index), start.sizes) if start else 0
+            else:
+                found = self.value(self.right, self.where(index), self.sizes)
+                found = sum((line.scattered().get(index, 0) for line in self.added), found)
+            self.kept[index] = found
+        if self.kept[index] is None:
+            raise Refused(f"{self} reads itself where it is")
+        return self.kept[index]
 
-    def where(self, index: Index, along: int | None) -> dict[str, int]:
+    def where(self, index: Index) -> dict[str, int]:
         """The positions of the axes on the left, from those of the dimensions."""
         at: dict[str, int] = {}
-        for dimension, (entry, position) in enumerate(zip(self.entries(self.target), index, strict=True)):
-            parts = entry.elts if isinstance(entry, ast.Tuple) else [entry]
-            for part in reversed(parts) if dimension != along else ():
-                assert isinstance(part, ast.Name)
-                position, at[part.id] = divmod(position, max(1, self.sizes[part.id]))
+        for entry, position in zip(self.left, index, strict=True):
+            for part in reversed(entry.parts if isinstance(entry, Composite) else [entry]):
+                if isinstance(part, Place):
+                    position, at[part.axis] = divmod(position, max(1, self.sizes[part.axis]))
         return at
 
-    @property
     def scattered(self) -> dict[Index, Any]:
         """What an addition adds, by index."""
         if "scattered" not in self.kept:
             found: dict[Index, Any] = {}
             shape = self.program.tensors[_name(self.target)].shape or ()
-            for at in self.all(
-                self.in_left() | {axis for axis in self.free(self.right) & self.in_left()}, {}
-            ):
+            for at in self.all(self.on_left(), {}, self.sizes):
                 index = tuple(
-                    self.place_of(entry, at, self.sizes, size)
-                    for entry, size in zip(self.entries(self.target), shape, strict=True)
+                    self.position(entry, at, self.sizes, size)
+                    for entry, size in zip(self.left, shape, strict=True)
                 )
-                if any(not 0 <= position < size for position, size in zip(index, shape, strict=True)):
-                    raise Refused(f"position {index} of {shape} in {ast.unparse(self.target)}")
                 found[index] = found.get(index, 0) + self.value(self.right, at, self.sizes)
             self.kept["scattered"] = found
         return self.kept["scattered"]  # type: ignore[no-any-return]
 
     def all(
-        self, axes: Sequence[str] | set[str], at: Mapping[str, int], sizes: Sizes | None = None
+        self, axes: Iterable[str], at: Mapping[str, int], sizes: Mapping[str, int]
     ) -> Iterator[dict[str, int]]:
         """All positions of some axes, with those of others."""
         names = [*axes]
-        for positions in itertools.product(*(range((sizes or self.sizes)[axis]) for axis in names)):
+        for positions in itertools.product(*(range(sizes[axis]) for axis in names)):
             yield {**at, **dict(zip(names, positions, strict=True))}
 
-    def value(self, node: ast.expr, at: Mapping[str, int], sizes: Sizes) -> Any:
+    def value(self, node: Node, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         """What an expression is at positions of its axes."""
         summed = self.summed.get(id(node))
-        if not summed and not isinstance(node, ast.Call):
+        if not summed and not isinstance(node, Call):
             return self.computed(node, at, sizes)
         key = (
             id(node),
             id(sizes),
-            *(at.get(axis) for axis in sorted(self.free(node)) if axis not in (summed or ())),
+            *(at.get(axis) for axis in sorted(self.free(node).difference(summed or ()))),
         )
         if key not in self.kept:
-            self.kept[key] = (
-                sum(self.computed(node, each, sizes) for each in self.all(summed, at, sizes))
-                if summed
-                else self.computed(node, at, sizes)
-            )
+            values = [self.computed(node, each, sizes) for each in self.all(summed or (), at, sizes)]
+            self.kept[key] = sum(values) if summed else values[0]
         return self.kept[key]
 
-    def computed(self, node: ast.expr, at: Mapping[str, int], sizes: Sizes) -> Any:
+    def computed(self, node: Node, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         match node:
-            case ast.Constant(value=value):
+            case Number(value):
                 return value
-            case ast.Name(id=name) if not self.is_bare(node):
-                constants = {"pi": math.pi, "inf": math.inf}
-                known = sizes.get(name, self.program.given.get(name))
-                return constants[name] if name in constants and known is None else known
-            case ast.Name() | ast.Subscript():
-                return self.read(node, at, sizes)
-            case ast.UnaryOp(op=op, operand=operand):
-                return OPERATORS[type(op)](self.value(operand, at, sizes))
-            case ast.BinOp(left=left, op=op, right=right):
-                return OPERATORS[type(op)](self.value(left, at, sizes), self.value(right, at, sizes))
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return OPERATORS[type(op)](self.value(left, at, sizes), self.value(right, at, sizes))
-            case ast.Call():
-                return self.called(node, at, sizes)
-        raise Refused(f"no expression: {ast.unparse(node)}")
-
-    def read(self, node: ast.expr, at: Mapping[str, int], sizes: Sizes) -> Any:
-        tensor = self.program.tensors[_name(node)]
-        shape = tensor.shape or ()
-        slices = {id(entry): axis for entry, axis, _ in self.sliced(node)}
-        index: list[int] = []
-        for dimension, (entry, size) in enumerate(zip(self.entries(node), shape, strict=True)):
-            if isinstance(entry, ast.Slice):
-                position = range(size)[self.as_slice(entry, sizes)][at[slices[id(entry)]]]
-            else:
-                position = self.place_of(entry, at, sizes, size)
-            if not 0 <= position < size and not (tensor.recurs == dimension and _step(entry)):
-                raise Refused(f"position {position} of {size} in {ast.unparse(node)}")
-            index.append(position)
-        return tensor.at(tuple(index))
-
-    def place_of(self, entry: ast.expr, at: Mapping[str, int], sizes: Sizes, size: int = 0) -> int:
-        """The position that an entry tells, in a dimension of so many."""
-        literal = _integer(entry)
-        if literal is not None:
-            return literal + size if literal < 0 else literal
-        match entry:
-            case ast.Name(id=axis) if not self.is_bare(entry):
-                return at[axis] if axis in at else int(self.computed(entry, at, sizes))
-            case ast.Tuple(elts=parts):
-                known = [self.size_of(each, None, sizes) for each in parts]
-                rest = size // max(1, math.prod(each for each in known if each is not None))
-                position = 0
-                for part, each in zip(parts, known, strict=True):
-                    own = rest if each is None else each
-                    found = self.place_of(part, at, sizes, own)
-                    if not 0 <= found < own:
-                        raise Refused(f"position {found} of {own} in {ast.unparse(entry)}")
-                    position = position * own + found
-                return position
-            case ast.BinOp(left=left, op=op, right=right):
-                return int(
-                    OPERATORS[type(op)](self.place_of(left, at, sizes), self.place_of(right, at, sizes))
+            case Size(name):
+                return sizes[name] if name in sizes else self.program.number(ast.Name(name))
+            case Place(axis):
+                return at[axis]
+            case Op(kind, args):
+                return OPERATORS[kind](*(self.value(each, at, sizes) for each in args))
+            case Read(tensor, entries):
+                dims = [*enumerate(zip(entries, tensor.shape or (), strict=True))]
+                return tensor.at(
+                    tuple(self.position(e, at, sizes, size, tensor.recurs == n) for n, (e, size) in dims)
                 )
-            case ast.UnaryOp(op=op, operand=operand):
-                return int(OPERATORS[type(op)](self.place_of(operand, at, sizes)))
-        return int(self.value(entry, at, sizes))
+            case Call():
+                return self.called(node, at, sizes)
+        raise Refused(f"positions in an expression of {self}")
 
-    def called(self, node: ast.Call, at: Mapping[str, int], sizes: Sizes) -> Any:
+    def position(
+        self, entry: Node, at: Mapping[str, int], sizes: Mapping[str, int], size: int, recurs: bool = False
+    ) -> int:
+        """The position that an entry tells, in a dimension of so many."""
+        if isinstance(entry, Composite):
+            known = [self.size_of(each, sizes) for each in entry.parts]
+            rest = size // max(1, math.prod(each for each in known if each is not None))
+            found = 0
+            for part, each in zip(
+                entry.parts, (rest if each is None else each for each in known), strict=True
+            ):
+                found = found * each + self.position(part, at, sizes, each)
+        else:
+            found = int(self.value(entry, at, sizes))
+            found += size if isinstance(entry, Number) and found < 0 else 0
+        if not 0 <= found < size and not (recurs and _is_step(entry)):
+            raise Refused(f"position {found} of {size} in {self}")
+        return found
+
+    def called(self, node: Call, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         """A function of elements, over axes, or of positions."""
-        function, axes, args = _name(node.func), _axes(node), node.args
-        options = {str(each.arg): each.value for each in node.keywords}
-        if function == "index":
-            return at[axes[0]]
-        if function == "repeat":
-            return self.value(args[0], at, sizes)
-        if function == "onehot":
-            return float(self.value(args[0], at, sizes) == at[axes[0]])
-        if function in ("previous", "following"):
-            position = at[axes[0]] + (-1 if function == "previous" else 1)
-            if 0 <= position < sizes[axes[0]]:
-                return self.value(args[0], {**at, axes[0]: position}, sizes)
-            return self.value(args[1], at, sizes) if len(args) > 1 else 0
-        if function == "roll":
-            shifted = {
-                i: (at[i] - int(self.value(each, {}, sizes))) % max(1, sizes[i])
-                for i, each in options.items()
-            }
-            return self.value(args[0], {**at, **shifted}, sizes)
-        if function == "pad":
-            filled = self.value(options.pop("value"), at, sizes) if "value" in options else 0
-            inner = self.inner[id(args[0])]
-            moved = {i: at[i] - self.pair(each)[0] for i, each in options.items()}
-            inside = all(0 <= position < inner[i] for i, position in moved.items())
-            return self.value(args[0], {**at, **moved}, inner) if inside else filled
-        if function in ("concat", "stack"):
-            position = at[axes[0]]
-            for operand in args:
-                inner = self.inner.get(id(operand), sizes)
-                size = inner[axes[0]] if function == "concat" and axes[0] in self.free(operand) else 1
-                if position < size:
-                    return self.value(operand, {**at, axes[0]: position}, inner)
-                position -= size
+        function, axes, args, options = node.function, node.axes, node.args, node.options
+        match function:
+            case "repeat":
+                return self.value(args[0], at, sizes)
+            case "onehot":
+                return float(self.value(args[0], at, sizes) == at[axes[0]])
+            case "previous" | "following":
+                there = at[axes[0]] + (-1 if function == "previous" else 1)
+                if 0 <= there < sizes[axes[0]]:
+                    return self.value(args[0], {**at, axes[0]: there}, sizes)
+                return self.value(args[1], at, sizes) if len(args) > 1 else 0
+            case "roll":
+                moved = {
+                    i: (at[i] - int(self.value(each, {}, sizes))) % max(1, sizes[i])
+                    for i, each in options.items()
+                }
+                return self.value(args[0], {**at, **moved}, sizes)
+            case "pad":
+                inner = self.inner[id(args[0])]
+                moved = {i: at[i] - self.pair(each)[0] for i, each in options.items() if i != "value"}
+                if all(0 <= there < inner[i] for i, there in moved.items()):
+                    return self.value(args[0], {**at, **moved}, inner)
+                return self.value(options["value"], at, sizes) if "value" in options else 0
+            case "stack":
+                return self.value(args[at[axes[0]]], at, sizes)
+            case "concat":
+                there = at[axes[0]]
+                for operand in args:
+                    inner = self.inner[id(operand)]
+                    length = inner[axes[0]] if axes[0] in self.free(operand) else 1
+                    if there < length:
+                        return self.value(operand, {**at, axes[0]: there}, inner)
+                    there -= length
         named = {name: self.value(each, at, sizes) for name, each in options.items()}
         if function in POINTWISE:
             return POINTWISE[function](*(self.value(each, at, sizes) for each in args), **named)
-        over = axes[:1] if function == "top" else axes
-        tables = [[self.value(each, where, sizes) for where in self.all(over, at, sizes)] for each in args]
+        over, made = (axes[:1], axes[1:]) if function == "top" else (axes, axes)
         if function in REDUCE:
-            return REDUCE[function](tables[0])
-        key = id(node), "along", id(sizes), *(at.get(axis) for axis in sorted(self.free(node) - {*axes}))
+            return REDUCE[function]([self.value(args[0], each, sizes) for each in self.all(over, at, sizes)])
+        key = (
+            id(node),
+            "along",
+            id(sizes),
+            *(at.get(axis) for axis in sorted(self.free(node).difference(axes))),
+        )
         if key not in self.kept:
-            self.kept[key] = ALONG[function](*tables, **named)
-        if function == "top":
-            if sizes[axes[1]] > len(tables[0]):
-                raise Refused("fewer elements than positions asked for")
-            return self.kept[key][at[axes[1]]]
+            values = ([self.value(arg, each, sizes) for each in self.all(over, at, sizes)] for arg in args)
+            self.kept[key] = ALONG[function](*values, **named)
         number = 0
-        for axis in axes:
+        for axis in made:
             number = number * sizes[axis] + at[axis]
+        if number >= len(self.kept[key]):
+            raise Refused("fewer elements than positions asked for")
         return self.kept[key][number]
 
 
-def _axes(node: ast.Call) -> list[str]:
-    """The axes that a function runs over or makes."""
-    if _name(node.func) == "index" and isinstance(node.args[0], ast.Name):
-        return [node.args[0].id]
-    return (
-        [name for each in _entries(node.func) for name in _names(each)]
-        if isinstance(node.func, ast.Subscript)
-        else []
-    )
-
-
-def _factors(node: ast.expr) -> Iterator[ast.expr]:
+def _factors(node: Node) -> Iterator[Node]:
     """The factors of a chain of `*` and `/`."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
-        yield from _factors(node.left)
-        yield node.right
+    if isinstance(node, Op) and node.kind in (ast.Mult, ast.Div):
+        yield from _factors(node.args[0])
+        yield node.args[1]
     else:
         yield node
+
+
+def _is_tensor(node: Node) -> bool:
+    """Whether it is a tensor as it stands, or less it."""
+    return isinstance(node, Read) or (
+        isinstance(node, Op) and node.kind is ast.USub and _is_tensor(node.args[0])
+    )
