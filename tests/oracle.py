@@ -325,7 +325,7 @@ def _start(target: ast.expr) -> tuple[int, int] | None:
     """The dimension and the position of a start: `h[b,-1]`, `h[b,+1]`."""
     for dimension, entry in enumerate(_entries(target)):
         if isinstance(entry, ast.UnaryOp) and isinstance(entry.operand, ast.Constant):
-            return dimension, entry.operand.value * (-1 if isinstance(entry.op, ast.USub) else 1)
+            return dimension, int(ast.literal_eval(entry))
     return None
 
 
@@ -628,7 +628,7 @@ class Line:
                 return Place(name)
             case ast.Tuple(elts=parts):
                 return Composite([self.entry(each) for each in parts])
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
                 return Number(-value)
         return self.expression(node, inside=True)
 
@@ -638,11 +638,11 @@ class Line:
         axis = _name(self.spread(tensor.axes)[dimension])
         if tensor.shape is None or not axis:
             raise Refused("the axis of a slice that nothing tells")
-        ends = (
-            each and int(self.value(self.expression(each), {}, self.program.given))
+        start, stop, step = (
+            int(self.value(self.expression(each), {}, self.program.given)) if each else None
             for each in (node.lower, node.upper, node.step)
         )
-        taken = range(tensor.shape[dimension])[slice(*ends)]
+        taken = range(tensor.shape[dimension])[start:stop:step]
         read.sliced[axis] = len(taken)
         return Op(ast.Add, [Number(taken.start), Op(ast.Mult, [Number(taken.step), Place(axis)])])
 

@@ -79,11 +79,23 @@ class Program:
 
     def record(self) -> str:
         """The program as text, which `recorded` reads."""
-        leaves = (f"{n} {leaf.kind} {','.join(leaf.dims) or '()'}" + f" {leaf.bound}" * bool(leaf.bound) for n, leaf in self.leaves.items())
-        settings = [f"{name}={','.join(getattr(self, name))}" for name in ("selected", "frozen") if getattr(self, name)]
+        leaves = (
+            f"{n} {leaf.kind} {','.join(leaf.dims) or '()'}" + f" {leaf.bound}" * bool(leaf.bound)
+            for n, leaf in self.leaves.items()
+        )
+        settings = [
+            f"{name}={','.join(getattr(self, name))}"
+            for name in ("selected", "frozen")
+            if getattr(self, name)
+        ]
         settings += [name for name in ("gradients", "special", "wrong") if getattr(self, name)]
         settings += [f"memory_limit={self.memory_limit}"] * bool(self.memory_limit) + [f"seed={self.seed}"]
-        used = {axis: size for axis, size in self.sizes.items() if has(self.text, axis) or any(has(dim, axis) for leaf in self.leaves.values() for dim in (*leaf.dims, leaf.bound))}
+        used = {
+            axis: size
+            for axis, size in self.sizes.items()
+            if has(self.text, axis)
+            or any(has(dim, axis) for leaf in self.leaves.values() for dim in (*leaf.dims, leaf.bound))
+        }
         head = {
             "leaves": "; ".join(leaves), "inputs": " ".join(self.inputs), "given": " ".join(self.given),
             "sizes": " ".join(f"{axis}={size}" for axis, size in used.items()), "outputs": " ".join(self.outputs), "settings": " ".join(settings),
@@ -201,21 +213,32 @@ class _Writer:
 
     def leaf(self, dims: Sequence[str], entries: Sequence[str], bound: str = "") -> str:
         """A new input or parameter, declared or not."""
-        is_input = bool(bound) or not self.own and self.chance(45)
+        is_input = bool(bound) or (not self.own and self.chance(45))
         name = self.name("t" if bound else "x" if is_input else self.one("WUA"))
         self.leaves[name] = Leaf(tuple(dims), "input" if is_input else "parameter", bound)
-        axes = tuple(entries) if all(each in self.sizes for each in entries) and len({*entries}) == len(entries) else None
+        axes = (
+            tuple(entries)
+            if all(each in self.sizes for each in entries) and len({*entries}) == len(entries)
+            else None
+        )
         strided = not all(each.isidentifier() for each in entries) and self.chance(99)
         if not dims or strided or (self.chance(30) and not self.own):
-            axes = tuple(dim if dim in self.sizes else self.name("q") for dim in dims) if axes is None else axes
-            sized = (f"{a}:{self.size(d)}" if a not in self.sizes and (strided or self.chance(50)) else a for a, d in zip(axes, dims, strict=True))
+            axes = (
+                tuple(dim if dim in self.sizes else self.name("q") for dim in dims) if axes is None else axes
+            )
+            sized = (
+                f"{a}:{self.size(d)}" if a not in self.sizes and (strided or self.chance(50)) else a
+                for a, d in zip(axes, dims, strict=True)
+            )
             kind = "input" if is_input else "parameter"
             self.declared.append(f"{name}[{', '.join(sized) or '()'}]: {kind}")
         elif is_input:
             self.inputs.append(name)
         named = any(line.startswith(f"{name}[") for line in self.declared)
-        sized = self.mode == "all" and (strided or all(each in POOL for each in entries))
-        self.known.append(_Known(name, tuple(dims), axes, positions=bound, sized=sized and not self.own, named=named))
+        known = self.mode == "all" and (strided or all(each in POOL for each in entries))
+        self.known.append(
+            _Known(name, tuple(dims), axes, positions=bound, sized=known and not self.own, named=named)
+        )
         return name
 
     def positions(self, within: Iterable[str], bound: str) -> Text:
@@ -225,7 +248,9 @@ class _Writer:
             known = [k for k in self.known if k.positions == bound and {*k.dims} <= {*within}]
             if known and self.chance(40):
                 found = self.one(known)
-                return (f"{found.name}[{','.join(found.dims)}]" if found.dims else found.name), frozenset(found.dims)
+                return (f"{found.name}[{','.join(found.dims)}]" if found.dims else found.name), frozenset(
+                    found.dims
+                )
             name = self.leaf(axes, axes, bound)
             return (f"{name}[{','.join(axes)}]" if axes else name), frozenset(axes)
         if not within:
@@ -236,11 +261,11 @@ class _Writer:
             case 0:
                 return f"index({axis}) % {self.size(bound)}", frozenset([axis])
             case 1:
-                read, axes = self.positions(within, bound)
-                return f"({read} + 1) % {self.size(bound)}", axes
+                read, held = self.positions(within, bound)
+                return f"({read} + 1) % {self.size(bound)}", held
             case 2 if bound in POOL and bound not in within and self.size(bound):
-                read, axes = self.reads([*within, bound], {bound})
-                return f"{self.one(('argmax', 'argmin'))}[{bound}]({read})", axes - {bound}
+                read, held = self.reads([*within, bound], {bound})
+                return f"{self.one(('argmax', 'argmin'))}[{bound}]({read})", held - {bound}
         return f"(index({axis}) // 2) % {self.size(bound)}", frozenset([axis])
 
     def reads(self, within: Iterable[str], need: Iterable[str] = ()) -> Text:
@@ -288,16 +313,29 @@ class _Writer:
         if a != "b" and not self.own:
             rare.append((f"{size - 1} - {a}", a))
         if c != a:
-            usual += [(f"{a} + {c}", f"{a}+{c}-1"), (f"{a} + {c}", f"{a}+{c}-1"), (f"2*{a} + {c}", f"2*({a}-1)+{c}"), (f"({a},{c})", f"{a}*{c}")]
+            usual += [
+                (f"{a} + {c}", f"{a}+{c}-1"),
+                (f"{a} + {c}", f"{a}+{c}-1"),
+                (f"2*{a} + {c}", f"2*({a}-1)+{c}"),
+                (f"({a},{c})", f"{a}*{c}"),
+            ]
             rare += [(f"({c},{a})", f"{a}*{c}"), (f"{a} + {c} + {u}", f"{a}+{c}+{u}-1")]
             rare += [(f"(0,{a},{c})", f"2*{a}*{c}")] if self.chance(30) else []
-            rare += [(f"{a} - {c} + {self.sizes[c] - 1}", f"{a}+{c}-1")] if "b" not in (a, c) and not self.own else []
+            rare += (
+                [(f"{a} - {c} + {self.sizes[c] - 1}", f"{a}+{c}-1")]
+                if "b" not in (a, c) and not self.own
+                else []
+            )
         if self.chance(40) and not self.own:
             read, _ = self.positions([a, *within], str(u + 1))
             usual += [(read, str(u + 1))] if has(read, a) else []
             rare += [(f"({a},{read})", f"{a}*{u + 1}")] if has(read, a) else []
         entry, dim = self.one(usual if self.chance(65) else rare)
-        self.must |= {axis for axis in (a, c) if has(entry, axis)} if entry != f"{a} + {u}" or self.chance(50) else set()
+        self.must |= (
+            {axis for axis in (a, c) if has(entry, axis)}
+            if entry != f"{a} + {u}" or self.chance(50)
+            else set()
+        )
         return entry, dim
 
     def again(self, tensor: _Known, within: Sequence[str]) -> Text | None:
@@ -308,14 +346,18 @@ class _Writer:
         for dimension, dim in enumerate(tensor.dims):
             size = self.size(dim)
             sized = tensor.sized and "b" not in dim
-            options = [axis for axis in within if axis == dim or (self.sizes[axis] == size and sized and axis != "b")]
+            options = [
+                axis for axis in within if axis == dim or (self.sizes[axis] == size and sized and axis != "b")
+            ]
             options *= 4
             if size and (dim in ("1", "2", "3", "4") or sized):
                 options += [str(self.draw.randrange(size)), str(-self.draw.randint(1, size))]
             if tensor.recurs == dimension:
                 options += [f"{axis}{self.one('+-')}1" for axis in within if self.sizes[axis] == size]
             elif size and sized:
-                options += [entry for axis in within for entry, needs in self.windows(axis, within) if needs == size]
+                options += [
+                    entry for axis in within for entry, needs in self.windows(axis, within) if needs == size
+                ]
                 if self.chance(15):
                     options.append(self.positions(within, str(size))[0])
             if not options:
@@ -329,10 +371,17 @@ class _Writer:
         size = self.sizes[axis]
         if not size or axis == "b":
             return []
-        found = [(f"{axis} + {u}", size + u) for u in (1, 2)] + [(f"2*{axis}", 2 * size - 1), (f"2*{axis} + 1", 2 * size), (f"{size - 1} - {axis}", size)]
+        found = [(f"{axis} + {u}", size + u) for u in (1, 2)] + [
+            (f"2*{axis}", 2 * size - 1),
+            (f"2*{axis} + 1", 2 * size),
+            (f"{size - 1} - {axis}", size),
+        ]
         for other in within:
             if other not in (axis, "b") and self.sizes[other]:
-                found += [(f"{axis} + {other}", size + self.sizes[other] - 1), (f"({axis},{other})", size * self.sizes[other])]
+                found += [
+                    (f"{axis} + {other}", size + self.sizes[other] - 1),
+                    (f"({axis},{other})", size * self.sizes[other]),
+                ]
         return found
 
     # ---- expressions
@@ -362,7 +411,14 @@ class _Writer:
         if within and self.chance(30):
             axis = self.one(within)
             self.must.add(axis)
-            return self.one((f"index({axis})", f"(index({axis}) + 1) * 0.5", f"index({axis}) ** 2", f"(index({axis}) + 3) // 2")), frozenset([axis])
+            return self.one(
+                (
+                    f"index({axis})",
+                    f"(index({axis}) + 1) * 0.5",
+                    f"index({axis}) ** 2",
+                    f"(index({axis}) + 3) // 2",
+                )
+            ), frozenset([axis])
         return self.one(("2", "0.5", "1.25", "pi", "3")), frozenset()
 
     def product(self, within: Sequence[str], depth: int, direct: bool) -> Text:
@@ -411,7 +467,14 @@ class _Writer:
         return f"({text})", axes
 
     def call(self, within: Sequence[str], depth: int) -> Text:
-        kinds: list[Callable[[Sequence[str], int], Text]] = [self.mapped, self.mapped, self.reduced, self.reduced, self.compared, self.chosen]
+        kinds: list[Callable[[Sequence[str], int], Text]] = [
+            self.mapped,
+            self.mapped,
+            self.reduced,
+            self.reduced,
+            self.compared,
+            self.chosen,
+        ]
         if within:
             kinds += [self.along, self.along, self.moved, self.told, self.shifted]
         return self.one(kinds)(within, depth)  # type: ignore[no-any-return]
@@ -450,7 +513,10 @@ class _Writer:
             return f"argsort[{axis}]({text.removesuffix(', back=1')})", axes
         if self.chance(8):
             more, other_axes = self.needing(within, [axis], depth)
-            return f"recur[{axis}](tanh({text.removesuffix(', back=1')}), {more}, start=0.5)", axes | other_axes
+            return (
+                f"recur[{axis}](tanh({text.removesuffix(', back=1')}), {more}, start=0.5)",
+                axes | other_axes,
+            )
         return f"{function}[{axis}]({text})", axes
 
     def compared(self, within: Sequence[str], depth: int) -> Text:
@@ -538,14 +604,25 @@ class _Writer:
                 sized = (f"{a}:{size}" if a == axis else a for a in order)
                 self.declared.append(f"{source}[{', '.join(sized)}]: {self.leaves[source].kind}")
                 self.inputs = [each for each in self.inputs if each != source]
-                forms = [("1:", "-1"), (":-1", "-1")] if self.chance(60) else [(self.one((("::2", ""), ("-1:", "one"), (":1", "one"))))]
-                parts = [f"{source}[{','.join(form if a == axis else a for a in order)}]" for form, _ in forms]
+                forms = (
+                    [("1:", "-1"), (":-1", "-1")]
+                    if self.chance(60)
+                    else [(self.one((("::2", ""), ("-1:", "one"), (":1", "one"))))]
+                )
+                parts = [
+                    f"{source}[{','.join(form if a == axis else a for a in order)}]" for form, _ in forms
+                ]
                 text = f" {self.one('*-+')} ".join(parts)
                 length = {"-1": f"{axis}-1", "": f"({axis}+1)//2", "one": "1"}[forms[0][1]]
             case 1:
-                text, length = f"pad({read}, {axis}=({u},1)" + self.one((")", ", value=0.5)")), f"{axis}+{u}+1"
+                text, length = (
+                    f"pad({read}, {axis}=({u},1)" + self.one((")", ", value=0.5)")),
+                    f"{axis}+{u}+1",
+                )
             case 2:
-                other = self.leaf([f"{axis}+1" if a == axis else a for a in order], ["…" if a == axis else a for a in order])
+                other = self.leaf(
+                    [f"{axis}+1" if a == axis else a for a in order], ["…" if a == axis else a for a in order]
+                )
                 text, length = f"concat[{axis}]({read}, {other}[{','.join(order)}])", f"2*{axis}+1"
                 self.known[-1].axes = None
             case _:
@@ -553,7 +630,9 @@ class _Writer:
                 sources = [self.reads(rest, rest)[0] for _ in range(2)]
                 text, length = f"stack[{axis}]({', '.join(sources)})", "2"
                 order = [axis, *order]
-        self.lines.append(f"{name}[{','.join(order)}] = {self.one(('{}', '{}', 'tanh({})', '2 * {}')).format(text if ' ' not in text or '(' in text[:8] else f'({text})')}")
+        self.lines.append(
+            f"{name}[{','.join(order)}] = {self.one(('{}', '{}', 'tanh({})', '2 * {}')).format(text if ' ' not in text or '(' in text[:8] else f'({text})')}"
+        )
         self.known.append(_Known(name, tuple(length if a == axis else a for a in order)))
 
     def ordered(self) -> None:
@@ -588,10 +667,12 @@ class _Writer:
         function = self.one(("{}", "tanh({})", f"softmax[{o}]({{}})"))
         self.declared = [line for line in self.declared if not line.startswith(f"{source}[")]
         if self.leaves[source].kind == "parameter":
-            self.leaves[source] = Leaf(tuple([*front, i]), "input")
+            self.leaves[source] = Leaf((*front, i), "input")
         self.inputs = [*dict.fromkeys([*self.inputs, source])]
         self.known = [k for k in self.known if k.name != source]
-        self.lines.append(f"{name}[...,{o}] = {function.format(f'{source}[...,{i}] * {weight}[{o},{i}]{more}')}")
+        self.lines.append(
+            f"{name}[...,{o}] = {function.format(f'{source}[...,{i}] * {weight}[{o},{i}]{more}')}"
+        )
         self.dotted.add(name)
 
     front: list[str] | None = None
@@ -642,7 +723,12 @@ class _Writer:
             if self.chance(25):
                 far[name] = 2
                 terms.append(f"0.4 * {state(name, -2 * back)}")
-            same = [(o, p) for o in other for p in POOL if p not in (*other, "t") and self.sizes[p] == self.sizes[o]]
+            same = [
+                (o, p)
+                for o in other
+                for p in POOL
+                if p not in (*other, "t") and self.sizes[p] == self.sizes[o]
+            ]
             if same and self.chance(50):
                 o, p = self.one(same)
                 weight = self.leaf([o, p], [o, p])
@@ -668,7 +754,9 @@ class _Writer:
                     position = f"{-offset * back:+d}"
                     entries = ",".join(position if a == "t" else a for a in orders[name])
                     self.lines.append(f"{name}[{entries}] = {value}")
-            made.append(_Known(name, tuple(orders[name]), tuple(orders[name]), recurs=orders[name].index("t")))
+            made.append(
+                _Known(name, tuple(orders[name]), tuple(orders[name]), recurs=orders[name].index("t"))
+            )
         self.must |= {*other}
         self.known += made
 
@@ -690,7 +778,21 @@ class _Writer:
         body = "\n".join(text)
         free = {axis for axis in POOL if has(body, axis) and axis not in given}
         head = [f"x[{','.join(given)}]: input", *(f"{axis}: {inner.sizes[axis]}" for axis in sorted(free))]
-        self.lines.append("\n".join([f"def {name}(x):", *(f"    {line}" for line in [*head, *(d for d in inner.declared if has(body, d.partition("[")[0])), *text])]))
+        self.lines.append(
+            "\n".join(
+                [
+                    f"def {name}(x):",
+                    *(
+                        f"    {line}"
+                        for line in [
+                            *head,
+                            *(d for d in inner.declared if has(body, d.partition("[")[0])),
+                            *text,
+                        ]
+                    ),
+                ]
+            )
+        )
         self.count = inner.count
         for scope in ("one", "two"):
             outer = [self.name("a") for _ in given]
@@ -712,7 +814,13 @@ class _Writer:
     # ---- programs
 
     def program(self) -> Program:
-        kinds = [self.equation] * 9 + [self.jointly, self.recurrence, self.recurrence, self.scattered, self.resized]
+        kinds = [self.equation] * 9 + [
+            self.jointly,
+            self.recurrence,
+            self.recurrence,
+            self.scattered,
+            self.resized,
+        ]
         kinds += [self.ordered, self.block, self.leading]
         for _ in range(self.one((1, 1, 1, 2, 2, 3))):
             self.one(kinds)()
@@ -724,11 +832,17 @@ class _Writer:
         text = "\n".join([*declared, *self.lines])
         made = _made(self.lines)
         used = [axis for axis in POOL if has(text, axis)]
-        given = {axis: self.sizes[axis] for axis in used if self.mode == "all" or axis in self.must or (self.mode == "some" and self.chance(40))}
+        given = {
+            axis: self.sizes[axis]
+            for axis in used
+            if self.mode == "all" or axis in self.must or (self.mode == "some" and self.chance(40))
+        }
         if 0 in given.values() or ":0" in text:
             return _Writer(self.draw).program()  # sizes that are given are positive
         parameters = [name for name, leaf in leaves.items() if leaf.kind == "parameter"]
-        extra = self.one(("gradients", "gradients", "gradients", "selected", "frozen", "memory_limit", "batch", "batch"))
+        extra = self.one(
+            ("gradients", "gradients", "gradients", "selected", "frozen", "memory_limit", "batch", "batch")
+        )
         return Program(
             text,
             tuple(name for name in self.inputs if name in leaves),
@@ -755,7 +869,19 @@ def _made(lines: Sequence[str]) -> list[str]:
 def unread(lines: Sequence[str]) -> list[str]:
     """The tensors that no other reads; of those that read one another, the last."""
     made = _made(lines)
-    reads = {name: {other for other in made if other != name and any(has(line.partition("=")[2], other) for line in lines if line.startswith((f"{name}[", f"{name} ")))} for name in made}
+    reads = {
+        name: {
+            other
+            for other in made
+            if other != name
+            and any(
+                has(line.partition("=")[2], other)
+                for line in lines
+                if line.startswith((f"{name}[", f"{name} "))
+            )
+        }
+        for name in made
+    }
     found: list[str] = []
     reached: set[str] = set()
     for name in [*(n for n in made if not any(n in each for each in reads.values())), *reversed(made)]:

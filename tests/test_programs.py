@@ -48,7 +48,9 @@ def test_a_record_is_the_program() -> None:
         case = program(1, number)
         again = recorded(case.record())
         assert (again.text, again.given, again.outputs) == (case.text, case.given, case.outputs)
-        assert all((array == again.arrays()[name]).all() for name, array in case.arrays().items() if not case.special)
+        assert all(
+            (array == again.arrays()[name]).all() for name, array in case.arrays().items() if not case.special
+        )
 
 
 def test_a_finding_becomes_smaller() -> None:

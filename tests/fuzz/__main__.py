@@ -32,7 +32,11 @@ def main(
     console = Console()
     if programs:
         numbers = range(programs) if attempt is None else range(attempt, attempt + 1)
-        found = survey(seed, numbers, told=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+        found = survey(
+            seed,
+            numbers,
+            told=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+        )
         console.print(str(found), markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(int(bool(found.findings)))
     reports: list[Report] = []
