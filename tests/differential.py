@@ -496,8 +496,8 @@ def outcome(case: Program, backend: str, done: Counter[str] | None = None) -> st
     except Unsure as cause:
         return f"unsure: {cause}"
     except Wrong as cause:
-        return f"wrong on {backend}: {re.split(' is | has |: ', str(cause))[0]}" + (
-            ": " + _plain(str(cause)) if "accepted" in str(cause) else ""
+        return f"wrong on {backend}: {' '.join(re.split(r' is | has ', str(cause))[0].split()[:2])}".rstrip(
+            ":"
         )
     except tn.TensornetError as cause:
         return f"refused: {_plain(str(cause))}"

@@ -178,6 +178,13 @@ def _logsumexp(values: Sequence[Any]) -> float:
     return float(np.logaddexp.reduce(np.array(values, float))) if values else -math.inf
 
 
+def _log_softmax(values: Sequence[Any]) -> list[Any]:
+    total = _logsumexp(values)
+    if not total < math.inf:
+        raise Untold("a softmax of what is infinite or no number")
+    return [each - total for each in values]
+
+
 def _recur(a: Sequence[Any], b: Sequence[Any], start: Any = 0, back: int = 0) -> list[Any]:
     if back:
         return _recur(a[::-1], b[::-1], start)[::-1]
@@ -208,8 +215,7 @@ REDUCE: dict[str, Callable[[Sequence[Any]], Any]] = {
 """Of the elements along the axes, one."""
 
 ALONG: dict[str, Callable[..., Sequence[Any]]] = {
-    "softmax": lambda values: [float(np.exp(each - _logsumexp(values))) for each in values],
-    "log_softmax": lambda values: [each - _logsumexp(values) for each in values],
+    "softmax": lambda values: [float(np.exp(each)) for each in _log_softmax(values)], "log_softmax": lambda values: _log_softmax(values),
     "hardmax": lambda values: [float(n == _first(values, True)) for n in range(len(values))],
     "normalize": _normalize, "cumsum": _running(lambda a, b: a + b), "cumprod": _running(lambda a, b: a * b),
     "argsort": _ordered, "top": lambda values: _ordered(values, True), "recur": _recur,
@@ -969,6 +975,10 @@ class Line:
                     if there < length:
                         return self.value(operand, {**at, axes[0]: there}, inner)
                     there -= length
+        if any(axis not in sizes for axis in axes) or (
+            args and function in ALONG and not {*axes[:1]} <= self.free(args[0]) | self.free(args[-1])
+        ):
+            raise Refused(f"{function} runs over an axis that its operand has not, in {self}")
         named = {name: self.value(each, at, sizes) for name, each in options.items()}
         if function in POINTWISE:
             return POINTWISE[function](*(self.value(each, at, sizes) for each in args), **named)

@@ -398,7 +398,7 @@ class _Writer:
             case 0 | 1:
                 if direct and self.chance(15):
                     lost = self.outside(within)
-                    text, axes = self.reads([*within, *lost], lost)
+                    text, axes = self.anew_plain([*self.some(within, 0, 2), *lost])
                     return text, axes - {*lost}
                 return self.reads(within)
             case 2:
