@@ -496,9 +496,7 @@ def outcome(case: Program, backend: str, done: Counter[str] | None = None) -> st
     except Unsure as cause:
         return f"unsure: {cause}"
     except Wrong as cause:
-        return f"wrong on {backend}: {' '.join(re.split(r' is | has ', str(cause))[0].split()[:2])}".rstrip(
-            ":"
-        )
+        return f"wrong on {backend}: {str(cause).partition(':')[0]}"
     except tn.TensornetError as cause:
         return f"refused: {_plain(str(cause))}"
     except Exception as cause:
