@@ -4,7 +4,7 @@ BIN := .venv/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study test test-slow fuzz lint page bench bench-model gpu format clean
+.PHONY: study test test-slow fuzz fuzz-programs lint page bench bench-model gpu format clean
 
 study: .venv/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -17,6 +17,9 @@ test-slow: .venv/ready
 
 fuzz: .venv/ready  # some minutes; `make fuzz SEED=1` makes other input
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0)
+
+fuzz-programs: .venv/ready  # an hour: random programs against the oracle, by cause; `PROGRAMS=500` makes fewer
+	$(BIN)/python -m tests.fuzz --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

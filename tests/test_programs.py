@@ -27,7 +27,7 @@ def test_what_went_wrong_once(record: str, backend: str) -> None:
 
 
 def test_random_programs() -> None:
-    found = survey(0, range(300), every=100, smaller=False)
+    found = survey(0, range(150), every=75, smaller=False)
     assert not found.findings, str(found)
     assert sum(found.refused.values()) < SHARE_REFUSED * found.tried, str(found)
 
