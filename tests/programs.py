@@ -108,7 +108,7 @@ class Program:
             bound = _size(leaf.bound, sizes)
             low, high = (-1, bound + 1) if self.wrong else (0, max(bound, 1))
             return draw.integers(low, high, shape)
-        found = np.round(draw.uniform(-1.5, 1.5, shape), 3)
+        found = np.asarray(np.round(draw.uniform(-1.5, 1.5, shape), 3))
         if self.special and leaf.kind == "input" and found.size:
             found.reshape(-1)[draw.integers(found.size)] = draw.choice([np.nan, np.inf, -np.inf])
         return found

@@ -10,7 +10,7 @@ TARGETS = {
     each.name: each
     for each in (
         Target("texts", texts.attempt, 100_000),
-        Target("programs", programs.attempt, 3_000),
+        Target("programs", programs.attempt, 1_500),
         Target("compositions", programs.compositions, 3_000),
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
