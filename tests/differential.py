@@ -355,11 +355,7 @@ def _rewritten(case: Program, lines: Sequence[str]) -> Iterator[Program]:
     outputs = unread(lines)
     text = "\n".join(lines)
     if outputs and text != case.text:
-        leaves = {
-            name: leaf
-            for name, leaf in case.leaves.items()
-            if has(text, name) or ("." in name and has(text, name.partition(".")[0].lstrip("onetw")))
-        }
+        leaves = {name: leaf for name, leaf in case.leaves.items() if has(text, name.partition(".")[0])}
         made = [line.split("[")[0].split(" ")[0] for line in lines]
         yield replace(
             case, text=text, outputs=tuple(outputs), leaves=leaves, inputs=tuple(name for name in case.inputs if name in leaves),
