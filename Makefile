@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study test test-oldest test-slow fuzz lint page bench bench-model gpu format clean
+.PHONY: study test test-oldest test-slow fuzz fuzz-programs lint page bench bench-model gpu format clean
 
 study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -23,6 +23,9 @@ test-slow: $(VENV)/ready
 
 fuzz: $(VENV)/ready  # some minutes; `make fuzz SEED=1` makes other input
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0)
+
+fuzz-programs: $(VENV)/ready  # an hour: random programs against the oracle, by cause; `PROGRAMS=500` makes fewer
+	$(BIN)/python -m tests.fuzz --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

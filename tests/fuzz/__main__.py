@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ..differential import survey
 from . import Report, run
 from .targets import TARGETS
 
@@ -22,10 +23,22 @@ def main(
     ] = None,
     share: Annotated[float, typer.Option(help="The share of a full run to make.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Another seed makes other attempts.")] = 0,
+    programs: Annotated[
+        int, typer.Option(help="So many programs against the oracle alone, and how they went by cause.")
+    ] = 0,
     attempt: Annotated[int | None, typer.Option(help="One attempt alone, by its number.")] = None,
 ) -> None:
     """Gives the library random input of every kind; exit code 1 if anything was found."""
     console = Console()
+    if programs:
+        numbers = range(programs) if attempt is None else range(attempt, attempt + 1)
+        found = survey(
+            seed,
+            numbers,
+            told=lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True),
+        )
+        console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(int(bool(found.findings)))
     reports: list[Report] = []
     for name in names or TARGETS:
         target = TARGETS[name]

@@ -1,4 +1,4 @@
-"""Programs that are valid by construction, and models of layers whose names collide; against other ways to run them."""
+"""Programs against the oracle, and models of layers whose names collide against their layers one by one."""
 
 from __future__ import annotations
 
@@ -6,81 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.graph.fitting import sizes_from_shapes
 
-from ..recurring import Recurrences, recurrences
-from ..strategies import Block, blocks
-from ..test_backends import BACKENDS, check
+from ..differential import Unsure, Wrong, check
+from ..programs import program
+from ..test_backends import BACKENDS
 from . import SilentChangeError, Trial
 
-__all__ = ["BATCH", "FEW", "batch", "compositions", "rounds"]
-
-BATCH = 25
-"""So many programs are drawn at once."""
-
-FEW = 5
-"""And so many recurrences."""
+__all__ = ["attempt", "compositions"]
 
 _AXES = "bijnhd"
 
 
-def batch(trial: Trial) -> None:
-    """Random programs on a backend, against the interpreter of the tests; and through text and JSON."""
-
-    @seed(trial.random.randrange(2**32))
-    @settings(
-        max_examples=BATCH,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.booleans().flatmap(blocks), st.sampled_from(sorted(BACKENDS)), st.integers(0, 2**20))
-    def run(block: Block, backend: str, number: int) -> None:
-        trial.notes[:] = [block.text, f"inputs={block.inputs!r} sizes={dict(block.sizes)} on {backend}"]
-        graph = block.graph()
-        if tn.layer(str(graph)) != graph or tn.Graph.from_json(graph.to_json()) != graph:
-            raise SilentChangeError("it reads back as another graph")
-        inputs = dict(zip((leaf.name for leaf in graph.inputs), block.arrays(number), strict=True))
-        if not block.sizes:
-            return  # the reference wants all sizes
-        try:
-            check(graph, {**block.parameters(number), **inputs}, BACKENDS[backend]())
-        except AssertionError as error:
-            raise SilentChangeError(str(error)) from None
-
-    run()
-
-
-def rounds(trial: Trial) -> None:
-    """Random recurrences on a backend, against plain loops over their positions; and through text."""
-
-    @seed(trial.random.randrange(2**32))
-    @settings(
-        max_examples=FEW,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(recurrences(), st.sampled_from(sorted(BACKENDS)))
-    def run(program: Recurrences, backend: str) -> None:
-        trial.notes[:] = [program.text, f"sizes={program.sizes} on {backend}"]
-        graph, library = program.graph(), BACKENDS[backend]()
-        if tn.layer(str(graph)) != graph or tn.Graph.from_json(graph.to_json()) != graph:
-            raise SilentChangeError("it reads back as another graph")
-        arrays = {leaf.name: library.asarray(program.arrays[leaf.name], "float64") for leaf in graph.leaves}
-        inputs = [arrays.pop(leaf.name) for leaf in graph.inputs]
-        made, expected = tn.compile(graph, backend=library)(arrays, *inputs), program.expected()
-        for each, name in zip(made if isinstance(made, tuple) else (made,), graph.outputs, strict=True):
-            if not np.allclose(library.numpy(each), expected[name], rtol=1e-9, atol=1e-10):
-                raise SilentChangeError(f"'{name}' is not what a loop gives")
-
-    run()
+def attempt(trial: Trial) -> None:
+    """A random program on a backend, against the oracle."""
+    case = program(trial.random.randrange(2**32), 0)
+    backend = trial.random.choice(sorted(BACKENDS))
+    trial.note(f"{case.record()}\n# on {backend}")
+    try:
+        check(case, backend)
+    except Wrong as error:
+        raise SilentChangeError(str(error)) from None
+    except Unsure:
+        return
 
 
 # ---------------------------------------------------------------------------- models

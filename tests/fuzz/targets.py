@@ -10,8 +10,7 @@ TARGETS = {
     each.name: each
     for each in (
         Target("texts", texts.attempt, 100_000),
-        Target("programs", programs.batch, 120, programs.BATCH),
-        Target("recurrences", programs.rounds, 50, programs.FEW),
+        Target("programs", programs.attempt, 1_500),
         Target("compositions", programs.compositions, 3_000),
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),

@@ -1,0 +1,529 @@
+"""A program of the language on every backend against the oracle: values, gradients, and what must not matter.
+
+`check` says how a program went, `survey` how many went how, each finding with the least program that shows it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+import tensornet as tn
+
+from . import oracle
+from .conftest import within
+from .programs import Program, has, program, unread
+from .test_backends import BACKENDS
+
+__all__ = ["Survey", "Unsure", "Wrong", "check", "shrunk", "survey"]
+
+PATIENCE = 60
+STEP = 1e-5
+SHRUNK = 20
+"""So many findings of a kind are made smaller."""
+SMALLER = 200
+"""So many programs are tried at most to make one smaller."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Wrong(Exception):  # noqa: N818 - a finding
+    """The library answered, and the oracle says something else."""
+
+
+class Unsure(Exception):  # noqa: N818 - no finding
+    """There is nothing to compare with: a jump is too near, or the oracle does not know."""
+
+
+# ---------------------------------------------------------------------------- one program
+
+
+def check(case: Program, backend: str = "numpy", done: Counter[str] | None = None) -> None:
+    """Raises `Wrong` where the library disagrees with the oracle, and whatever else the library raises."""
+    done = Counter() if done is None else done
+    arrays = case.arrays()
+    asked = [*dict.fromkeys([*case.outputs, *case.selected])]
+    try:
+        expected = oracle.run(case.text, arrays, case.given, asked)
+    except oracle.Untold as cause:
+        raise Unsure(f"untold: {cause}") from None
+    except oracle.Refused as cause:
+        _refuses(case, arrays, backend, str(cause))
+        return
+    graph = _graph(case)
+    if tn.layer(str(graph)) != graph:
+        raise Wrong("text: it reads back as another graph")
+    if tn.Graph.from_json(graph.to_json()) != graph:
+        raise Wrong("JSON: it reads back as another graph")
+    done["text and JSON"] += 1
+    run = tn.compile(graph, backend=BACKENDS[backend](), dtype="float64")
+    _compare(case, _called(graph, run, arrays, backend), expected, "values", case.outputs)
+    done["values"] += 1
+    if case.selected:
+        found = _called(
+            graph,
+            tn.compile(graph, backend=BACKENDS[backend](), dtype="float64", outputs=case.selected),
+            arrays,
+            backend,
+        )
+        _compare(case, found, expected, "selected", case.selected)
+        done["selected"] += 1
+    if case.memory_limit:
+        _limited(case, graph, arrays, expected, backend, done)
+    if case.frozen:
+        frozen = tn.freeze(graph, {name: arrays[name] for name in case.frozen}, list(case.frozen))
+        found = _called(
+            frozen, tn.compile(frozen, backend=BACKENDS[backend](), dtype="float64"), arrays, backend
+        )
+        _compare(case, found, expected, "frozen", case.outputs)
+        done["frozen"] += 1
+    if has(case.text, "b") and "b" not in case.given:
+        _other_batch(case, graph, run, backend, done)
+    if case.gradients and not case.special:
+        _gradients(case, graph, arrays, expected, backend, done)
+
+
+def _graph(case: Program) -> tn.Graph:
+    given: dict[str, Any] = dict(case.given)
+    return tn.layer(case.text, inputs=list(case.inputs), outputs=list(case.outputs), **given)
+
+
+def _refuses(case: Program, arrays: Arrays, backend: str, cause: str) -> None:
+    """What the oracle refuses, the library should refuse as well; positions it may meet on JAX without a word."""
+    try:
+        graph = _graph(case)
+        _called(graph, tn.compile(graph, backend=BACKENDS[backend](), dtype="float64"), arrays, backend)
+    except tn.TensornetError:
+        raise Unsure("both refuse it") from None
+    if backend != "jax":
+        raise Wrong(f"accepted: {cause}")
+
+
+def _called(graph: tn.Graph, run: Any, arrays: Arrays, backend: str) -> list[np.ndarray]:
+    library = BACKENDS[backend]()
+
+    def given(name: str) -> Any:
+        array = arrays[name]
+        return library.asarray(array, "float64" if array.dtype.kind == "f" else "int64")
+
+    parameters = {leaf.name: given(leaf.name) for leaf in graph.parameters}
+    with np.errstate(all="ignore"):
+        found = run(parameters, *(given(leaf.name) for leaf in graph.inputs))
+    return [np.asarray(library.numpy(each)) for each in (found if isinstance(found, tuple) else (found,))]
+
+
+def _limited(
+    case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays, backend: str, done: Counter[str]
+) -> None:
+    try:
+        found = _called(
+            graph,
+            tn.compile(graph, backend=BACKENDS[backend](), dtype="float64", memory_limit=case.memory_limit),
+            arrays,
+            backend,
+        )
+    except tn.TensornetError:
+        return  # it takes more than that
+    _compare(case, found, expected, "memory_limit", case.outputs)
+    done["memory_limit"] += 1
+
+
+def _other_batch(case: Program, graph: tn.Graph, run: Any, backend: str, done: Counter[str]) -> None:
+    changed = case.arrays(b=case.sizes["b"] + 1 + case.seed % 3)
+    try:
+        expected = oracle.run(case.text, changed, case.given, case.outputs)
+    except (oracle.Refused, oracle.Untold):
+        return  # what has been written for one batch alone
+    _compare(case, _called(graph, run, changed, backend), expected, "batch", case.outputs, changed)
+    done["batch"] += 1
+
+
+def _compare(
+    case: Program,
+    found: Sequence[np.ndarray],
+    expected: Arrays,
+    what: str,
+    names: Sequence[str],
+    arrays: Arrays | None = None,
+) -> None:
+    for name, one in zip(names, found, strict=True):
+        two = expected[name]
+        if one.shape != two.shape:
+            raise Wrong(f"{what}: '{name}' has the shape {one.shape}, not {two.shape}")
+        if not _close(one, two):
+            if not _steady(case, name, case.arrays() if arrays is None else arrays):
+                raise Unsure("a jump is too near")
+            raise Wrong(f"{what}: '{name}' is {_shown(one)}, not {_shown(two)}")
+
+
+def _close(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Equal up to rounding; what is not finite in one is not finite in the other."""
+    one, two = found.astype(float), expected.astype(float)
+    finite = np.isfinite(two)
+    scale = max(1.0, float(np.abs(two[finite]).max(initial=0)))
+    return bool(
+        (np.isfinite(one) == finite).all() and (np.abs(one[finite] - two[finite]) <= 1e-8 * scale).all()
+    )
+
+
+def _steady(case: Program, name: str, arrays: Arrays) -> bool:
+    """Whether an output changes little where its inputs do: else rounding may make it jump."""
+    draw = np.random.default_rng(1)
+    results = []
+    for _ in range(3):
+        moved = {
+            key: each + 1e-11 * draw.standard_normal(each.shape) if each.dtype.kind == "f" else each
+            for key, each in arrays.items()
+        }
+        results.append(oracle.run(case.text, moved, case.given, [name])[name].astype(float))
+    with np.errstate(all="ignore"):
+        return all(
+            np.allclose(results[0], each, rtol=1e-6, atol=1e-7, equal_nan=True) for each in results[1:]
+        )
+
+
+def _shown(array: np.ndarray) -> str:
+    return np.array2string(array.ravel()[:4], precision=5)
+
+
+# ---------------------------------------------------------------------------- gradients
+
+
+def _gradients(
+    case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays, backend: str, done: Counter[str]
+) -> None:
+    """The derivative along one direction, against differences of what the oracle says."""
+    draw = np.random.default_rng(case.seed)
+    weights = {
+        name: draw.uniform(-1, 1, expected[name].shape)
+        for name in case.outputs
+        if expected[name].dtype.kind == "f"
+    }
+    wrt = [name for name, array in arrays.items() if array.dtype.kind == "f"]
+    if not wrt or not weights:
+        return
+    direction = {name: draw.uniform(-1, 1, arrays[name].shape) for name in wrt}
+    slope = _slope(case, arrays, direction, weights, STEP)
+    if slope is None:
+        return
+    if case.seed % 3 == 0 or "..." in case.text or not graph.inputs:
+        made = tn.gradient(graph, of=[*weights], wrt=wrt)
+        seeds = {f"{name}.grad": weight for name, weight in weights.items()}
+        if any(expected[name].shape == () for name in weights):
+            return
+        gradients = dict(
+            zip(
+                wrt,
+                _called(
+                    made,
+                    tn.compile(made, backend=BACKENDS[backend](), dtype="float64"),
+                    {**arrays, **seeds},
+                    backend,
+                ),
+                strict=True,
+            )
+        )
+    else:
+        names = {
+            name: ",".join(f"d{n}_{axis}" for axis in range(weights[name].ndim))
+            for n, name in enumerate(weights)
+        }
+        terms = [
+            f"sum[{axes}]({name}[{axes}] * C_{name}[{axes}])" if axes else f"{name} * C_{name}"
+            for name, axes in names.items()
+        ]
+        wanted = [f"{prefix}{name}[{axes or '()'}]" for prefix in ("", "C_") for name, axes in names.items()]
+        loss = tn.layer(f"loss = {' + '.join(terms)}", inputs=", ".join(wanted))
+        step = tn.value_and_grad(
+            graph.select([*weights]) if len(weights) < len(case.outputs) else graph,
+            loss=loss,
+            wrt=wrt,
+            backend=BACKENDS[backend](),
+            dtype="float64",
+        )
+        gradients = _stepped(step, graph, arrays, weights, backend)
+    found = sum(float((gradients[name] * direction[name]).sum()) for name in wrt)
+    shapes = [name for name in wrt if gradients[name].shape != arrays[name].shape]
+    if shapes:
+        raise Wrong(f"gradients: that of '{shapes[0]}' has another shape")
+    if abs(found - slope) > 1e-5 * max(1, abs(slope)):
+        again = _slope(case, arrays, direction, weights, STEP / 16)
+        if again is None or abs(again - slope) > 1e-6 * max(1, abs(slope)):
+            raise Unsure("a kink is too near")
+        raise Wrong(f"gradients: the slope is {found:.6g}, not {slope:.6g}")
+    done["gradients"] += 1
+
+
+def _stepped(
+    step: Any, graph: tn.Graph, arrays: Arrays, weights: Arrays, backend: str
+) -> dict[str, np.ndarray]:
+    library = BACKENDS[backend]()
+    values = {
+        name: library.asarray(array, "float64" if array.dtype.kind == "f" else "int64")
+        for name, array in {**arrays, **{f"C_{n}": w for n, w in weights.items()}}.items()
+    }
+    parameters = {leaf.name: values[leaf.name] for leaf in graph.parameters}
+    inputs = [values[leaf.name] for leaf in graph.inputs] + [values[f"C_{name}"] for name in weights]
+    with np.errstate(all="ignore"):
+        _, gradients = step(parameters, *inputs)
+    return {name: np.asarray(library.numpy(each)) for name, each in gradients.items()}
+
+
+def _slope(case: Program, arrays: Arrays, direction: Arrays, weights: Arrays, step: float) -> float | None:
+    """The derivative by differences; nothing where the two sides differ, as at a kink."""
+
+    def loss(far: float) -> float:
+        moved = {
+            name: array + far * direction[name] if name in direction else array
+            for name, array in arrays.items()
+        }
+        found = oracle.run(case.text, moved, case.given, [*weights])
+        return float(sum((weights[name] * found[name]).sum() for name in weights))
+
+    try:
+        before, here, after = loss(-step), loss(0), loss(step)
+    except (oracle.Refused, oracle.Untold):
+        return None
+    slope = (after - before) / (2 * step)
+    sides = abs((after - here) / step - (here - before) / step)
+    return slope if np.isfinite(slope) and abs(here) < 1e6 and sides < 1e-2 * max(1, abs(slope)) else None
+
+
+# ---------------------------------------------------------------------------- smaller programs
+
+
+def shrunk(case: Program, fails: Callable[[Program], bool]) -> Program:
+    """The least program that is found to fail the same way."""
+    tried, better = 0, True
+    while better:
+        better = False
+        for smaller in _smaller(case):
+            tried += 1
+            if tried > SMALLER:
+                return case
+            if fails(smaller):
+                case, better = smaller, True
+                break
+    return case
+
+
+def _smaller(case: Program) -> Iterator[Program]:
+    """Programs with something less: lines, settings, parts of expressions, sizes."""
+    lines = _lines(case.text)
+    for number in reversed(range(len(lines))):
+        yield from _rewritten(case, [*lines[:number], *lines[number + 1 :]])
+    if case.selected or case.frozen:
+        yield replace(case, selected=(), frozen=())
+    if case.memory_limit:
+        yield replace(case, memory_limit=None)
+    for number, line in enumerate(lines):
+        for less in _parts(line):
+            yield from _rewritten(case, [*lines[:number], less, *lines[number + 1 :]])
+    plain = re.sub(r"(q\d+):\d+", r"\1", case.text)
+    if plain != case.text:
+        yield replace(case, text=plain)
+    for axis, size in case.sizes.items():
+        for shorter in range(1, size):
+            given = {**case.given, axis: shorter} if axis in case.given else case.given
+            yield replace(case, sizes={**case.sizes, axis: shorter}, given=given)
+    for axis in case.given:
+        yield replace(case, given={name: size for name, size in case.given.items() if name != axis})
+
+
+def _lines(text: str) -> list[str]:
+    """Lines, and blocks as one."""
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(" "):
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
+    return found
+
+
+def _rewritten(case: Program, lines: Sequence[str]) -> Iterator[Program]:
+    """The program of other lines, if these make one."""
+    outputs = unread(lines)
+    text = "\n".join(lines)
+    if outputs and text != case.text:
+        leaves = {name: leaf for name, leaf in case.leaves.items() if has(text, name.partition(".")[0])}
+        made = [line.split("[")[0].split(" ")[0] for line in lines]
+        yield replace(
+            case, text=text, outputs=tuple(outputs), leaves=leaves, inputs=tuple(name for name in case.inputs if name in leaves),
+            selected=tuple(name for name in case.selected if name in made), frozen=tuple(name for name in case.frozen if name in leaves),
+            given={axis: size for axis, size in case.given.items() if has(text, axis)},
+        )  # fmt: skip
+
+
+def _parts(line: str) -> Iterator[str]:
+    """The line with an expression on the right replaced by a part of it."""
+    if line.startswith("def ") or "=" not in line:
+        return
+    try:
+        statement = ast.parse(line).body[0]
+    except SyntaxError:
+        return
+    right = getattr(statement, "value", None)
+    for node in ast.walk(right) if right is not None else ():
+        match node:
+            case ast.BinOp(left=one, right=two):
+                parts = [one, two]
+            case ast.Call(args=args):
+                parts = args
+            case ast.UnaryOp(operand=one) | ast.Compare(left=one):
+                parts = [one]
+            case _:
+                continue
+        for part in parts:
+            less = line[part.col_offset : part.end_col_offset]
+            less = f"({less})" if isinstance(part, ast.BinOp | ast.UnaryOp) else less
+            yield line[: node.col_offset] + less + line[node.end_col_offset :]
+
+
+# ---------------------------------------------------------------------------- many programs
+
+
+@dataclass
+class Survey:
+    """How many programs went how.
+
+    Attributes:
+        tried: programs.
+        right: results that agree, by what they are of.
+        refused: by the first words of the error.
+        unsure: where there was nothing to compare with.
+        findings: by kind, how many, and the least program of the first.
+    """
+
+    tried: int = 0
+    right: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    unsure: Counter[str] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    shrunk: Counter[str] = field(default_factory=Counter)
+
+    def add(
+        self,
+        case: Program,
+        kind: str,
+        backend: str,
+        number: str,
+        smaller: bool,
+        told: Callable[[str], object],
+    ) -> None:
+        """A finding: what looks the same once it is small counts as one."""
+        self.shrunk[kind] += 1
+        if smaller and self.shrunk[kind] <= SHRUNK:
+            case = shrunk(case, lambda each: outcome(each, backend) == kind)
+            kind = f"{kind}: {_shape(case.text)}"
+        self.findings[kind] += 1
+        if kind not in self.examples:
+            self.examples[kind] = _written(case, backend, number)
+            told(f"## {kind}\n{self.examples[kind]}\n")
+
+    def head(self) -> str:
+        """How many so far."""
+        refused = sum(self.refused.values())
+        wrong = sum(count for kind, count in self.findings.items() if kind.startswith("wrong"))
+        raw = sum(self.findings.values()) - wrong
+        head = [
+            f"tried {self.tried}, refused {refused} ({refused / max(1, self.tried):.1%}), unsure {sum(self.unsure.values())}",
+            f"right {sum(self.right.values())}: {', '.join(f'{what} {count}' for what, count in self.right.most_common())}",
+            f"wrong {wrong}, raw errors {raw}",
+        ]
+        return "\n".join(head)
+
+    def __str__(self) -> str:
+        causes = [f"  {count:5d} {cause}" for cause, count in self.refused.most_common()]
+        unsure = [f"  {count:5d} {cause}" for cause, count in self.unsure.most_common()]
+        found = [
+            f"\n## {kind} ({count})\n{self.examples[kind]}" for kind, count in self.findings.most_common()
+        ]
+        return "\n".join([self.head(), "refused:", *causes, "unsure:", *unsure, *found])
+
+
+def survey(
+    seed: int,
+    numbers: Iterable[int],
+    every: int = 10,
+    smaller: bool = True,
+    told: Callable[[str], object] = lambda text: None,
+) -> Survey:
+    """Programs by their numbers, on NumPy, and each tenth on torch and JAX as well."""
+    found = Survey()
+    for number in numbers:
+        case = program(seed, number)
+        if found.tried % 500 == 499 and "jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
+        found.tried += 1
+        backends = ["numpy"] if number % every else ["numpy", "torch", "jax"]
+        for backend in backends:
+            kind = outcome(case, backend, found.right)
+            if kind.startswith("refused"):
+                found.refused[kind.removeprefix("refused: ")] += 1
+                found.examples.setdefault(kind, _written(case, backend, f"{seed} {number}"))
+                break
+            if kind.startswith("unsure"):
+                found.unsure[kind.removeprefix("unsure: ")] += 1
+            elif kind:
+                found.add(case, kind, backend, f"{seed} {number}", smaller, told)
+                break
+        if found.tried % 500 == 0:
+            told(found.head())
+    return found
+
+
+def outcome(case: Program, backend: str, done: Counter[str] | None = None) -> str:
+    """How a program went, without the names in it: nothing if it went well."""
+    try:
+        with within(PATIENCE), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            check(case, backend, done)
+    except Unsure as cause:
+        return f"unsure: {cause}"
+    except Wrong as cause:
+        return f"wrong on {backend}: {str(cause).partition(':')[0]}"
+    except tn.TensornetError as cause:
+        return f"refused: {_plain(str(cause))}"
+    except Exception as cause:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(cause.__traceback__)
+            if "site-packages" not in frame.filename
+        ]
+        own = [frame for frame in frames if "/tests/" not in frame.filename] or frames
+        where = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].name}"
+        return f"raw on {backend}: {type(cause).__name__} in {where}"
+    return ""
+
+
+def _shape(text: str) -> str:
+    """What lines do, whatever the names: for two findings of one cause."""
+    lines = [line for line in text.splitlines() if "=" in line]
+    return re.sub(r"\b[A-Za-z]\b", "i", re.sub(r"\b[a-zA-Z]\d+\b", "T", " | ".join(lines)))[:150]
+
+
+def _plain(message: str) -> str:
+    """The first words of an error, without names and numbers."""
+    line = re.sub(r"'[^']*'", "'…'", message.splitlines()[0])
+    return re.sub(r"\d+", "N", re.sub(r"\S*[\[\]]\S*", "…", line))[:70]
+
+
+def _written(case: Program, backend: str, number: str) -> str:
+    """A program as it is kept, with what it takes to make it again."""
+    try:
+        check(case, backend)
+        cause = ""
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{case.record()}\n# on {backend}, program {number}; {cause}"
