@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONCAT", "INDEX", "ONEHOT", "PAD", "REPEAT", "ROWS"]
+__all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
+
+INSIDE = "inside"
+"""The option of positions that must be those of an axis, where others have no one."""
+
+
+def is_inside(call: Call) -> bool:
+    """Whether the positions that a call tells must be those of its axis: others are an error."""
+    return any(name == INSIDE and getattr(values[0], "value", 0) for name, values in call.options)
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -26,9 +34,9 @@ def _of_onehot(known: Known) -> Moments:
 def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """1 where a position is the one told; what is no integer is compared with the positions."""
     value = lowering.lower(call.arguments[0], scope, None)
-    if value.element.is_position:
+    if value.element.is_position or is_inside(call):
         return lowering.made(call, [value], scope)
-    positions = lowering.made(replace(call, function=INDEX.name, arguments=()), [], scope)
+    positions = lowering.made(replace(call, function=INDEX.name, arguments=(), options=()), [], scope)
     return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
 
 
@@ -168,8 +176,10 @@ PAD = Function(
 
 ONEHOT = Function(
     "onehot",
-    "1 where a is the position along j, else 0",
+    "1 where a is the position along j, else 0; with inside=1 a position outside of j is an error",
     "made",
+    options=((INSIDE, 0),),
+    written="onehot[j](a)",
     example=Example.of("y[i,j] = onehot[j](a[i])", a=(2, 0), j=3),
     yields="number",
     at="cast(a == p)",
