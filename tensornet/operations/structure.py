@@ -62,14 +62,34 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     if any(each != ":" for each in cut):
         text = f"{text}[{', '.join(cut)}]"
     grown = [
-        tuple(0 if _is_cut(each) else writer.integer(each) for each in pairs.get(axis, ())) or (0, 0)
+        tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0")
         for axis in writer.layout(ref)
     ]
-    if not any(amount for pair in grown for amount in pair):
+    if all(amount == "0" for pair in grown for amount in pair):
         return text
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
-    backwards = ", ".join(str(amount) for pair in reversed(grown) for amount in pair)
+    backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
     return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
+
+
+def _grown(writer: Writer, amount: Expression) -> str:
+    """How many positions are put on: a number that is known, or sizes that are open."""
+    if _is_cut(amount):
+        return "0"
+    return writer.scalar(amount) if _is_of_sizes(amount) else str(writer.integer(amount))
+
+
+def _is_of_sizes(amount: Expression) -> bool:
+    """Whether an amount is a sum of sizes, each alone or so many times."""
+    if getattr(amount, "function", None) == "add":
+        return all(map(_is_of_sizes, cast("Call", amount).arguments))
+    parts = getattr(amount, "factors", (amount,))
+    return all(hasattr(each, "axis") or _is_count(each) for each in parts)
+
+
+def _is_count(each: Expression) -> bool:
+    value = getattr(each, "value", None)
+    return isinstance(value, int) and value >= 0
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
