@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from tensornet.errors import no_positions, outside
 from tensornet.operations.pointwise import SELU_ALPHA, SELU_SCALE
 
 from .choosing import largest
+from .dividing import floor_divide, remainder
 from .groups import grouped_matmul, grouped_outer
 from .loops import along as repeated
 from .pieces import in_pieces as put_together
@@ -218,6 +220,12 @@ class Functions:
 
         has = hasattr(xp, "cumulative_prod")
         return recurrence(a, b, start, back, joined, flipped, xp.full_like, multiplied if has else None)
+
+    def floor_divide(self, a: Any, b: Any) -> Any:
+        return floor_divide(self.xp, operator.floordiv, a, b)
+
+    def remainder(self, a: Any, b: Any) -> Any:
+        return remainder(self.xp, operator.mod, a, b)
 
     def finite(self, value: float, like: Any) -> float:
         if not self.xp.isdtype(like.dtype, "real floating"):

@@ -1,13 +1,14 @@
 """JAX, on whatever it finds: pure functions, to be traced by `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
 
-What runs is traced, or runs one operation after another; `jax.jit` around a compiled function fuses them. Some
-things are as JAX has them:
+What `tensornet.compile` makes is compiled as a whole, by `jax.jit`, or traced with what calls it. Some things are as
+JAX has them:
 
 - Without `jax_enable_x64` there are no elements of 64 bits: arrays of float64 come as float32, and positions and
   counts are int32, exact below 2³¹. It is to be switched on for the process, by `jax.config.update` or
   `JAX_ENABLE_X64=1`: what is computed once is made in a thread of its own, where a `with` block does not reach.
-- Positions are looked at where they have values. While a transform traces they have none, and what is read at a
-  wrong one is NaN, or the least integer.
+- Positions are looked at where they have values. While a transform traces, and in a loop, they have none: what is
+  read at a wrong one is NaN, or the least integer, and what is added at one goes nowhere.
+- Numbers so small that they are subnormal count as 0.
 - A pure function has no random numbers of its own, so dropout does not drop: give its mask as an input.
 - XLA divides by a number in that it multiplies with its reciprocal, which may differ in the last bit. Integers are
   divided exactly.
@@ -19,14 +20,17 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensornet.errors import BackendError, no_positions, outside
+from tensornet.errors import BackendError, no_positions
 from tensornet.protocol import backend_of
 
 from .choosing import largest
+from .dividing import floor_divide, remainder
+from .jax_whole import as_one, check, looked, unlooked
 from .pieces import in_pieces
 from .pooling import pools
 from .positions import rows_told
@@ -59,7 +63,7 @@ templates: Mapping[str, str] = {
     "arange": "jnp.arange({0})",
     "arange_alone": "jnp.arange({0})",
     "onehot": "({0}[..., None] == {positions}).astype({dtype})",
-    "int64": "{0}.astype(int)",
+    "int64": "whole({0})",
     "cast": "{0}.astype({dtype})",
     "dtype": 'element("{0}")',
     "scalar": "jnp.asarray({0}, dtype={dtype})",
@@ -197,7 +201,8 @@ def _along(
         return tuple(found[number] for number in following), found[:results]
 
     moved = tuple(jax.numpy.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
-    states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
+    with unlooked():
+        states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
     found = (*made, *(states if last else ()))
     return found[0] if len(found) == 1 else found
 
@@ -210,6 +215,17 @@ def _finite(value: float, like: Any) -> float:
     return max(float(info.min), min(float(info.max), value))
 
 
+def _whole(x: Any) -> Any:
+    """Numbers as integers; of NaN and what no integer holds the least one, where JAX would say 0 or the largest."""
+    jnp = _library().numpy
+    if not _is(x, "floating"):
+        return x.astype(int)
+    least = jnp.iinfo(int).min
+    return jnp.where(jnp.abs(x) < -float(least), x, 0).astype(int) + jnp.where(
+        jnp.abs(x) < -float(least), 0, least
+    )
+
+
 def _within(index: Any, size: int, name: str, past: int) -> Any:
     """Positions, once they are seen to be whole numbers from 0 below `size`.
 
@@ -220,13 +236,13 @@ def _within(index: Any, size: int, name: str, past: int) -> Any:
     if not _is(index, "integer"):
         raise no_positions(name, str(index.dtype))
     if isinstance(index, jax.core.Tracer):
+        looked(index, size, name)
         index = index.astype(int)
         return jax.numpy.where((index >= 0) & (index < size), index, past)
     if index.size:
         with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
             low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= size:
-            raise outside(name, low if low < 0 else high, size)
+        check(low, high, size, name)
     return index.astype(int)
 
 
@@ -346,7 +362,8 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
     starts = length * jax.numpy.arange(whole)
     if whole < 2 or not isinstance(starts, jax.core.Tracer):
         return in_pieces(function, size, length, axes, lambda like, shape: None, jax.numpy.concatenate)
-    stacked = jax.tree.leaves(jax.lax.map(function, starts))
+    with unlooked(must=True):
+        stacked = jax.tree.leaves(jax.lax.map(function, starts))
     parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
     if size % length:
         parts.append(jax.tree.leaves(function(whole * length)))
@@ -398,6 +415,9 @@ class JaxBackend(Plain):
             "convolution_x": _convolution_x,
             "convolution_k": _convolution_k,
             "finite": _finite,
+            "whole": _whole,
+            "floor_divide": functools.partial(floor_divide, jax.numpy, operator.floordiv),
+            "remainder": functools.partial(remainder, jax.numpy, operator.mod),
             "floating": _floating,
             "wide": _wide,
             "widen": _widen,
@@ -449,6 +469,9 @@ class JaxBackend(Plain):
 
         found = numpy.array(array)
         return found if found.dtype.kind in "biufc" else found.astype(numpy.float32)
+
+    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return as_one(function)
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)

@@ -75,7 +75,8 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
     """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
     Batch and channels may be missing. What is told outside of the `size` positions goes nowhere. It is the
-    product with a sparse matrix of ones, which takes a tenth of the time of `np.add.at`.
+    product with a sparse matrix of ones, which takes a tenth of the time of `np.add.at`, or that where rows are
+    numbers, for which it is quicker.
     """
     import numpy
     import scipy.sparse
@@ -84,6 +85,10 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     wide = x.astype(numpy.float32) if x.dtype == numpy.float16 else x  # half is too short for long sums
     wide = numpy.broadcast_to(wide, (*positions.shape, *channels)).reshape(rows.size, math.prod(channels))
+    if math.prod(channels) == 1:
+        made = numpy.zeros(count + 1, dtype=wide.dtype)
+        numpy.add.at(made, rows, wide[:, 0])
+        return made[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
     ones = numpy.ones(rows.size, dtype=wide.dtype)
     chosen = scipy.sparse.csc_array((ones, rows, numpy.arange(rows.size + 1)), shape=(count + 1, rows.size))
     return (chosen @ wide)[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)

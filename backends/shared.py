@@ -30,6 +30,8 @@ OWN: Mapping[str, str] = {
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "recur": "recur({0}, {1}, {start}, {back})",
     "top": "top({0}, {axis}, {size})",
+    "floor_divide": "floor_divide({0}, {1})",
+    "remainder": "remainder({0}, {1})",
 }
 """What every backend spells alike: arithmetic, and functions that it brings itself."""
 
@@ -70,6 +72,9 @@ class Plain:
 
     def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
         return None
+
+    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
 
     def synchronize(self, device: str, *made: Any) -> None:
         return None

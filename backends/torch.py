@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensornet.planning.device import packed_with
 from tensornet.protocol import Argument, Kept, backend_of, kind_of
 
 from .choosing import largest
+from .dividing import floor_divide, remainder
 from .loops import along, gone_along
 from .pieces import in_pieces
 from .positions import rows_told
@@ -70,8 +72,8 @@ templates: Mapping[str, str] = {
     "cast": "{0}.to({dtype})",
     "dtype": "torch.{0}",
     "scalar": "number({0}, {dtype}, {like})",
-    "floor_divide": 'torch.div({0}, {1}, rounding_mode="floor")',
     **functions("torch"),
+    "sign": "sign({0})",
     "rsqrt": "torch.rsqrt({0})",
     "erf": "torch.special.erf({0})",
     "sigmoid": "torch.sigmoid({0})",
@@ -148,6 +150,16 @@ def _top(x: Any, axis: int, size: int) -> Any:
     return largest(
         x, axis, size, lambda x, axis: torch.argsort(x, dim=axis, stable=True), lambda x, axis: x.flip(axis)
     )
+
+
+def _sign(x: Any) -> Any:
+    """−1, 0 or 1, and NaN of NaN, of which torch says 0."""
+    torch = _library()
+    return torch.where(torch.isnan(x), math.nan, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
+
+
+def _divided_down(a: Any, b: Any) -> Any:
+    return _library().div(a, b, rounding_mode="floor")
 
 
 def _finite(value: float, like: Any) -> float:
@@ -393,6 +405,9 @@ class TorchBackend:
             "tanh_along": _beside("cells").tanh_along,
             "relu_along": _beside("cells").relu_along,
             "finite": _finite,
+            "sign": _sign,
+            "floor_divide": functools.partial(floor_divide, _library(), _divided_down),
+            "remainder": functools.partial(remainder, _library(), operator.mod),
             "binary": _binary,
             "floating": _floating,
             "wide": _wide,
@@ -474,6 +489,9 @@ class TorchBackend:
     def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> Kept | None:
         kept: Callable[..., Kept | None] = _beside("kept").kept
         return kept(make, given, device)
+
+    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
 
     def synchronize(self, device: str, *made: Any) -> None:
         if device.startswith("cuda"):

@@ -119,6 +119,9 @@ class Backend(Protocol):
             Nothing where the library keeps nothing, or cannot tell.
         """
 
+    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arrays, and of whether to train, compiled as a whole where the library does so; or itself."""
+
     def synchronize(self, device: str, *made: Any) -> None:
         """Waits for the device to finish; for no more than what was made there, where a library knows no device."""
 

@@ -22,6 +22,7 @@ from tensornet import models
 from tensornet.backends.array_api import of
 from tensornet.models.positions import fourier_features, sinusoidal_positions
 from tensornet.models.resize import CONVENTIONS, resize_positions
+from tensornet.operations.functions import FUNCTIONS
 from tensornet.protocol import load_backend
 
 from . import reference
@@ -64,6 +65,89 @@ def wide(backend: str, array: Any) -> Any:
     if isinstance(array, torch.Tensor) and array.dtype == torch.bfloat16:
         array = array.double()
     return np.asarray(BACKENDS[backend].numpy(array))
+
+
+# ---------------------------------------------------------------------------- numbers at the edge
+
+WAYS = {"sum", "mean", "var", "std", "norm", "max", "min", "prod", "logsumexp", "argmax", "argmin"}
+KEPT = {"softmax", "log_softmax", "hardmax", "normalize", "cumsum", "cumprod", "argsort"}
+EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 30.0, -30.0]
+WHOLE_EDGES = [0, 1, -1, 2, -3, 7, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63)]
+LINES = [
+    *([1, 2, 3, -1], [1, np.nan, 3, 0], [1, np.inf, 3, 0], [-np.inf, 1, 0, 2], [np.inf, -np.inf, 0, 1]),
+    *([np.inf] * 4, [-np.inf] * 4, [np.nan] * 4, [0.0, -0.0, 0.0, -0.0], [3.0] * 4),
+]
+
+
+@functools.cache
+def everything(count: int) -> tn.Graph:
+    """Every pointwise function of so many operands."""
+    texts = dict[str, str]()
+    for row in FUNCTIONS.values():
+        if row.axes != "none" or row.is_kernel or row.random or row.implementations or row.conditions:
+            continue
+        names = [
+            f"{each}[i]" if row.takes != "truths" else f"({each}[i] > 0)" for each in "ab"[: row.arity[0]]
+        ]
+        if row.arity[0] == count:
+            called = f"{row.name}({', '.join(names)})" if not row.infix else f" {row.infix} ".join(names)
+            texts[f"{row.name}_"] = called if count == 2 or not row.infix else row.infix + names[0]
+    lines = "\n".join(f"{name}[i] = {text}" for name, text in texts.items())
+    return tn.layer(lines, inputs=list("ab"[:count]), outputs=list(texts))
+
+
+@functools.cache
+def every_way() -> tn.Graph:
+    """Every function along an axis."""
+    lines = [f"{each}_[r] = {each}[i](a[r,i])" for each in sorted(WAYS)]
+    lines += [f"{each}_[r,i] = {each}[i](a[r,i])" for each in sorted(KEPT)]
+    return tn.layer("\n".join(lines), inputs="a", outputs=[line.split("[")[0] for line in lines])
+
+
+def agrees_with_numpy(graph: tn.Graph, backend: str, dtype: str, *arrays: Any) -> None:
+    """A backend gives what NumPy does, in value and element type."""
+    with np.errstate(all="ignore"):
+        expected = tn.compile(graph)({}, *arrays)
+        found = run(graph, backend, *arrays, dtypes=dtype)
+        for name, one, other in zip(graph.outputs, expected, found, strict=True):
+            assert str(one.dtype) == BACKENDS[backend].dtype(other), name
+            rtol, values = 40 * EPS.get(dtype, EPS["float32"]), wide(backend, other).astype(float)
+            if (backend, dtype, name) == ("torch", "float32", "gelu_"):  # oneDNN makes NaN of inf
+                values = np.where(arrays[0] == np.inf, np.inf, values)
+            np.testing.assert_allclose(values, one.astype(float), rtol=rtol, atol=rtol, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", [each for each in BACKENDS if each != "numpy"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "bool"])
+def test_functions_agree_on_numbers_at_the_edge(dtype: str, backend: str) -> None:
+    """NaN, infinities, zeros of both signs, the greatest and the least integers."""
+    if not has(backend, dtype):
+        pytest.skip(f"{backend} has no {dtype}")
+    given = {"int64": WHOLE_EDGES, "bool": [True, False]}.get(dtype, EDGES)
+    values = np.asarray(given, dtype)
+    agrees_with_numpy(everything(1), backend, dtype, values)
+    agrees_with_numpy(everything(2), backend, dtype, *(each.ravel() for each in np.meshgrid(values, values)))
+    lines = np.asarray(LINES) if "float" in dtype else np.array([[1, 2, 3, -1], [0] * 4, [5, 5, 1, 1]])
+    agrees_with_numpy(every_way(), backend, dtype, lines.astype(dtype))
+    agrees_with_numpy(every_way(), backend, dtype, lines[:, :1].astype(dtype))  # of one position
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_integers_divided_by_0_are_0(backend: str) -> None:
+    a, b = np.array([7, -7, 0, -(2**63), -7, 7]), np.array([0, 0, 0, -1, 2, -2])
+    quotients = [0, 0, 0, -(2**63), -4, -4]  # the one before the last ones is beyond all integers, and wraps
+    for text, expected in (
+        ("a[i] // b[i]", quotients),
+        ("a[i] % b[i]", [0, 0, 0, 0, 1, -1]),
+        ("a[i] // 0", [0] * 6),
+        ("a[i] % 0", [0] * 6),
+        ("a[i] // -1", [-7, 7, 0, -(2**63), 7, -7]),
+        ("6 // (b[i] + 1)", [6, 6, 6, 0, 2, -6]),
+    ):
+        inputs = [name for name in "ab" if f"{name}[i]" in text]
+        given = [{"a": a, "b": b}[name] for name in inputs]
+        found = run(tn.layer(f"y[i] = {text}", inputs=inputs), backend, *given, dtypes="int64")
+        assert wide(backend, found).tolist() == expected, text
 
 
 # ---------------------------------------------------------------------------- division

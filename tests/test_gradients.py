@@ -992,3 +992,16 @@ def test_results_that_do_not_change_have_zeros() -> None:
         found = results(derivative, backend, arrays)
         np.testing.assert_array_equal(found["x.grad"], np.zeros(3))
         assert found["w.grad"] == 0.0
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_a_derivative_along_what_is_joined_needs_no_size(backend: str) -> None:
+    """Of parts whose sizes are open what is put on has open sizes too; against what is joined itself."""
+    graph = tn.jvp(tn.layer("y[b,a] = concat[a](W[b,a], V[b,a], W[b,a])"))
+    W, V = np.arange(6.0).reshape(2, 3), np.arange(4.0).reshape(2, 2)
+    along = {"W.tangent": W + 1, "V.tangent": V + 2}
+    given = tn.to_backend({"W": W, "V": V, **along}, backend)
+    found = tn.compile(graph, backend=backend)(
+        {name: given[name] for name in ("W", "V")}, *(given[leaf.name] for leaf in graph.inputs)
+    )
+    np.testing.assert_allclose(np.asarray(found), np.concatenate([W + 1, V + 2, W + 1], axis=1))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
+from tensornet.operations.functions import FUNCTIONS
 from tensornet.planning import calibration
 from tensornet.planning.device import default_profile
 from tensornet.protocol import backend_of, load_backend
@@ -411,6 +412,77 @@ def test_a_wrong_position_reads_no_neighbour(text: str, inputs: str, shape: tupl
                 f({}, jnp.asarray(x), jnp.asarray(t))
     with pytest.raises(tn.DtypeError, match="'t' indexes, and holds float64"):
         jax.jit(f)({}, x, good.astype(float))
+
+
+@pytest.fixture
+def traced() -> Any:
+    """A function of the user's own, and what it was called with: whether that was traced."""
+    seen: list[bool] = []
+
+    def function(a: Any) -> Any:
+        seen.append(isinstance(a, jax.core.Tracer))
+        return a + 1
+
+    tn.register("seen_on_jax", jax=function, numpy=lambda a: a + 1)
+    yield seen
+    FUNCTIONS.pop("seen_on_jax")
+
+
+def test_what_is_compiled_runs_as_one(traced: list[bool]) -> None:
+    """It is traced once for each kind of arrays, or where that is switched off never."""
+    graph = tn.layer("y[b] = seen_on_jax(x[b,i]) * W[i]", inputs="x", i=3)
+    f, plain = tn.compile(graph, backend="jax"), tn.compile(graph, backend="jax", jit=False)
+    for rows in (2, 2, 5, 2):
+        x = jnp.arange(3.0 * rows).reshape(rows, 3)
+        np.testing.assert_allclose(f({"W": jnp.ones(3)}, x), (x + 1).sum(1))
+    assert traced == [True, True]
+    np.testing.assert_allclose(plain({"W": jnp.ones(3)}, x), (x + 1).sum(1))
+    assert traced[2:] == [False]
+    assert float(jax.grad(lambda x: f({"W": jnp.ones(3)}, x).sum())(x)[0, 0]) == 1
+    copied = pickle.loads(pickle.dumps(plain))
+    copied({"W": jnp.ones(3)}, x)
+    assert traced[-1] is False
+    with pytest.raises(tn.ShapeError, match="axis 'i' of 'x' is 4, and should be 3"):
+        f({"W": jnp.ones(3)}, jnp.ones((2, 4)))
+
+
+def test_a_step_runs_as_one(traced: list[bool]) -> None:
+    graph = tn.layer("y[b] = seen_on_jax(x[b]) * w\nl = mean[b](y)", inputs="x", outputs="l")
+    for jit in (True, False):
+        step = tn.value_and_grad(graph, backend="jax", jit=jit)
+        value, gradients = step({"w": jnp.array(2.0)}, jnp.array([1.0, 3.0]))
+        assert (float(value), float(gradients["w"])) == (6, 3)
+    assert traced == [True, False]
+
+
+def test_what_cannot_be_traced_runs_as_it_did() -> None:
+    tn.register("by_numpy", jax=lambda a: jnp.asarray(np.asarray(a) * 2))
+    try:
+        f = tn.compile(tn.layer("y[i] = by_numpy(x[i])", inputs="x"), backend="jax")
+        assert f({}, jnp.array([1.0, 2.0])).tolist() == [2, 4]
+    finally:
+        FUNCTIONS.pop("by_numpy")
+
+
+@pytest.mark.parametrize("jit", [True, False])
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("y[n,c] = E[t[n],c] * 2", None),
+        ("y[v,c] = 0\ny[t[n],c] += E[n,c]\nv: 4", None),
+        ("y[n,c] = exp(sum[d](E[t[n],d] * E[n,c]))", 70_000),
+    ],
+    ids=["read", "added", "in pieces"],
+)
+def test_positions_are_looked_at_though_all_runs_as_one(text: str, limit: int | None, jit: bool) -> None:
+    rows = 500 if limit else 4
+    f = tn.compile(tn.layer(text, inputs="t E"), backend="jax", memory_limit=limit, jit=jit)
+    t, E = np.arange(rows) % 4, jnp.ones((rows, 3))
+    right = f({}, jnp.asarray(t), E)
+    t[-1] = rows + 3
+    with pytest.raises(tn.ShapeError, match=f"'t' holds the position {rows + 3}, where there are {rows}"):
+        f({}, jnp.asarray(t), E)
+    np.testing.assert_allclose(np.asarray(jax.jit(f)({}, jnp.asarray(t), E))[0], right[0], rtol=1e-6)
 
 
 def test_dropout_does_not_drop() -> None:

@@ -643,3 +643,36 @@ def test_weights_of_one_shape_share_factors_whatever_their_sizes_are_called() ->
     made = tn.substitute(graph, {"*": "fact_tt"}, rank=2)
     assert [leaf.name for leaf in made.parameters] == ["A.S", "B.S", "U", "V"]
     assert tn.parameter_count(made) == 2 * 2 * 2 + 2 * 6 * 2
+
+
+GATES = {
+    "kept apart": "z[t,b,k,o] = x[t,b,i]*W[(k,o),i] + h[t-1,b,j]*R[(k,o),j]\n"
+    "c[t,b,o] = sigmoid(z[t,b,1,o])*c[t-1,b,o] + sigmoid(z[t,b,0,o])*tanh(z[t,b,2,o])\n"
+    "h[t,b,o] = sigmoid(z[t,b,3,o])*tanh(c[t,b,o])",
+    "one by one": "p[t,b,o] = x[t,b,i]*W[(0,o),i] + h[t-1,b,j]*R[(0,o),j]\n"
+    "q[t,b,o] = x[t,b,i]*W[(1,o),i] + h[t-1,b,j]*R[(1,o),j]\n"
+    "h[t,b,o] = tanh(p)*sigmoid(q)",
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("gates", GATES)
+def test_weights_stacked_by_gate_become_factors(gates: str, backend: str) -> None:
+    """The parts of a dimension are as long as what is read of it says, though the factors have it as one."""
+    declared = "W[(k,o),i]: parameter\nR[(k,o),j]: parameter\n"
+    dense = tn.layer(declared + GATES[gates], inputs="x", k=4, o=5, i=6, j=5)
+    low = tn.substitute(dense, {"W": "low_rank", "R": "low_rank"}, rank=2)
+    rng = np.random.default_rng(0)
+    x, factors = (
+        rng.standard_normal((3, 2, 6)),
+        {
+            leaf.name: rng.standard_normal([int(size) for size in tn.init(low, seed=0)[leaf.name].shape])
+            for leaf in low.parameters
+        },
+    )
+    weights = {name: factors[f"{name}.U"] @ factors[f"{name}.V"] for name in "WR"}
+    expected = tn.compile(dense)(weights, x)
+    found = tn.compile(low, backend=backend)(
+        tn.to_backend(factors, backend), tn.to_backend({"x": x}, backend)["x"]
+    )
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-9, atol=1e-12)

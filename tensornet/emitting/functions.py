@@ -107,10 +107,12 @@ class Program:
     Attributes:
         plan: the plan.
         function: the function of inputs, parameters, constants and tables.
+        as_one: the same, compiled as a whole where the library does so.
     """
 
     def __init__(self, plan: Plan, backend: Backend) -> None:
         self.plan, self.function, self._backend = plan, function_of(plan, backend), backend
+        self.as_one = backend.as_one(self.function)
         self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
 
     def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:

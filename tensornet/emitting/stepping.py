@@ -23,6 +23,7 @@ from ..language.expression import (
 )
 from ..language.patterns import pattern_of
 from ..operations.functions import FUNCTIONS, Element
+from ..operations.structure import is_inside
 from ..planning.arrangement import Arrangement, flatten, view_order
 from ..planning.device import packed_with
 from ..planning.steps import Multiplied, Step
@@ -230,6 +231,10 @@ class Stepping(Gathering):
     def made(self, call: Call) -> str:
         """Positions along the axis that the call makes, or what is compared with them."""
         operands = [self.atomic(each) for each in call.arguments if isinstance(each, Ref)]
+        if is_inside(call):
+            (told,) = call.arguments
+            assert isinstance(told, Ref)
+            operands = [self.looked(operands[0], told.name, call.axes[0])]
         return self.op(call.function, *operands, positions=self.positions(self.sizes[call.axes[0]]))
 
     def moved(self, call: Call) -> str:

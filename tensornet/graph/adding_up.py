@@ -22,8 +22,9 @@ from ..language.expression import (
     occurring,
     sum_of,
 )
+from ..language.positions import ones_at
 from ..operations.pointwise import EQUAL, WHERE
-from ..operations.structure import INDEX, ONEHOT
+from ..operations.structure import INDEX
 from .arithmetic import ZERO, as_numbers, folded, multiplied, spread, summed_over
 from .shape import Dim, Scope, dim_size
 from .ways import GRADIENT, Ways, beside
@@ -91,7 +92,7 @@ def _placed(ways: Ways, entry: Index, axis: str, term: Expression, dim: Dim, siz
     """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
     match entry:
         case Ref() | Contraction() | Call():
-            return multiplied([Call(ONEHOT.name, (entry,), (axis,)), spread(term, free_axes(entry))])
+            return multiplied([ones_at(entry, axis), spread(term, free_axes(entry))])
         case int():
             at: Expression = (
                 Literal(entry) if entry >= 0 else sum_of([ways.extent(dim_size(dim)), Literal(entry)])

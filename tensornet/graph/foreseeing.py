@@ -43,7 +43,7 @@ def dims_of_recurrences(
         if isinstance(item, Apply):
             known.update(item.returned(bound))
             continue
-        scope = scope_of(item.right, known, found.agree, bound)
+        scope = scope_of(item.right, known, found.agree, bound, solves=False)
         made = _marked(item, scope)
         for ours, theirs in zip(made, known.get(item.name, made), strict=True):
             for one, other in zip(ours, theirs, strict=True):

@@ -165,7 +165,7 @@ def whole(text: Text, line: Equation) -> Equation:
     dims = text.dims()
     shorter: list[Shorter] = []
     told = text.held(line.right)
-    scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter)
+    scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter, solves=False)
     if not shorter:
         return line
     first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -128,7 +129,7 @@ class Scope:
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
     fitting: dict[str, list[_Fit]] = field(default_factory=dict)
-    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
+    composites: list[tuple[Ref, tuple[str, ...], Any, _Given]] = field(default_factory=list)
     inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
     windows: list[_Window] = field(default_factory=list)
 
@@ -156,11 +157,23 @@ class Scope:
             for fit in self.fitting.pop(axis):
                 self._meet(axis, fit, agree)
         waiting, self.composites = self.composites, []
-        for ref, names, size in waiting:
+        for ref, names, size, given in waiting:
             if axes is not None and not set(axes) & set(names):
-                self.composites.append((ref, names, size))
+                self.composites.append((ref, names, size, given))
             else:
+                if given.solves:
+                    self._solve(names, size, given.bound)
                 agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+
+    def _solve(self, names: tuple[str, ...], size: Any, bound: Mapping[str, Any]) -> None:
+        """Makes the one part of a composite that nothing else tells as long as it takes."""
+        whole, parts = evaluate(size, bound), {name: evaluate(self[name], bound) for name in names}
+        unknown = [name for name, part in parts.items() if part == symbol(name)]
+        others = [part for name, part in parts.items() if name not in unknown]
+        if len(unknown) == 1 and all(isinstance(each, int) and each for each in (whole, *others)):
+            length, left = divmod(whole, math.prod(others))
+            if not left:
+                self.sizes[unknown[0]] = length
 
     def _meet(self, axis: str, fit: _Fit, agree: Agree) -> None:
         """Makes an axis as long as fits, unless it is known to be shorter."""
@@ -261,6 +274,8 @@ def scope_of(
     bound: Mapping[str, Any],
     told: frozenset[str] = frozenset(),
     shorter: list[Shorter] | None = None,
+    *,
+    solves: bool = True,
 ) -> Scope:
     """The sizes of the axes visible in an expression.
 
@@ -271,8 +286,9 @@ def scope_of(
         bound: the open sizes that have a value.
         told: axes that are as long as their names say where no tensor tells.
         shorter: takes the windows that do not reach from end to end, which are an error without it.
+        solves: whether one unknown part of a composite is as long as it takes, where `agree` does not learn it.
     """
-    scope = _scope_of(expression, _Given(dims, agree, bound, told, shorter))
+    scope = _scope_of(expression, _Given(dims, agree, bound, told, shorter, solves))
     scope.settle(agree)
     return scope
 
@@ -299,6 +315,7 @@ class _Given:
     bound: Mapping[str, Any]
     told: frozenset[str]
     shorter: list[Shorter] | None
+    solves: bool
 
 
 def _scope_of(expression: Expression, given: _Given) -> Scope:
@@ -354,7 +371,7 @@ def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
             case str() if dim is not None:
                 scope.tell(entry, dim_size(dim), agree, ref)
             case tuple() if dim is not None:
-                _tell_composite(scope, ref, entry, dim, agree, bound)
+                _tell_composite(scope, ref, entry, dim, given)
             case Ref() | Contraction() | Call():
                 scope.add(_scope_of(entry, given), agree, _first_ref(entry))
                 window = affine(entry)
@@ -384,17 +401,15 @@ def _show_dim(dim: Dim) -> str:
     return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
 
 
-def _tell_composite(
-    scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, agree: Agree, bound: Mapping[str, Any]
-) -> None:
+def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, given: _Given) -> None:
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
-    if componentwise(names, dim, bound):
+    if componentwise(names, dim, given.bound):
         for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
-            scope.tell(name, size, agree, ref)
+            scope.tell(name, size, given.agree, ref)
         return
     for name in names:
         scope.assumed.setdefault(name, symbol(name))
-    scope.composites.append((ref, names, dim_size(dim)))
+    scope.composites.append((ref, names, dim_size(dim), given))
 
 
 def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:

@@ -190,7 +190,7 @@ class Text:
     @told_in("sizes")
     def sizes_around(self, expression: Expression) -> Scope:
         """The sizes of the axes in an expression; what it tells of others is learned."""
-        return scope_of(expression, self.dims(), self.unifier.agree, self.unifier.bound)
+        return scope_of(expression, self.dims(), self.unifier.agree, self.unifier.bound, solves=False)
 
     def dims(self) -> dict[str, tuple[Dim, ...]]:
         """The dimensions of the tensors that have some yet."""

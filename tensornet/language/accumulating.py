@@ -1,11 +1,11 @@
 """Lines that add to a tensor: `y[b,e[b,t],c] += x[b,t,c]`, and what they and the line that starts it say together.
 
     y[b,v,c] = 0
-    y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t]) * x[b,t,c] * w[b,t]
+    y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t], inside=1) * x[b,t,c] * w[b,t]
 
 A tensor in brackets tells positions, and so does `2*p + u` or `0`; the line that starts names the axis, which is as
-long as its name says, as `v=16` or another tensor does. What is told outside of it goes nowhere, and what is told
-twice is added twice.
+long as its name says, as `v=16` or another tensor does. A position that a tensor tells outside of it is an error, one
+that axes reach outside of it, as windows do, goes nowhere, and what is told twice is added twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, told_in
-from ..operations.structure import INDEX, ONEHOT, REPEAT
+from ..operations.structure import INDEX, REPEAT
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
     Call,
@@ -33,6 +33,7 @@ from .expression import (
     sum_of,
     transform,
 )
+from .positions import ones_at
 
 __all__ = ["Addition", "Written", "together"]
 
@@ -126,7 +127,7 @@ def _part(start: Equation, addition: Addition) -> Equation:
                 told.place or addition.place,
                 "give that axis a name of its own where the tensor is started",
             )
-        factors.append(Call(ONEHOT.name, (told,), (named,), place=told.place))
+        factors.append(replace(ones_at(told, named), place=told.place))
         left.append(named)
     if all(ref.index for ref in references(right)):  # what a bare name stands for is not known here
         known = occurring(right).union(axes_of_index(tuple(left)))

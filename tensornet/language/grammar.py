@@ -124,7 +124,8 @@ where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which i
         "Additions",
         """`y[b,e[b,t],c] += …` adds to a tensor at positions that another tells, after a line that starts it, such as
 `y[b,v,c] = 0`; what is told twice is added twice, and what has no axis of the positions is added at each of them:
-`y[t[n]] += 1` counts.""",
+`y[t[n]] += 1` counts. A position that the axis does not have is an error, as where one is read. What is NaN or
+infinite changes the rows that it is added to, and no others.""",
         (
             Example.of("y[v] = 0\ny[t[n]] += x[n]", t=(2, 0, 2), x=(1.0, 2.0, 3.0), v=4),
             Example.of("y[v] = 0\ny[t[n]] += 1", t=(2, 0, 2), v=4),

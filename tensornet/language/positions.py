@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from ..operations.services import Reached
-from ..operations.structure import INDEX
+from ..operations.structure import INDEX, INSIDE, ONEHOT
 from .expression import (
     Call,
     Contraction,
@@ -17,11 +17,12 @@ from .expression import (
     is_scalar,
     is_told,
     product_of,
+    references,
     scalar_value,
     sum_of,
 )
 
-__all__ = ["Affine", "affine", "is_cut", "is_window", "reached"]
+__all__ = ["Affine", "affine", "is_cut", "is_window", "ones_at", "reached"]
 
 ZERO, ONE = Literal(0), Literal(1)
 
@@ -105,3 +106,13 @@ def reached(expression: Expression) -> Reached:
 
 def _product(factors: list[Expression]) -> Expression:
     return product_of([each for each in factors if each != ONE] or [ONE])
+
+
+def ones_at(told: Expression, axis: str) -> Call:
+    """Ones at the positions that an expression tells of an axis.
+
+    Those that a tensor tells must be there; those of axes alone may reach over an end, as windows do.
+    """
+    holds = isinstance(told, Ref) or any(ref.index for ref in references(told))
+    options = ((INSIDE, (ONE,)),) if holds else ()
+    return Call(ONEHOT.name, (told,), (axis,), options)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from .record import Element, Function
 from .services import axes_in
+from .structure import INSIDE, is_inside
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -152,6 +153,8 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
     (which,) = cast("Call", places).axes
     both, rest, own, first, second = _outer_groups(*(writer.layout(each) for each in (told, a, b)))
     positions = _view(writer, told, (both, rest))
+    if is_inside(call):
+        positions = writer.looked(positions, told.name, which)
     one = writer.broadcast(a, (both, rest, own, first))
     other = writer.broadcast(b, (both, rest, own, second))
     text = writer.op(call.function, positions, one, other, size=writer.extent((which,)))
@@ -191,6 +194,7 @@ GROUPED_OUTER = Function(
     "Σ a·b where the positions told are those of an axis",
     "removed",
     arity=(4, 4),
+    options=((INSIDE, 0),),
     yields="number",
     placed=True,
     works_in=_in_outer,

@@ -158,7 +158,7 @@ _ARITHMETIC = (
     _real("reciprocal", "1 / a", lambda a: 1 / a, "-g * y ** 2", number="(1 / {0})", positive=True),
     _same(
         "floor_divide",
-        "⌊a / b⌋, exact for integers",
+        "⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
         operator.floordiv,
         "0",
         arity=(2, 2),
@@ -168,7 +168,7 @@ _ARITHMETIC = (
     ),
     _same(
         "remainder",
-        "a − b·⌊a / b⌋, exact for integers",
+        "a − b·⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
         operator.mod,
         "g",
         "-g * (a // b)",
@@ -231,7 +231,7 @@ _CURVES = (
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a"),
     _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
-    _same("sign", "−1, 0 or 1", lambda a: (a > 0) - (a < 0), "0", complex="refused"),
+    _same("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0", complex="refused"),
     _same(
         "floor",
         "largest integer ≤ a",

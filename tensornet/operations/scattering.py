@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from .record import Element, Function
+from .structure import INSIDE, is_inside
 
 if TYPE_CHECKING:
     from ..graph.shape import Scope
@@ -88,10 +89,13 @@ def _spaced(lowering: Lowering, call: Call, rows: Value, scope: Scope) -> Value:
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of positions and rows with a dimension each for batch, what is summed, and channels; those that are there."""
     told, places, *added = call.arguments
+    told = cast("Ref", told)
     (axis,) = cast("Call", places).axes
     at = left.index(axis)
     batch, channels = ([_names(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
-    positions = writer.view(cast("Ref", told), [*batch, call.axes])
+    positions = writer.view(told, [*batch, call.axes])
+    if is_inside(call):
+        positions = writer.looked(positions, told.name, axis)
     size = writer.extent((axis,))
     if not added:
         return writer.op(COUNT, positions, size=size)
@@ -119,6 +123,7 @@ ROWS = (
         "Σ a where the positions told are those of an axis",
         "removed",
         arity=(2, 3),
+        options=((INSIDE, 0),),
         yields="number",
         placed=True,
         lowered=_lower,

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from ..planning.values import Value
     from .services import Left, Lowering, Writer
 
-__all__ = ["CONCAT", "INDEX", "ONEHOT", "PAD", "REPEAT", "ROWS"]
+__all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
+
+INSIDE = "inside"
+"""The option of positions that must be those of an axis, where others have no one."""
+
+
+def is_inside(call: Call) -> bool:
+    """Whether the positions that a call tells must be those of its axis: others are an error."""
+    return any(name == INSIDE and getattr(values[0], "value", 0) for name, values in call.options)
 
 
 def _of_onehot(known: Known) -> Moments:
@@ -26,9 +34,9 @@ def _of_onehot(known: Known) -> Moments:
 def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """1 where a position is the one told; what is no integer is compared with the positions."""
     value = lowering.lower(call.arguments[0], scope, None)
-    if value.element.is_position:
+    if value.element.is_position or is_inside(call):
         return lowering.made(call, [value], scope)
-    positions = lowering.made(replace(call, function=INDEX.name, arguments=()), [], scope)
+    positions = lowering.made(replace(call, function=INDEX.name, arguments=(), options=()), [], scope)
     return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
 
 
@@ -54,14 +62,34 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     if any(each != ":" for each in cut):
         text = f"{text}[{', '.join(cut)}]"
     grown = [
-        tuple(0 if _is_cut(each) else writer.integer(each) for each in pairs.get(axis, ())) or (0, 0)
+        tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0")
         for axis in writer.layout(ref)
     ]
-    if not any(amount for pair in grown for amount in pair):
+    if all(amount == "0" for pair in grown for amount in pair):
         return text
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
-    backwards = ", ".join(str(amount) for pair in reversed(grown) for amount in pair)
+    backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
     return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
+
+
+def _grown(writer: Writer, amount: Expression) -> str:
+    """How many positions are put on: a number that is known, or sizes that are open."""
+    if _is_cut(amount):
+        return "0"
+    return writer.scalar(amount) if _is_of_sizes(amount) else str(writer.integer(amount))
+
+
+def _is_of_sizes(amount: Expression) -> bool:
+    """Whether an amount is a sum of sizes, each alone or so many times."""
+    if getattr(amount, "function", None) == "add":
+        return all(map(_is_of_sizes, cast("Call", amount).arguments))
+    parts = getattr(amount, "factors", (amount,))
+    return all(hasattr(each, "axis") or _is_count(each) for each in parts)
+
+
+def _is_count(each: Expression) -> bool:
+    value = getattr(each, "value", None)
+    return isinstance(value, int) and value >= 0
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
@@ -168,8 +196,10 @@ PAD = Function(
 
 ONEHOT = Function(
     "onehot",
-    "1 where a is the position along j, else 0",
+    "1 where a is the position along j, else 0; with inside=1 a position outside of j is an error",
     "made",
+    options=((INSIDE, 0),),
+    written="onehot[j](a)",
     example=Example.of("y[i,j] = onehot[j](a[i])", a=(2, 0), j=3),
     yields="number",
     at="cast(a == p)",

@@ -45,6 +45,7 @@ def compile(
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
     backward: str = "planned",
+    jit: bool = True,
     **sizes: int,
 ) -> Executable:
     """Makes a function of a graph, called as `f(parameters, *inputs)`.
@@ -69,6 +70,8 @@ def compile(
         backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
             as they were planned together with them, where no transform or compiler is at work and nothing is
             tuned; "autograd" to leave all to it.
+        jit: on JAX, whether what is called outside of its transforms is compiled as a whole, by `jax.jit`, once for
+            each kind of arrays; else it runs one operation after another.
         **sizes: values for open sizes, and no others are taken then; one left out is read from the
             arrays at each call.
 
@@ -96,6 +99,7 @@ def compile(
         params=held,
         tune=tune,
         backward=backward,
+        jit=jit,
     )
 
 

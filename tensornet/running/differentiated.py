@@ -169,6 +169,7 @@ def value_and_grad(
     dtype: str | None = None,
     memory_limit: int | None = None,
     tune: str | None = None,
+    jit: bool = True,
     **sizes: int,
 ) -> ValueAndGrad:
     """Makes a function of a loss that also gives its gradients: `f(parameters, *inputs) -> (value, gradients)`.
@@ -183,7 +184,7 @@ def value_and_grad(
             only result.
         wrt: the parameters and inputs whose gradients are asked for, as in `tensornet.gradient`; all parameters
             if not given.
-        backend, device, dtype, tune, **sizes: as for `tensornet.compile`.
+        backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
         memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
             the way back where it takes that, so that nothing is kept of them but what they are given, and
             recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
@@ -205,5 +206,5 @@ def value_and_grad(
     whole = with_loss(graph, loss)
     whole = whole.bind(**sizes) if sizes else whole
     leaves = leaves_of(whole, wrt)
-    options = {"device": device, "dtype": dtype, "memory_limit": memory_limit, "tune": tune}
+    options = {"device": device, "dtype": dtype, "memory_limit": memory_limit, "tune": tune, "jit": jit}
     return ValueAndGrad(whole, leaves, load_backend(backend), options)

@@ -129,11 +129,12 @@ class Executable:
         around: frozenset[str] | None = None,
         tune: str | None = None,
         backward: str = "planned",
+        jit: bool = False,
     ) -> None:
         check_tuning(tune)
         check_backward(backward)
         keep_freed()
-        self._tune, self._backward = tune, backward
+        self._tune, self._backward, self._jit = tune, backward, jit
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self.scopes: tuple[str, ...] = ()
@@ -170,6 +171,7 @@ class Executable:
             "around": self._around,
             "tune": self._tune,
             "backward": self._backward,
+            "jit": self._jit,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -245,9 +247,10 @@ class Executable:
         """Runs the graph on inputs and parameters, in order."""
         ready = self.ready(arrays)
         tables = ready.tables or self.tables(ready.program, ready.place)
+        function = ready.program.as_one if self._jit else ready.program.function
         if self.takes_training:
-            return ready.program.function(*arrays, *ready.constants, *tables.arrays, training=training)
-        return ready.program.function(*arrays, *ready.constants, *tables.arrays)
+            return function(*arrays, *ready.constants, *tables.arrays, training=training)
+        return function(*arrays, *ready.constants, *tables.arrays)
 
     def ready(self, arrays: list[Any]) -> _Ready:
         """What runs arrays of this kind: the program, and the constants and tables on their device."""

@@ -35,10 +35,12 @@ class Change:
     Attributes:
         made: the proposed ones, each before what reads it.
         replaced: the present ones.
+        is_due: whether the present ones cannot stay, however long others take.
     """
 
     made: tuple[Equation, ...]
     replaced: tuple[Equation, ...]
+    is_due: bool = False
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -134,17 +136,21 @@ class Draft:
             self._forget(equation)
 
     def takes_best(self, changes: Iterable[Change], cost: Cost) -> bool:
-        """Makes that of some changes which saves most time; whether one saves enough."""
-        saved = [(seconds, change) for change in changes if (seconds := self._saves(change, cost)) > 0]
+        """Makes that of some changes which saves most time; whether one saves enough, or is due."""
+        saved = [
+            (seconds, change)
+            for change in changes
+            if (seconds := self._saves(change, cost)) > 0 or change.is_due
+        ]
         if not saved:
             return False
         self.take(max(saved, key=lambda each: each[0])[1])
         return True
 
     def _saves(self, change: Change, cost: Cost) -> float:
-        """The seconds that a change saves, if enough to be made."""
+        """The seconds that a change saves, if enough to be made, or if it is due."""
         before, after = (cost(self.part(each, change.asked)) for each in (change.replaced, change.made))
-        return before - after if after < (1 - LEAST) * before else 0.0
+        return before - after if change.is_due or after < (1 - LEAST) * before else 0.0
 
     def part(self, equations: tuple[Equation, ...], outputs: tuple[str, ...]) -> Graph:
         """Some equations, present or proposed, as a graph by themselves: what they read is a parameter, constant if

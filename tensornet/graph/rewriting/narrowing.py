@@ -37,6 +37,7 @@ from ...language.expression import (
 from ...language.positions import is_window
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
+from ...operations.structure import is_inside
 from ...sizes import evaluate, size_names, symbol
 from ..elements import of_expression
 from ..graph import Graph
@@ -225,7 +226,10 @@ class _Narrowing:
 
     def _called(self, call: Call) -> Expression:
         function = FUNCTIONS[call.function]
-        if bound_axes(call) & set(self.fixed):
+        whole = set(bound_axes(call))
+        if function.is_kernel or is_inside(call):  # along the axis whose positions it tells
+            whole |= {axis for each in subexpressions(call) if isinstance(each, Call) for axis in each.axes}
+        if whole & set(self.fixed):
             raise _InseparableError
         if not axes_through(call) & {*self.fixed, *self.given}:
             return self._kept(call, transform(call, self.at))

@@ -6,6 +6,10 @@ where `p` is the position, kept inside of the axis: what is told outside of it h
 Summed over what tells them, the other factors are added up there: `onehot[v](t[s])*x[s,c]` with `s` summed is
 `scatter_add[s](t[s], index(v), x[s,c])`, and what is told outside goes nowhere. Products of them need not be there:
 `onehot[v](t[s])*x[s,c]*z[s,d]` is `grouped_outer[s](t[s], index(v), x[s,c], z[s,d])` as well.
+
+Where the positions must be those of the axis, as lines that add to a tensor ask, the ones choose: what a position does
+not get is not multiplied by 0, which would make NaN of what is not finite. So one of these forms, or else a choice by
+`where`, takes the place of such a product whatever it costs, and reads or adds up whole products alone.
 """
 
 from __future__ import annotations
@@ -14,21 +18,25 @@ import itertools
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
+from ...errors import Place
 from ...language.equation import Equation
 from ...language.expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     contraction,
     free_axes,
+    is_scalar,
     occurring,
     rename,
 )
 from ...language.reading import parse_rule
 from ...operations.functions import FUNCTIONS
 from ...operations.grouping import GROUPED_OUTER
-from ...operations.structure import INDEX
+from ...operations.pointwise import EQUAL, WHERE
+from ...operations.structure import INDEX, is_inside
 from ...sizes import evaluate, size_names
 from ..elements import of_expression
 from ..shape import size_expression
@@ -48,7 +56,12 @@ def select(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[
             continue
         for at, factor in enumerate(product.factors):
             ones = _ones(draft, factor)
-            if ones is None or not of_expression(ones.arguments[0], draft.elements).is_position:
+            if ones is None:
+                continue
+            if is_inside(ones):
+                yield from _due(draft, reader, product, at, ones, spelled)
+                continue
+            if not of_expression(ones.arguments[0], draft.elements).is_position:
                 continue
             if set(ones.axes) <= set(product.summed):
                 yield from _changes(draft, reader, product, at, ones)
@@ -60,6 +73,45 @@ def select(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[
                 yield from _scatters(draft, reader, product, at, ones)
             if GROUPED_OUTER.name in spelled:
                 yield from _outer(draft, reader, product, at, ones)
+
+
+def _due(
+    draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call, spelled: Container[str]
+) -> Iterator[Change]:
+    """The forms of a product in which ones choose; nothing where there is nothing else that could be infinite."""
+    if all(n == at or is_scalar(factor) for n, factor in enumerate(product.factors)):
+        if FUNCTIONS[ones.function].scatters in spelled:
+            yield from _scatters(draft, reader, product, at, ones)
+        return
+    found = list[Change]()
+    if set(ones.axes) <= set(product.summed):
+        found += _changes(draft, reader, product, at, ones)
+    if FUNCTIONS[ones.function].scatters in spelled:
+        found += _scatters(draft, reader, product, at, ones)
+    if GROUPED_OUTER.name in spelled:
+        found += _outer(draft, reader, product, at, ones)
+    if not found:
+        right = replaced(
+            reader.right, product, _chosen(draft, product.factors, product.summed, product.place)
+        )
+        found.append(Change((replace(reader, right=right),), (reader,)))
+    yield from (replace(each, is_due=True) for each in found)
+
+
+def _chosen(
+    draft: Draft, factors: Sequence[Expression], summed: Sequence[str], place: Place | None
+) -> Expression:
+    """A product in which ones that choose are conditions: what they do not choose is 0, whatever it is."""
+    choosing = [each for each in factors if (ones := _ones(draft, each)) is not None and is_inside(ones)]
+    rest = tuple(each for each in factors if each not in choosing)
+    if not choosing or not rest:
+        return contraction(tuple(factors), tuple(summed), place)
+    held = {axis for each in choosing for axis in free_axes(each)}
+    value = contraction(rest, tuple(axis for axis in summed if axis not in held), place)
+    for each in choosing:
+        value = Call(WHERE.name, (Call(EQUAL.name, (each, Literal(1))), value, Literal(0)), place=place)
+    left = tuple(axis for axis in summed if axis in held)
+    return contraction((value,), left, place) if left else value
 
 
 def _ones(draft: Draft, factor: Expression) -> Call | None:
@@ -81,11 +133,14 @@ def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones
     size = evaluate(inside[axis], draft.graph.bound)
     if size == 0 or set(size_names(size)) & occurring(told) or not draft.stands_alone(told, inside):
         return
-    count = size_expression(size)
-    kept_inside = parse_rule(FUNCTIONS[ones.function].selects, {"a": told, "n": count})
-    position = Equation(draft.fresh(f"{reader.name}_at"), free_axes(told), kept_inside, ones.place)
-    p = Ref(position.name, free_axes(told))
-    there = parse_rule(FUNCTIONS[ones.function].at, {"a": told, "p": p})
+    p = Ref(draft.fresh(f"{reader.name}_at"), free_axes(told))
+    kept_inside, there = told, tuple[Expression, ...]()
+    if not is_inside(ones):
+        kept_inside = parse_rule(FUNCTIONS[ones.function].selects, {"a": told, "n": size_expression(size)})
+        there = (parse_rule(FUNCTIONS[ones.function].at, {"a": told, "p": p}),)
+    elif isinstance(told, Ref):
+        p = told
+    made = () if p is told else (Equation(p.name, free_axes(told), kept_inside, ones.place),)
     holders = [n for n, each in enumerate(product.factors) if n != at and axis in free_axes(each)]
     for groups in dict.fromkeys((tuple((n,) for n in holders), (_table(product, at, holders),))):
         found = _read(draft, reader, product, groups, axis, p)
@@ -94,12 +149,12 @@ def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones
         tables, read = found
         gone = {n for group in groups for n in group} | {at}
         rest = tuple(each for n, each in enumerate(product.factors) if n not in gone)
-        factors = (*rest, *read, there)
+        factors = (*rest, *read, *there)
         present = {each for factor in factors for each in free_axes(factor)}
         changed = contraction(factors, tuple(present & set(product.summed)), product.place)
         right = replaced(reader.right, product, changed)
         yield Change(
-            (position, *tables, replace(reader, right=right)), (*_read_here(draft, product, at), reader)
+            (*made, *tables, replace(reader, right=right)), (*_read_here(draft, product, at), reader)
         )
 
 
@@ -112,14 +167,15 @@ def _scatters(draft: Draft, reader: Equation, product: Contraction, at: int, one
     if not summed or any(axis in occurring(product.factors[n]) for n in needed):
         return
     wider = tuple(n for n in others if axis not in occurring(product.factors[n]))
-    for group in dict.fromkeys((needed, wider)):
+    for group in (wider,) if is_inside(ones) else dict.fromkeys((needed, wider)):
         beside = tuple(product.factors[n] for n in others if n not in group)
         kept = {axis, *(each for factor in beside for each in occurring(factor))}
         rows = tuple(product.factors[n] for n in group)
         gone = {each for factor in rows for each in free_axes(factor)} & set(product.summed) - summed - kept
-        added = (contraction(rows, tuple(gone), product.place),) if rows else ()
+        added = (_chosen(draft, rows, tuple(gone), product.place),) if rows else ()
         function, places = FUNCTIONS[ones.function].scatters, Call(INDEX.name, (), (axis,))
-        scattered = Call(function, (told, places, *added), tuple(sorted(summed)), place=ones.place)
+        run = tuple(sorted(summed))
+        scattered = Call(function, (told, places, *added), run, ones.options, ones.place)
         left = tuple(set(product.summed) - summed - gone)
         right = replaced(reader.right, product, contraction((scattered, *beside), left, product.place))
         yield Change((replace(reader, right=right),), (*_read_here(draft, product, at), reader))
@@ -168,7 +224,7 @@ def _multiplied(
     )
     arguments = (*ones.arguments, Call(INDEX.name, (), ones.axes), *parts)
     run = tells | (one & other)
-    call = Call(GROUPED_OUTER.name, arguments, tuple(sorted(run)), place=ones.place)
+    call = Call(GROUPED_OUTER.name, arguments, tuple(sorted(run)), ones.options, ones.place)
     left = tuple(summed - run - own[0] - own[1])
     return contraction((call, *beside), left, product.place)
 
