@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError
+from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
 from ..fitting.weights import Misfit
 from ..graph.fitting import sizes_from_shapes
@@ -79,12 +79,12 @@ class Compressed:
         """
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
         if isinstance(self.model, Graph):
-            return write_arrays(Path(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
-        with _anew(Path(path)) as half:
+            return write_arrays(path_of(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
+        with _anew(path_of(path)) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
-        return Path(path)
+        return path_of(path)
 
 
 @contextmanager
@@ -149,13 +149,13 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    metadata = read_header(Path(path))
+    metadata = read_header(path_of(path))
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"
         raise EquationError(f"{path} is no compressed network", fix=fix)
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
-        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(Path(path))[0], allocation)
+        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(path_of(path))[0], allocation)
     if module is None:
         fix = "give module=, one of the structure that it had before"
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
