@@ -87,7 +87,7 @@ class CupyBackend(Plain):
         return f"cuda:{array.device.id if array is not None else 0}"
 
     def check_device(self, device: str) -> None:
-        if not re.fullmatch(r"cuda(:\d+)?", device):
+        if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
             raise BackendError(f"CuPy has no device '{device}'", fix="use device='cuda:0'")
 
     def version(self, device: str) -> str:

@@ -436,7 +436,7 @@ class JaxBackend(Plain):
         return str(next(iter(array.devices())).platform)
 
     def check_device(self, device: str) -> None:
-        if not _DEVICE.fullmatch(device):
+        if not isinstance(device, str) or not _DEVICE.fullmatch(device):
             raise BackendError(f"JAX has no device '{device}'", fix="use device='cpu' or 'gpu:0'")
 
     def version(self, device: str) -> str:

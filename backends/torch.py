@@ -361,11 +361,20 @@ def _binary(function: Any, a: Any, b: Any) -> Any:
     return function(a, b)
 
 
+def _dense(tensor: Any) -> Any:
+    """A tensor with all its numbers one beside another: sparse and quantized ones are written out."""
+    if tensor.is_nested:
+        fix = "pad its parts to one length: torch.nested.to_padded_tensor(tensor, 0.0)"
+        raise BackendError("a nested tensor has no shape", fix=fix)
+    tensor = tensor if tensor.layout is _library().strided else tensor.to_dense()
+    return tensor.dequantize() if tensor.is_quantized else tensor
+
+
 def as_numpy(tensor: Any) -> Any:
     """A tensor as a NumPy array; of a floating type that NumPy does not have, such as bfloat16, in float32."""
     import numpy
 
-    tensor = tensor.detach().cpu()
+    tensor = _dense(tensor.detach()).cpu()
     known = not tensor.is_floating_point() or hasattr(numpy, str(tensor.dtype).removeprefix("torch."))
     return (tensor if known else tensor.float()).numpy()
 
@@ -442,17 +451,24 @@ class TorchBackend:
             return  # planned here, to run elsewhere
         try:
             _library().device(device)
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             fix = "use device='cpu' or 'cuda:0'"
             raise BackendError(f"PyTorch has no device '{device}'", fix=fix) from None
+
+    def check_here(self, device: str) -> None:
+        """Refuses a GPU that this machine does not have."""
+        torch = _library()
+        self.check_device(device)
+        asked = torch.device(device)
+        if asked.type == "cuda" and (asked.index or 0) >= torch.cuda.device_count():
+            raise BackendError(f"there is no device '{device}' here", fix="use device='cpu'")
 
     def version(self, device: str) -> str:
         import platform
 
         torch = _library()
         if device.startswith("cuda"):
-            if (torch.device(device).index or 0) >= torch.cuda.device_count():
-                raise BackendError(f"there is no device '{device}' here", fix="use device='cpu'")
+            self.check_here(device)
             where = torch.cuda.get_device_name(device)
         else:
             where = f"{platform.processor() or platform.machine()} x{torch.get_num_threads()}"
@@ -465,6 +481,10 @@ class TorchBackend:
             library = backend_of(array).name
             array = array.copy() if library == "numpy" else torch.from_dlpack(array)
             array = array.clone() if library == "jax" else array  # whose arrays are never written into
+        if isinstance(array, torch.Tensor):
+            array = _dense(array)
+        if device is not None:
+            self.check_here(str(device))
         return torch.as_tensor(array, dtype=kind, device=device)
 
     def numpy(self, array: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tensornet.amounts import Memory, in_bytes
 from tensornet.dtypes import element_type
 from tensornet.emitting.functions import Place, Program, constant_array, define
 from tensornet.emitting.spelling import identifier
@@ -43,7 +44,7 @@ class TensorModule(torch.nn.Module):
         seed: int | None = None,
         device: Any = None,
         dtype: str | None = None,
-        memory_limit: int | None = None,
+        memory_limit: Memory | None = None,
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
         tune: str | None = None,
@@ -52,15 +53,15 @@ class TensorModule(torch.nn.Module):
         super().__init__()
         check_tuning(tune)
         check_backward(backward)
-        options = {"memory_limit": memory_limit, "tune": tune, "backward": backward}
-        self._assemble(graph, whole_sizes(graph, plan_at or {}), options)
+        options = {"memory_limit": in_bytes(memory_limit), "tune": tune, "backward": backward}
+        self._assemble(graph, whole_sizes(graph, {} if plan_at is None else plan_at), options)
         dtype = None if dtype is None else element_type(dtype)
         if device is not None:
             backend.check_device(str(device))
         if params is None:
             dtype = dtype or "float32"
             for path, array in self._drawn(seed, dtype).items():
-                self._fill(path, array.to(device))
+                self._fill(path, backend.asarray(array, device=device))
         else:
             for path, array in fitting(graph, params, backend, dtype, device).items():
                 self._fill(path, _trainable(path, array))
@@ -118,7 +119,7 @@ class TensorModule(torch.nn.Module):
             known = None if owner is None else owner._parameters.get(name)
             if known is not None:
                 with torch.no_grad():
-                    known.copy_(array.to(device))
+                    known.copy_(backend.asarray(array, device=device))
 
     def _drawn(self, seed: int | None, dtype: str) -> dict[str, torch.Tensor]:
         """Values to start from, by the names of the parameters."""

@@ -1,8 +1,17 @@
-"""Amounts as a person reads them: three digits, a prefix, a unit."""
+"""Amounts as a person reads them: three digits, a prefix, a unit; and amounts of memory as a person gives them."""
 
 from __future__ import annotations
 
-__all__ = ["amount"]
+import math
+import operator
+import re
+
+from .errors import BackendError
+
+__all__ = ["Memory", "amount", "in_bytes"]
+
+Memory = int | float | str
+"""An amount of memory: bytes, or a text such as "512 MiB"."""
 
 PREFIXES = (
     (1e12, "T"),
@@ -29,3 +38,38 @@ def amount(value: float, unit: str) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+_MEMORY = re.compile(
+    r"\s*(\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)\s*(?:([kmgt])(i?))?(?:b|bytes)?\s*", re.IGNORECASE
+)
+
+
+def in_bytes(limit: Memory | None) -> int | None:
+    """An amount of memory in bytes, of a number or a text; nothing where none is given.
+
+    Raises:
+        BackendError: it is no such amount.
+
+    Example:
+        >>> in_bytes("1GB"), in_bytes("512 MiB"), in_bytes("0.5e9"), in_bytes(4096)
+        (1000000000, 536870912, 500000000, 4096)
+    """
+    if limit is None:
+        return None
+    number: float = -1
+    if isinstance(limit, str):
+        found = _MEMORY.fullmatch(limit)
+        if found is not None:
+            digits, prefix, binary = found.groups()
+            number = float(digits) * (1024 if binary else 1000) ** (
+                "kmgt".index(prefix.lower()) + 1 if prefix else 0
+            )
+    elif isinstance(limit, float):
+        number = limit
+    elif not isinstance(limit, bool) and hasattr(limit, "__index__"):
+        number = operator.index(limit)
+    if not 0 <= number < math.inf:
+        fix = 'give bytes, or a text such as "512 MiB" or "1GB"'
+        raise BackendError(f"memory_limit={limit!r} is no amount of memory", fix=fix)
+    return int(number)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from os import PathLike
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "PAGE",
@@ -17,10 +19,12 @@ __all__ = [
     "ShapeError",
     "TensornetError",
     "TensornetWarning",
+    "by_name",
     "near",
     "nearest",
     "no_positions",
     "outside",
+    "path_of",
     "told_in",
 ]
 
@@ -142,6 +146,28 @@ def near(name: str, known: Iterable[str]) -> str:
     """`did you mean 'heads'? ` where one of the known names is a slip away from `name`, else nothing."""
     found = nearest(name, known)
     return f"did you mean '{found}'? " if found else ""
+
+
+def path_of(given: object) -> Path:
+    """The path of a file; an error for what names none."""
+    if not isinstance(given, str | PathLike):
+        raise TensornetError(f"{given!r} names no file", fix="give a path, as text or as a pathlib.Path")
+    return Path(given)
+
+
+def by_name(given: object, what: str, example: str) -> Mapping[str, Any]:
+    """Values by their names, or none; an error for what is something else.
+
+    Args:
+        given: what is given.
+        what: what it is to be: `the constants`.
+        example: how it may be written.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise EquationError(
+            f"{what} are a {type(given).__name__}, not values by their names", fix=f"give {example}"
+        )
+    return given or {}
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:

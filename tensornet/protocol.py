@@ -158,7 +158,7 @@ def load_backend(name: str | Backend) -> Backend:
     """
     if isinstance(name, Backend):
         return name
-    if name not in _offered:
+    if not isinstance(name, str) or name not in _offered:
         hint = near(name, _offered) if isinstance(name, str) else ""
         raise BackendError(f"there is no backend '{name}'", fix=f"{hint}choose one of {', '.join(_offered)}")
     return _offered[name]()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
+import tracemalloc
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet.amounts import in_bytes
 from tensornet.operations.functions import FUNCTIONS
 from tensornet.sizes import evaluate, solve_size
 
@@ -779,3 +783,134 @@ def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
 def test_what_is_nested_too_deeply_is_told(text: str) -> None:
     with pytest.raises(tn.EquationError, match=r"nested too deeply(?s:.*)fix: split the line|cannot be read"):
         tn.layer(f"y[i] = {text}", inputs="x")
+
+
+# ---------------------------------------------------------------------------- what calls are given
+
+WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, object(), "1GB"]
+
+
+def calls(graph: tn.Graph, wrong: Any) -> dict[str, Callable[[], Any]]:
+    """Calls with something else in the place of one thing that they take."""
+    x, W = np.ones((4, 3)), np.ones((2, 3))
+    layer = functools.partial(tn.layer, "y[b] = x[b] * w[b]", inputs="x")
+    return {
+        "a parameter": lambda: tn.compile(graph)({"W": wrong}, x),
+        "a tensor": lambda: tn.compile(graph, backend="torch")({"W": wrong}, torch.ones(4, 3)),
+        "an input": lambda: tn.compile(graph)({"W": W}, wrong),
+        "parameters": lambda: tn.compile(graph)(wrong, x),
+        "held": lambda: tn.compile(graph, params={"W": wrong})(x),
+        "moved": lambda: [tn.to_backend({"W": wrong}, each) for each in ("torch", "jax")],
+        "plan_at": lambda: tn.module(graph, plan_at=wrong),
+        "seed": lambda: tn.module(graph, seed=wrong),
+        "device": lambda: [
+            tn.compile(graph, backend=each, device=wrong) for each in ("numpy", "torch", "jax")
+        ],
+        "dtype": lambda: tn.compile(graph, dtype=wrong),
+        "backend": lambda: tn.compile(graph, backend=wrong),
+        "limit": lambda: tn.compile(graph, memory_limit=wrong)({"W": W}, x),
+        "limit of a plan": lambda: tn.plan(graph, memory_limit=wrong),
+        "limit of einsum": lambda: tn.einsum("bi,oi->bo", x, W, memory_limit=wrong),
+        "limit of a module": lambda: tn.module(graph, memory_limit=wrong),
+        "profile": lambda: tn.plan(graph, profile=wrong),
+        "constants": lambda: layer(constants=wrong),
+        "init": lambda: layer(init=wrong),
+        "frozen": lambda: tn.freeze(graph, wrong),
+        "depth": lambda: tn.parameter_table(graph, wrong),
+        "drawn": lambda: wrong == "word" or tn.draw(graph, wrong),
+        "read": lambda: tn.load_compressed(wrong),
+        "modes": lambda: tn.substitute(graph, {"W": "tt"}, modes=wrong),
+        "over": lambda: tn.sweep(tn.models.linear, over=wrong),
+    }
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_what_a_call_cannot_take_is_an_error_of_ours(wrong: Any) -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=2)
+    told = dict[str, str]()
+    for name, call in calls(graph, wrong).items():
+        try:
+            call()
+        except tn.TensornetError as error:
+            told[name] = str(error)
+    assert {name for name, text in told.items() if "fix:" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (lambda g, t: tn.module(g, plan_at=5), "the sizes to plan at are a int(?s:.*)give {"),
+        (lambda g, t: tn.sweep(tn.models.linear, over=5), "the settings of over are a int(?s:.*)rank"),
+        (lambda g, t: tn.compile(g, memory_limit="much"), "memory_limit='much' is no amount(?s:.*)512 MiB"),
+        (lambda g, t: tn.compile(g, dtype="float31"), "there is no element type 'float31'"),
+        (lambda g, t: tn.module(g, device="cuda:77"), "there is no device 'cuda:77' here"),
+        (
+            lambda g, t: tn.to_backend({"W": t.ones(2)}, "torch", device="cuda:77"),
+            "there is no device 'cuda:77'",
+        ),
+        (
+            lambda g, t: tn.compile(g, params={"W": 1e300 * np.ones((2, 3))}, dtype="float32"),
+            "'W' holds numbers that are infinite in float32",
+        ),
+        (
+            lambda g, t: tn.compile(g, params={"W": [[1, 2], [3]]}),
+            "'W' is a list, of which numpy makes no array",
+        ),
+        (
+            lambda g, t: tn.compile(g, backend="torch")(
+                {"W": t.quantize_per_tensor(t.ones(2, 3), 0.1, 0, t.qint8)}, t.ones(4, 3)
+            ),
+            "'W' holds qint8",
+        ),
+        (
+            lambda g, t: tn.compile(g, backend="torch")(
+                {"W": t.ones(2, 3)}, t.nested.nested_tensor([t.ones(2, 3), t.ones(1, 3)])
+            ),
+            "'x' is a Tensor, not an array of torch",
+        ),
+        (
+            lambda g, t: tn.to_backend({"W": t.nested.nested_tensor([t.ones(2), t.ones(1)])}, "numpy"),
+            "a nested tensor has no shape(?s:.*)to_padded_tensor",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch's own, of nested and quantized tensors
+def test_errors_of_calls_name_the_thing_and_the_fix(asked: Any, message: str) -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=2)
+    with pytest.raises(tn.TensornetError, match=message):
+        asked(graph, torch)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of quantized tensors
+def test_sparse_and_quantized_weights_are_written_out() -> None:
+    W = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
+    forms = [W.to_sparse(), W.to_sparse_csr(), torch.quantize_per_tensor(W, 0.5, 0, torch.qint8)]
+    for each in [*forms, W.tolist()]:
+        for backend in ("numpy", "torch", "jax"):
+            found = tn.to_backend(tn.to_backend({"W": each}, backend), "numpy")["W"]
+            np.testing.assert_array_equal(found, W.numpy())
+
+
+@pytest.mark.parametrize(
+    "limit", [1_200_000, "1.2MB", "1200 kB", "1.2e6", 1.2e6, "1171.875 KiB", np.int64(1_200_000)]
+)
+def test_a_limit_of_memory_has_units(limit: Any) -> None:
+    graph = tn.layer("y[b,o] = exp(x[b,i] * W[o,i])", inputs="x")
+    assert in_bytes(limit) == 1_200_000
+    with pytest.raises(tn.BackendError, match="memory_limit is 1,200,000"):
+        tn.plan(graph, memory_limit=limit, b=1000, i=1000, o=1000)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10**9])
+def test_planning_allocates_nothing(size: int) -> None:
+    """Tables of a thousand million positions are none that a plan makes."""
+    graph = tn.layer("y[b,i] = softmax[i](x[b,i] * index(i)) * W[i]\nz[b] = y[b,i]", inputs="x")
+    at = {"b": 10**9, "i": size} if size else {"b": 10**9, "i": 1}
+    tracemalloc.start()
+    try:
+        assert tn.plan(graph, **at).peak_memory >= size
+        assert tracemalloc.get_traced_memory()[1] < 1e8
+    finally:
+        tracemalloc.stop()
+    if not size:
+        assert tn.compile(graph)({"W": np.ones(0)}, np.ones((3, 0))).tolist() == [0, 0, 0]

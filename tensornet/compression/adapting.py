@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EquationError, ShapeError
+from ..errors import EquationError, ShapeError, path_of
 from ..graph.graph import Graph
 from ..graph.substitution import replaced, substitute
 from ..graph.weights import Modes, formed
@@ -189,13 +189,13 @@ def save_adapters(
         check_module(network)
         torch: Any = load_backend("torch")
         tensors, rows = torch.adapters_of(network)
-        return write_arrays(Path(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
+        return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
     if adapted is None or params is None:
         fix = "save_adapters(path, graph, adapted, params)"
         raise EquationError("of a graph all is to be given", fix=fix)
     before = {leaf.name for leaf in network.parameters} | _kept(network, adapted).keys()
     arrays = {name: array for name, array in params.items() if name not in before}
-    return write_arrays(Path(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
+    return write_arrays(path_of(path), arrays, {"format": ADAPTERS, "graph": adapted.to_json()})
 
 
 def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | None = None, /) -> Any:
@@ -222,7 +222,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
         >>> bool((again(x) == adapted(x)).all())
         True
     """
-    arrays, metadata = read_arrays(Path(path))
+    arrays, metadata = read_arrays(path_of(path))
     if metadata.get("format") != ADAPTERS or ("graph" in metadata) != isinstance(network, Graph):
         what = "a graph" if "graph" in metadata else "a module"
         told = f"holds those of {what}" if metadata.get("format") == ADAPTERS else "holds no adapters"
@@ -274,7 +274,7 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
         True
     """
     torch: Any = load_backend("torch")
-    return torch.load_peft(module, Path(folder))
+    return torch.load_peft(module, path_of(folder))
 
 
 def save_peft(module: Any, folder: str | Path, /) -> Path:
@@ -299,5 +299,5 @@ def save_peft(module: Any, folder: str | Path, /) -> Path:
         'lora'
     """
     torch: Any = load_backend("torch")
-    found: Path = torch.save_peft(module, Path(folder))
+    found: Path = torch.save_peft(module, path_of(folder))
     return found

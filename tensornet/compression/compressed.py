@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, EquationError
+from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
 from ..fitting.weights import Misfit
 from ..graph.fitting import sizes_from_shapes
@@ -83,12 +83,12 @@ class Compressed:
         """
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
         if isinstance(self.model, Graph):
-            return write_arrays(Path(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
-        with _anew(Path(path)) as half:
+            return write_arrays(path_of(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
+        with _anew(path_of(path)) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
-        return Path(path)
+        return path_of(path)
 
 
 @contextmanager
@@ -154,7 +154,8 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    path = Path(path) / PRETRAINED if Path(path).is_dir() else Path(path)
+    path = path_of(path)
+    path = path / PRETRAINED if path.is_dir() else path
     metadata = read_header(path)
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"

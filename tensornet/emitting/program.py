@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..amounts import Memory, in_bytes
 from ..dtypes import element_type, itemsize
+from ..errors import BackendError
 from ..graph.apply import Apply
 from ..graph.directions import Directions
 from ..graph.elements import holding, of_tensors
@@ -36,7 +38,7 @@ def plan(
     device: str | None = None,
     dtype: str = "float32",
     profile: DeviceProfile | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Memory | None = None,
     compare: bool = True,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
@@ -52,7 +54,8 @@ def plan(
         device: where it will run, as the backend names it; the backend's default if not given.
         dtype: the element type, "float32" and so on; it decides the bytes moved.
         profile: the device constants; those measured on this machine if not given.
-        memory_limit: bytes that may be alive at once, as `Plan.peak_memory` counts them: inputs, parameters,
+        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once, as
+            `Plan.peak_memory` counts them: inputs, parameters,
             constants and tables that are read, results, and all that is made on the way. What needs more is
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
             is given and the results are alive in any case. With `training`, what is kept for the way back is
@@ -84,7 +87,10 @@ def plan(
         >>> tn.plan(layer, b=10_000).steps[0].equation.name
         't1'
     """
-    chosen = load_backend(backend)
+    chosen, memory_limit = load_backend(backend), in_bytes(memory_limit)
+    if not isinstance(profile, DeviceProfile | None):
+        fix = "leave it out to have it measured, or take one of tensornet.planning.device"
+        raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
     device = chosen.device() if device is None else device
     if not isinstance(training, bool):

@@ -119,8 +119,8 @@ def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
         u      o     2
         total       10
     """
-    if depth < 1:
-        raise ShapeError(f"depth={depth}", fix="give a whole number from 1")
+    if not isinstance(depth, int) or depth < 1:
+        raise ShapeError(f"depth={depth!r}", fix="give a whole number from 1")
     parts: dict[str, Any] = {}
     for leaf in graph.parameters:
         scope = ".".join(leaf.name.split(".")[:depth])

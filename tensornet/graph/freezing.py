@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ShapeError
+from ..errors import ShapeError, by_name
 from ..language.equation import Equation
 from .apply import Apply
 from .fitting import sizes_from_shapes
@@ -44,6 +44,7 @@ def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] =
         (['u'], ['A', 'B'])
     """
     known = [leaf.name for leaf in graph.parameters]
+    params = by_name(params, "the parameters", '{"W": array}')
     chosen = told_by(names, known, "parameter of this graph", "parameters")
     missing = [name for name in chosen if name not in params]
     if missing:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, nearest, told_in
+from ..errors import EquationError, by_name, nearest, told_in
 from .elaboration import elaborated
 from .graph import Graph
 from .inlining import inlined
@@ -57,7 +57,9 @@ def layer(
         u[o]: parameter
         y[b,o] = gelu(x[b,i] * W[o,i] + u[o])
     """
-    graph = _made(*elaborated(equations, inputs, outputs, constants or {}, init or {}, sizes, _made))
+    values = by_name(constants, "the constants", '{"c": array}')
+    starts = by_name(init, "the starts in init", '{"W": 0.02}')
+    graph = _made(*elaborated(equations, inputs, outputs, values, starts, sizes, _made))
     _check_every_line_is_read(graph)
     return graph
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import EquationError
+from ..errors import EquationError, path_of
 from ..files import whole
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, is_scalar, parts_of, show_index
@@ -88,9 +88,9 @@ def draw(graph: Graph, path: str | Path | None = None) -> Picture:
     """
     picture = Picture(_svg(graph))
     if path is not None:
-        if Path(path).suffix.lower() != ".svg":
+        if path_of(path).suffix.lower() != ".svg":
             raise EquationError(f"'{path}' is no name of an SVG file", fix="let it end with .svg")
-        with whole(Path(path)) as half:
+        with whole(path_of(path)) as half:
             half.write_text(picture.svg, encoding="utf-8")
     return picture
 

@@ -7,7 +7,7 @@ its one output the weight.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -339,9 +339,11 @@ def _parts(
     shape = [prod(dim) for dim in dims]
     if modes is None:
         return [_usual(dim, size, form, len(shape)) for dim, size in zip(dims, shape, strict=True)]
+    fix = "give one for each dimension, or one number for all"
+    if not isinstance(modes, int | Iterable):
+        raise ShapeError(f"modes={modes!r} are no numbers of parts", fix=fix)
     given = [modes] * len(shape) if isinstance(modes, int) else list(modes)
     if len(given) != len(shape):
-        fix = "give one for each dimension, or one number for all"
         raise ShapeError(f"modes={modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=fix)
     return [_split(size, each) for size, each in zip(shape, given, strict=True)]
 

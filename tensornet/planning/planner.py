@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import BackendError, ShapeError, near
+from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.apply import Apply
 from ..graph.cells import as_cells
 from ..graph.differentiable import check_derivatives
@@ -287,6 +287,7 @@ def _first_length(laid: _Laid, part: Part, limit: int) -> int:
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     """The sizes given for axes that are open, or that are just so long, as integers."""
+    sizes = by_name(sizes, "the sizes to plan at", '{"b": 64}')
     given = {name: as_size(value, name) for name, value in sizes.items()}
     for name, value in given.items():
         if graph.bound.get(name, value) != value or (

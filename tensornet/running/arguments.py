@@ -75,7 +75,7 @@ def _check_choice(graph: Graph, call: Call, known: Mapping[str, Any]) -> None:
 def check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
     """All numbers are of one precision; integers and truth values may stand beside them."""
     for name, dtype in dtypes.items():
-        if not any(kind in dtype for kind in ("float", "int", "bool", "complex")):
+        if not dtype.startswith(("float", "bfloat", "int", "uint", "bool", "complex")):  # qint8 is quantized
             raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")
     floating = {name: dtype for name, dtype in dtypes.items() if "float" in dtype or "complex" in dtype}
     for (one, first), (other, second) in itertools.pairwise(floating.items()):

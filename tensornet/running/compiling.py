@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..dtypes import element_type
-from ..errors import DtypeError
+from ..amounts import Memory
+from ..dtypes import element_type, itemsize
+from ..errors import DtypeError, TensornetError
 from ..graph.fitting import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
-from ..protocol import Backend, load_backend
+from ..protocol import Backend, backend_of, load_backend
 from .arguments import wrong_names
 from .executable import Executable
 
@@ -40,7 +41,7 @@ def compile(
     backend: str | Backend = "numpy",
     device: str | None = None,
     dtype: str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Memory | None = None,
     params: Mapping[str, Any] | None = None,
     outputs: str | Sequence[str] | None = None,
     tune: str | None = None,
@@ -58,7 +59,8 @@ def compile(
         backend: "numpy", "torch", "cupy" or "jax"; the arrays must be of that library.
         device: where to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
-        memory_limit: bytes that may be alive at once; what needs more is computed piece by piece, along an
+        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once; what needs more is
+            computed piece by piece, along an
             axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
             blocks, and segments of recurrences, are made again on the way back where more would be. A graph without
             these is computed piece by piece all the same, and what is kept comes on top.
@@ -88,6 +90,9 @@ def compile(
     """
     chosen = load_backend(backend)
     chosen.namespace()
+    dtype = None if dtype is None else element_type(dtype)
+    if device is not None:
+        chosen.check_device(device)
     graph = _asked_for(graph, outputs, sizes)
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
     return Executable(
@@ -117,7 +122,7 @@ def module(
     seed: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Memory | None = None,
     params: Mapping[str, Any] | None = None,
     outputs: str | Sequence[str] | None = None,
     plan_at: Mapping[str, int] | None = None,
@@ -132,8 +137,8 @@ def module(
         seed: for the initial values; fresh ones from torch's generator if not given.
         device: where the parameters live.
         dtype: the element type of the parameters; that of `params`, else float32, if not given.
-        memory_limit: bytes that may be alive at once, or kept for gradients where these are asked for, as for
-            `tensornet.compile`.
+        memory_limit: bytes, or a text, that may be alive at once, or kept for gradients where these are asked for,
+            as for `tensornet.compile`.
         params: name to array of any library, to start from copies of these.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
@@ -185,7 +190,7 @@ def to_backend(
 
     Raises:
         BackendError: there is no such backend, device or element type.
-        DtypeError: the arrays have no names.
+        DtypeError: the arrays have no names, one is none of numbers, or holds some that are infinite in `dtype`.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -199,4 +204,37 @@ def to_backend(
     if device is not None:
         chosen.check_device(str(device))
     kind = None if dtype is None else element_type(dtype, exact=True)
-    return {name: chosen.asarray(array, kind, device) for name, array in arrays.items()}
+    return {name: _moved(name, array, chosen, kind, device) for name, array in arrays.items()}
+
+
+def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: str | None) -> Any:
+    """What is an array, or may become one, brought to a backend.
+
+    Raises:
+        DtypeError: it is no array of numbers, or holds one that the element type does not.
+    """
+    import numpy
+
+    try:
+        with numpy.errstate(over="ignore"):
+            made = backend.asarray(array, dtype, device)
+            lost = _is_shorter(array, dtype) and numpy.isinf(backend.numpy(made)) & numpy.isfinite(
+                backend_of(array).numpy(array)
+            )
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(error, TensornetError):
+            raise
+        what = f"'{name}' is a {type(array).__name__}, of which {backend.name} makes no array of numbers: {error}"
+        raise DtypeError(what, fix="give numbers, as numpy.asarray(…)") from None
+    if numpy.any(lost):
+        what = f"'{name}' holds numbers that are infinite in {dtype}"
+        raise DtypeError(what, fix="choose a longer dtype, or make them smaller")
+    return made
+
+
+def _is_shorter(array: Any, dtype: str | None) -> bool:
+    """Whether an element type holds less than that of an array."""
+    given = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    return dtype in ("float16", "bfloat16", "float32") and (
+        dtype == "float16" or itemsize(given) > itemsize(dtype)
+    )

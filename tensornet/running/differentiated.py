@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..amounts import Memory, in_bytes
 from ..dtypes import element_type, itemsize
 from ..emitting.program import planned
 from ..errors import DtypeError
@@ -167,7 +168,7 @@ def value_and_grad(
     backend: str | Backend = "numpy",
     device: str | None = None,
     dtype: str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: Memory | None = None,
     tune: str | None = None,
     jit: bool = True,
     **sizes: int,
@@ -206,5 +207,11 @@ def value_and_grad(
     whole = with_loss(graph, loss)
     whole = whole.bind(**sizes) if sizes else whole
     leaves = leaves_of(whole, wrt)
-    options = {"device": device, "dtype": dtype, "memory_limit": memory_limit, "tune": tune, "jit": jit}
+    options = {
+        "device": device,
+        "dtype": dtype,
+        "memory_limit": in_bytes(memory_limit),
+        "tune": tune,
+        "jit": jit,
+    }
     return ValueAndGrad(whole, leaves, load_backend(backend), options)

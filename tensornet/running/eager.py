@@ -13,6 +13,7 @@ from typing import Any
 
 from opt_einsum.parser import convert_interleaved_input
 
+from ..amounts import Memory, in_bytes
 from ..errors import EquationError, Place, ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -25,7 +26,7 @@ from .executable import Executable
 __all__ = ["einsum"]
 
 
-def einsum(equation: str, *operands: Any, memory_limit: int | None = None) -> Any:
+def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.
 
     The equation has compact letters, `"bij,pi->bpj"`, or names apart by spaces with factors apart
@@ -56,11 +57,11 @@ def einsum(equation: str, *operands: Any, memory_limit: int | None = None) -> An
     if not operands:
         raise EquationError("there are no operands", fix="einsum(equation, array, …)")
     backend, arrays = _arrays(operands)
-    shapes = tuple(tuple(array.shape) for array in arrays)
+    shapes, limit = tuple(tuple(array.shape) for array in arrays), in_bytes(memory_limit)
     try:
-        executable = _executable(equation, shapes, backend, memory_limit)
+        executable = _executable(equation, shapes, backend, limit)
     except TypeError:  # sizes that cannot be hashed, as while a compiler traces
-        executable = _executable.__wrapped__(equation, shapes, backend, memory_limit)
+        executable = _executable.__wrapped__(equation, shapes, backend, limit)
     return executable.run(arrays)
 
 

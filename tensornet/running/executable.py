@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ..amounts import Memory, in_bytes
 from ..emitting.functions import Place, Program, Tables, constant_array
 from ..emitting.keeping import in_parts
 from ..emitting.program import planned, written
@@ -123,7 +124,7 @@ class Executable:
         *,
         device: str | None = None,
         dtype: str | None = None,
-        memory_limit: int | None = None,
+        memory_limit: Memory | None = None,
         params: Mapping[str, Any] | None = None,
         plan_at: Mapping[str, int] | None = None,
         around: frozenset[str] | None = None,
@@ -141,8 +142,8 @@ class Executable:
         if around is not None:
             taken, self.scopes = arguments_around(graph, around)
             self.leaves = [leaf for leaf in self.leaves if leaf.name in taken]
-        self._device, self._dtype, self._memory_limit = device, dtype, memory_limit
-        self._plan_at = whole_sizes(graph, plan_at or {})
+        self._device, self._dtype, self._memory_limit = device, dtype, in_bytes(memory_limit)
+        self._plan_at = whole_sizes(graph, {} if plan_at is None else plan_at)
         self._inputs = [leaf.name for leaf in graph.inputs]
         self._parameters = [leaf.name for leaf in graph.parameters]
         self._params = params
@@ -258,7 +259,7 @@ class Executable:
             autocasts = self._autocasts(arrays)
             changing = () if autocasts else self._changing(arrays)
             kind = (autocasts, changing, *map(self._kind, arrays))
-        except AttributeError:
+        except (AttributeError, RuntimeError):  # a nested tensor raises the latter
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
         if found is None:
@@ -380,7 +381,7 @@ class Executable:
 
     def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
         given = list(zip(self.leaves, arrays, strict=False))
-        wrong = next(((leaf.name, array) for leaf, array in given if not hasattr(array, "shape")), None)
+        wrong = next(((leaf.name, array) for leaf, array in given if not _has_shape(array)), None)
         if wrong is None:
             self._check_library(arrays)
             raise AssertionError(f"arrays of {self.backend.name} that are none")
@@ -422,3 +423,10 @@ class Executable:
     def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
         """The open sizes that the shapes imply; checks every dimension on the way."""
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
+
+
+def _has_shape(array: Any) -> bool:
+    try:
+        return hasattr(array, "shape")
+    except RuntimeError:  # as a nested tensor says
+        return False

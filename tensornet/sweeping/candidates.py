@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import TensornetError, TensornetWarning
+from ..errors import TensornetError, TensornetWarning, by_name
 from ..graph.graph import Graph
 
 __all__ = ["BASELINE", "Candidate", "candidates"]
@@ -78,6 +78,7 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
     if isinstance(build, Graph) or not callable(build):
         fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
         raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
+    over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
     if not over:
         fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
         raise TensornetError("there are no settings to build graphs with", fix=fix)
