@@ -64,6 +64,18 @@ def test_positions_read_back_as_they_print(text: str, inputs: str, sizes: dict[s
     assert tn.Graph.from_json(graph.to_json()) == graph
 
 
+@pytest.mark.parametrize("text", ["y[n] = x[top[i,n](A[i])]", "y[n] = x[top[i,n](0.5 * A[i] * B[i])]"])
+def test_positions_are_found_in_numbers_of_any_kind(text: str) -> None:
+    graph = tn.layer(text, inputs="x", n=2)
+    x, a, g = np.array([3.0, 1.0, 2.0]), np.array([0.1, 0.7, 0.4]), np.array([1.0, 10.0])
+    parameters = {name: array for name, array in (("A", a), ("B", np.ones(3))) if name in graph.named}
+    np.testing.assert_array_equal(tn.compile(graph)(parameters, x), [1.0, 2.0])
+    gradient = tn.gradient(graph, wrt=["x", "A"])
+    by_x, by_a = tn.compile(gradient)(parameters, x, g)
+    np.testing.assert_array_equal(by_x, [0.0, 1.0, 10.0])
+    np.testing.assert_array_equal(by_a, [0.0, 0.0, 0.0])
+
+
 def test_a_window_is_as_long_as_fits() -> None:
     graph = tn.layer("y[b,o,p] = x[b,c,2*p+3*u+1] * K[o,c,u]", inputs="x[b,c,n]")
     assert str(graph.named["y"][2][0].size) == "floor(n/2 - 3*u/2 + 1/2) + 1"

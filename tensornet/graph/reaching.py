@@ -183,12 +183,17 @@ def reading(expression: Expression, old: Ref, new: Ref) -> Expression:
 
 
 def read_in(entry: Expression) -> Iterator[Ref]:
-    """The tensors that hold the positions that an entry of brackets tells."""
+    """The tensors that hold the positions that an entry of brackets tells; not those in which `argmax` finds them."""
     if isinstance(entry, Ref):
         yield entry
-        return
-    for part in parts_of(entry):
-        yield from read_in(part)
+    elif not _finds(entry):
+        for part in parts_of(entry):
+            yield from read_in(part)
+
+
+def _finds(entry: Expression) -> bool:
+    """Whether it is positions, whatever it is made of."""
+    return isinstance(entry, Call) and FUNCTIONS[entry.function].yields == "position"
 
 
 def not_whole(entry: Expression) -> Expression | None:
@@ -200,7 +205,7 @@ def not_whole(entry: Expression) -> Expression | None:
             return None if isinstance(value, int) else entry
         case Call(function):
             row = FUNCTIONS[function]
-            if row.rounds or row.converts is not None:
+            if row.rounds or row.converts is not None or _finds(entry):
                 return None
             if row.yields in ("real", "number"):
                 return entry
