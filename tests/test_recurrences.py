@@ -796,3 +796,25 @@ def test_large_states_are_not_put_together() -> None:
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
     assert call.results == ("o.along",)
     np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", ["", "2 * "])
+def test_a_tensor_a_position_before_loses_axes_alone(factor: str) -> None:
+    text = f"""
+        h[a,t] = 0.5 * h[a,t-1] + x[a,t]
+        h[a,-1] = s[a]
+        g[t] = 0.3 * g[t+1] + {factor}h[a,t-1]
+    """
+    rng = np.random.default_rng(0)
+    x, s = rng.random((2, 3)), rng.random(2)
+    h, g = np.zeros((2, 4)), np.zeros(4)
+    h[:, 0] = s
+    for t in range(3):
+        h[:, t + 1] = 0.5 * h[:, t] + x[:, t]
+    for t in reversed(range(3)):
+        g[t] = 0.3 * g[t + 1] + (2 if factor else 1) * h[:, t].sum()
+    graph = tn.layer(text, inputs="x, s")
+    np.testing.assert_allclose(tn.compile(graph)({}, x, s), g[:3])
+    assert tn.layer(str(graph)) == graph
+    with pytest.raises(tn.EquationError, match="axis 'a' is not on the left"):
+        tn.layer("y[t] = previous[t](x[a,t])", inputs="x")
