@@ -818,3 +818,42 @@ def test_a_tensor_a_position_before_loses_axes_alone(factor: str) -> None:
     assert tn.layer(str(graph)) == graph
     with pytest.raises(tn.EquationError, match="axis 'a' is not on the left"):
         tn.layer("y[t] = previous[t](x[a,t])", inputs="x")
+
+
+@pytest.mark.parametrize("start", ["", "h[-1,k] = s[k]", "h[-1,k] = tanh(s[k])"])
+@pytest.mark.parametrize("sizes", [{}, {"t": 4, "k": 3, "j": 2}])
+def test_a_state_is_read_in_windows_under_other_axes_and_a_step_away_under_its_own(
+    start: str, sizes: dict[str, int]
+) -> None:
+    text = f"""
+        {start}
+        h[t,k] = h[t-1,j+1] * W[k,j] + x[t,k]
+        y[t] = h[t,j+1] * V[t,j] + 0.1 * h[t-1,j+1] * V[t,j]
+        z[t,k] = y[t] * h[t,k+1]
+    """
+    rng = np.random.default_rng(0)
+    x, s, w, v = (rng.random(shape) for shape in ((4, 3), 3, (3, 2), (4, 2)))
+    h, z = np.zeros((5, 4)), np.zeros((4, 3))
+    h[0, :3] = 0 if not start else np.tanh(s) if "tanh" in start else s
+    for t in range(4):
+        for k in range(3):
+            h[t + 1, k] = sum(h[t, j + 1] * w[k, j] for j in range(2)) + x[t, k]
+        y = sum((h[t + 1, j + 1] + 0.1 * h[t, j + 1]) * v[t, j] for j in range(2))
+        z[t] = [y * h[t + 1, k + 1] for k in range(3)]
+    graph = tn.layer(text, inputs="x, s" if start else "x", **sizes)
+    given = (x, s) if start else (x,)
+    np.testing.assert_allclose(tn.compile(graph)({"W": w, "V": v}, *given), z)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_state_is_read_at_a_position_that_a_size_tells() -> None:
+    text = """
+        h[a,-1] = 1
+        h[a,t] = 0.5 * h[d+1,t-1] + h[d-1,t-1] * x[a,t]
+    """
+    graph = tn.layer(text, inputs="x", a=6, d=3)
+    x, h = np.random.default_rng(0).random((6, 4)), np.ones((6, 5))
+    for t in range(4):
+        h[:, t + 1] = 0.5 * h[4, t] + h[2, t] * x[:, t]
+    np.testing.assert_allclose(tn.compile(graph)({}, x), h[:, 1:])
+    assert tn.layer(str(graph)) == graph
