@@ -35,7 +35,7 @@ __all__ = [
 FORMAT = "tensornet.compressed.1"
 
 PRETRAINED = "tensornet.safetensors"
-"""The file in a folder that `save_pretrained` of a compressed network of transformers writes."""
+"""The file in a folder that `save_pretrained` of a compressed or adapted network of transformers writes."""
 
 PICKLED = (
     "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
