@@ -857,3 +857,24 @@ def test_a_state_is_read_at_a_position_that_a_size_tells() -> None:
         h[:, t + 1] = 0.5 * h[4, t] + h[2, t] * x[:, t]
     np.testing.assert_allclose(tn.compile(graph)({}, x), h[:, 1:])
     assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize("inputs", ["x", "x[e:5,f:1]", "x[e:6,f:1]"])
+def test_a_window_that_a_state_starts_from_may_end_before_what_it_reads(inputs: str) -> None:
+    text = """
+        h[j,t] = sin(tanh(sigmoid(h[c,t+1]) * x[c + j + 2,0]) + U[j])
+        h[j,+1] = x[j + 3,-1]
+        g[t] = 0.3 * g[t+1] * tanh(U[-1]) + tanh(h[a,t+1] * V[a])
+    """
+    rng = np.random.default_rng(0)
+    x, u, v = rng.random((6 if "6" in inputs else 5, 1)), rng.random(2), rng.random(2)
+    h, g = np.zeros((2, 3)), np.zeros(3)
+    h[:, 2] = x[3:5, -1]
+    for t in (1, 0):
+        for j in range(2):
+            h[j, t] = np.sin(
+                np.tanh(sum(x[c + j + 2, 0] / (1 + np.exp(-h[c, t + 1])) for c in range(2))) + u[j]
+            )
+        g[t] = 0.3 * g[t + 1] * np.tanh(u[-1]) + np.tanh(h[:, t + 1] @ v)
+    graph = tn.layer(text, inputs=inputs, j=2, c=2, a=2, t=2)
+    np.testing.assert_allclose(tn.compile(graph)({"U": u, "V": v}, x), g[:2])

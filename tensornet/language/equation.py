@@ -266,17 +266,16 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
     match expression:
         case Literal() | Size():
             return expression
-        case Ref() | Call() if _is_lone(expression):
-            lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
-            if lost and (not direct or ELLIPSIS in lost):
-                raise _unsummed(lost[0], expression)
-            return contraction((expression,), lost, expression.place)
         case Contraction():
             return _sum_out_product(expression, kept, direct)
         case Call("add", arguments):
             return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
-        case Call():
+        case Call() if not _is_step(expression):
             return _sum_out_call(expression, kept)
+    lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
+    if lost and (not direct or ELLIPSIS in lost):
+        raise _unsummed(lost[0], expression)
+    return contraction((expression,), lost, expression.place)
 
 
 def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
