@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.adapting import check_rank
+from tensornet.compression.adapting import check_rank, save_adapters
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import EquationError
 from tensornet.graph.graph import Graph
@@ -30,6 +30,7 @@ from tensornet.sizes import evaluate
 from .torch_classes import become, copied, leave
 from .torch_factorized import LINEAR, TURNED, Kind, computed, is_plain, kind_of, of_inputs, without_scope
 from .torch_module import make as module_of
+from .torch_saving import saves_as_before, saves_itself
 
 __all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
 
@@ -146,7 +147,7 @@ def adapted(
             factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
             _put(found, adapter, {**factors, **had}, (kind, form))
             had = {name: found.adapter.get_parameter(name) for name in common if name in factors}
-    _only_adapters(network)
+    _made_whole(network)
     return network
 
 
@@ -189,11 +190,18 @@ def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: 
     )
 
 
-def _only_adapters(network: Module) -> None:
-    """Has nothing trained but adapters."""
+def _made_whole(network: Module) -> None:
+    """Has nothing trained but adapters, and these written where the network would write itself."""
+    saves_itself(
+        network, _write, 'tensornet.save_adapters("adapters.safetensors", network), or merge it first'
+    )
     own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
     for each in network.parameters():
         each.requires_grad_(id(each) in own)
+
+
+def _write(network: Module, path: Path) -> Path:
+    return save_adapters(path, network)
 
 
 def _with_adapters(network: Module) -> dict[str, Any]:
@@ -209,6 +217,7 @@ def merged(module: Module) -> Module:
     layers = _with_adapters(network)
     if not layers:
         raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    saves_as_before(network)
     holders = Counter(id(weight) for each in network.modules() for weight in each._parameters.values())
     for each in layers.values():
         weight, whole = each._parameters["weight"], each.weight.detach()
@@ -318,7 +327,7 @@ def with_adapters(
             if key not in parameters:
                 parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
         _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
-    _only_adapters(network)
+    _made_whole(network)
     trained = {key.removeprefix(TRAINED): each for key, each in tensors.items() if key.startswith(TRAINED)}
     _put_trained(network, trained)
     return network
@@ -366,7 +375,7 @@ def load_peft(module: Module, folder: Path) -> Module:
         adapter, _ = form.graphs(kind, tuple(found.weight.shape))
         u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
         _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
-    _only_adapters(network)
+    _made_whole(network)
     _put_trained(network, trained)
     return network
 

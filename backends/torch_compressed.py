@@ -7,6 +7,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -181,7 +182,7 @@ def compressed(
             _put(each, *told, modes, found.factors)
             misfits[each.path] = Misfit(found.error, found.output)
     if allocation.weights:
-        saves_itself(network, allocation)
+        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
     return Compressed(network, None, allocation, misfits)
 
 
@@ -240,8 +241,15 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
         fix = "give a module of the structure that was compressed"
         raise EquationError(f"the module is not that of {path}: {error}", fix=fix) from None
     if weights:
-        saves_itself(network, allocation)
+        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
     return network
+
+
+INSTEAD = 'found.save("small.safetensors") of what tensornet.compress returned'
+
+
+def _write(allocation: Allocation, network: Module, path: Path) -> Path:
+    return Compressed(network, None, allocation).save(path)
 
 
 def _put(

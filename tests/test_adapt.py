@@ -507,3 +507,33 @@ def test_what_is_no_factor_in_a_file_of_peft_is_refused(tmp_path: Any) -> None:
     )
     with pytest.raises(tn.EquationError, match=r"lora_B\.bias', which is no factor"):
         tn.load_peft(network, folder)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+def test_an_adapted_network_of_transformers_is_saved_and_read(tmp_path: Path) -> None:
+    """By `load_adapters`; `from_pretrained`, which would drop the adapters, finds no file."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
+    )
+    network = transformers.BertForSequenceClassification(config).eval()
+    tokens = torch.randint(0, 50, (2, 9))
+    adapted: Any = copy.deepcopy(tn.adapt(network, "*query*", rank=2))
+    adapted.classifier.requires_grad_()
+    with torch.no_grad():
+        for each in adapted.parameters():
+            if each.requires_grad:
+                each.add_(0.1)
+    adapted.save_pretrained(tmp_path / "adapted", state_dict=adapted.state_dict())
+    adapted.save_pretrained(tmp_path / "adapted")
+    again = tn.load_adapters(tmp_path / "adapted", network)
+    torch.testing.assert_close(again(tokens).logits, adapted(tokens).logits)
+    again.save_pretrained(tmp_path / "again")
+    with pytest.raises(OSError, match="no file named"):
+        transformers.BertForSequenceClassification.from_pretrained(tmp_path / "adapted")
+    with pytest.raises(tn.EquationError, match=r"part of another(?s:.*)save_adapters"):
+        adapted.bert.save_pretrained(tmp_path / "part")
+    merged = tn.merge(adapted)
+    merged.save_pretrained(tmp_path / "merged")
+    read = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    torch.testing.assert_close(read(tokens).logits, adapted(tokens).logits)

@@ -71,3 +71,24 @@ def test_smoothing_is_a_share(smoothing: float) -> None:
 def test_orders_need_numbers() -> None:
     with pytest.raises(tn.ShapeError, match=r"predict=0.5(?s:.*)at least 1"):
         models.factorize(2, 5, predict=0.5)
+
+
+def test_a_loss_of_parameters_alone() -> None:
+    a, b = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])
+    graph = tn.layer("y[i] = A[i] * B[i]", i=3)
+    step = tn.value_and_grad(graph, loss=tn.layer("loss = sum[i](y[i] ** 2)", inputs="y[i]"))
+    value, gradients = step({"A": a, "B": b})
+    np.testing.assert_allclose(value, ((a * b) ** 2).sum())
+    np.testing.assert_allclose(gradients["A"], 2 * a * b**2)
+    np.testing.assert_allclose(gradients["B"], 2 * b * a**2)
+
+
+def test_a_loss_of_parameters_and_labels() -> None:
+    a, t = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])
+    step = tn.value_and_grad(
+        tn.layer("y[i] = A[i] ** 2"), loss=tn.layer("loss = mean[i](y[i] * t[i] * V)", inputs="y[i], t[i]")
+    )
+    value, gradients = step({"A": a, "loss.V": np.array(2.0)}, t)
+    np.testing.assert_allclose(value, 2 * np.mean(a**2 * t))
+    np.testing.assert_allclose(gradients["A"], 4 * a * t / 3)
+    np.testing.assert_allclose(gradients["loss.V"], np.mean(a**2 * t))

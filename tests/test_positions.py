@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_told(text: str, message: str) -> None:
     [
         ("y[b,t] = x[b,t+u] * k[u]", 3, lambda x, k: np.lib.stride_tricks.sliding_window_view(x, 3, 1) @ k),
         (
-            "y[b] = x[b,2*t+u] * k[u]",
+            "y[b] = sum[t](x[b,2*t+u] * k[u])",
             3,
             lambda x, k: (np.lib.stride_tricks.sliding_window_view(x, 3, 1)[:, ::2] @ k).sum(1),
         ),

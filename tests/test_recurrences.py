@@ -796,3 +796,85 @@ def test_large_states_are_not_put_together() -> None:
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
     assert call.results == ("o.along",)
     np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", ["", "2 * "])
+def test_a_tensor_a_position_before_loses_axes_alone(factor: str) -> None:
+    text = f"""
+        h[a,t] = 0.5 * h[a,t-1] + x[a,t]
+        h[a,-1] = s[a]
+        g[t] = 0.3 * g[t+1] + {factor}h[a,t-1]
+    """
+    rng = np.random.default_rng(0)
+    x, s = rng.random((2, 3)), rng.random(2)
+    h, g = np.zeros((2, 4)), np.zeros(4)
+    h[:, 0] = s
+    for t in range(3):
+        h[:, t + 1] = 0.5 * h[:, t] + x[:, t]
+    for t in reversed(range(3)):
+        g[t] = 0.3 * g[t + 1] + (2 if factor else 1) * h[:, t].sum()
+    graph = tn.layer(text, inputs="x, s")
+    np.testing.assert_allclose(tn.compile(graph)({}, x, s), g[:3])
+    assert tn.layer(str(graph)) == graph
+    with pytest.raises(tn.EquationError, match="axis 'a' is not on the left"):
+        tn.layer("y[t] = previous[t](x[a,t])", inputs="x")
+
+
+@pytest.mark.parametrize("start", ["", "h[-1,k] = s[k]", "h[-1,k] = tanh(s[k])"])
+@pytest.mark.parametrize("sizes", [{}, {"t": 4, "k": 3, "j": 2}])
+def test_a_state_is_read_in_windows_under_other_axes_and_a_step_away_under_its_own(
+    start: str, sizes: dict[str, int]
+) -> None:
+    text = f"""
+        {start}
+        h[t,k] = h[t-1,j+1] * W[k,j] + x[t,k]
+        y[t] = h[t,j+1] * V[t,j] + 0.1 * h[t-1,j+1] * V[t,j]
+        z[t,k] = y[t] * h[t,k+1]
+    """
+    rng = np.random.default_rng(0)
+    x, s, w, v = (rng.random(shape) for shape in ((4, 3), 3, (3, 2), (4, 2)))
+    h, z = np.zeros((5, 4)), np.zeros((4, 3))
+    h[0, :3] = 0 if not start else np.tanh(s) if "tanh" in start else s
+    for t in range(4):
+        for k in range(3):
+            h[t + 1, k] = sum(h[t, j + 1] * w[k, j] for j in range(2)) + x[t, k]
+        y = sum((h[t + 1, j + 1] + 0.1 * h[t, j + 1]) * v[t, j] for j in range(2))
+        z[t] = [y * h[t + 1, k + 1] for k in range(3)]
+    graph = tn.layer(text, inputs="x, s" if start else "x", **sizes)
+    given = (x, s) if start else (x,)
+    np.testing.assert_allclose(tn.compile(graph)({"W": w, "V": v}, *given), z)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_state_is_read_at_a_position_that_a_size_tells() -> None:
+    text = """
+        h[a,-1] = 1
+        h[a,t] = 0.5 * h[d+1,t-1] + h[d-1,t-1] * x[a,t]
+    """
+    graph = tn.layer(text, inputs="x", a=6, d=3)
+    x, h = np.random.default_rng(0).random((6, 4)), np.ones((6, 5))
+    for t in range(4):
+        h[:, t + 1] = 0.5 * h[4, t] + h[2, t] * x[:, t]
+    np.testing.assert_allclose(tn.compile(graph)({}, x), h[:, 1:])
+    assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize("inputs", ["x", "x[e:5,f:1]", "x[e:6,f:1]"])
+def test_a_window_that_a_state_starts_from_may_end_before_what_it_reads(inputs: str) -> None:
+    text = """
+        h[j,t] = sin(tanh(sigmoid(h[c,t+1]) * x[c + j + 2,0]) + U[j])
+        h[j,+1] = x[j + 3,-1]
+        g[t] = 0.3 * g[t+1] * tanh(U[-1]) + tanh(h[a,t+1] * V[a])
+    """
+    rng = np.random.default_rng(0)
+    x, u, v = rng.random((6 if "6" in inputs else 5, 1)), rng.random(2), rng.random(2)
+    h, g = np.zeros((2, 3)), np.zeros(3)
+    h[:, 2] = x[3:5, -1]
+    for t in (1, 0):
+        for j in range(2):
+            h[j, t] = np.sin(
+                np.tanh(sum(x[c + j + 2, 0] / (1 + np.exp(-h[c, t + 1])) for c in range(2))) + u[j]
+            )
+        g[t] = 0.3 * g[t + 1] * np.tanh(u[-1]) + np.tanh(h[:, t + 1] @ v)
+    graph = tn.layer(text, inputs=inputs, j=2, c=2, a=2, t=2)
+    np.testing.assert_allclose(tn.compile(graph)({"U": u, "V": v}, x), g[:2])

@@ -21,7 +21,7 @@ from ..protocol import backend_of, load_backend
 from ..ranks import Rank
 from ..running.compiling import compile, to_backend
 from ..sizes import evaluate
-from .compressed import check_module, read_arrays, write_arrays
+from .compressed import check_module, file_of, read_arrays, write_arrays
 from .levels import any_rank
 
 __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
@@ -202,7 +202,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
     """Reads what `save_adapters` wrote, for the network that was adapted.
 
     Args:
-        path: the file.
+        path: the file, or the folder that `save_pretrained` of an adapted network of transformers wrote.
         network: the module, or the graph, as it was before.
         params: the parameters of the graph.
 
@@ -222,7 +222,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
         >>> bool((again(x) == adapted(x)).all())
         True
     """
-    arrays, metadata = read_arrays(path_of(path))
+    arrays, metadata = read_arrays(file_of(path))
     if metadata.get("format") != ADAPTERS or ("graph" in metadata) != isinstance(network, Graph):
         what = "a graph" if "graph" in metadata else "a module"
         told = f"holds those of {what}" if metadata.get("format") == ADAPTERS else "holds no adapters"

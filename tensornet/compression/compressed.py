@@ -23,6 +23,7 @@ from .allocating import Allocation
 
 __all__ = [
     "PRETRAINED",
+    "file_of",
     "Compressed",
     "check_module",
     "load_compressed",
@@ -35,7 +36,14 @@ __all__ = [
 FORMAT = "tensornet.compressed.1"
 
 PRETRAINED = "tensornet.safetensors"
-"""The file in a folder that `save_pretrained` of a compressed network of transformers writes."""
+"""The file in a folder that `save_pretrained` of a compressed or adapted network of transformers writes."""
+
+
+def file_of(path: str | Path) -> Path:
+    """The file of factors or adapters: that of a folder which `save_pretrained` wrote, or the path itself."""
+    found = path_of(path)
+    return found / PRETRAINED if found.is_dir() else found
+
 
 PICKLED = (
     "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
@@ -154,8 +162,7 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         ...     print(load_compressed(path).model == small.model)
         True
     """
-    path = path_of(path)
-    path = path / PRETRAINED if path.is_dir() else path
+    path = file_of(path)
     metadata = read_header(path)
     if metadata.get("format") != FORMAT:
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"

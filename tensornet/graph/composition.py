@@ -24,7 +24,7 @@ from .rewriting.pruning import prune
 from .shape import Axis, Dim, dim_size
 from .unify import Unifier
 
-__all__ = ["Tensor", "model"]
+__all__ = ["Tensor", "Trace", "model"]
 
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
@@ -35,7 +35,7 @@ class Tensor:
 
     name: str
     dims: tuple[Dim, ...]
-    trace: _Trace = field(compare=False, repr=False)
+    trace: Trace = field(compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
         (['a.W', 'b.W'], 128)
     """
     given = read_sizes(sizes)
-    trace = _Trace(given)
+    trace = Trace(given)
     tensors = [trace.input(each) for each in parse_names(inputs, "input")]
     results = function(*tensors)
     outputs = results if isinstance(results, tuple) else (results,)
@@ -108,7 +108,7 @@ def _is_scope(text: str) -> bool:
     return bool(_SCOPE.fullmatch(text)) and is_name(text.replace(".", "_") + "_")
 
 
-class _Trace:
+class Trace:
     """The graph under construction. Mutable, and seen by nobody after `model` returns."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:

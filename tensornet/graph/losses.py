@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import EquationError
 from ..language.expression import ELLIPSIS, fresh
+from ..language.reading import parse_names
 from ..sizes import put_in, size_names, symbol
-from .composition import model
+from .composition import Trace
 from .graph import Graph
 from .instances import written_out
 from .shape import Axis, dim_size
@@ -51,11 +52,6 @@ def ending_in(graph: Graph, loss: Graph) -> Graph:
             fix=f"let it take each; or choose of {', '.join(graph.outputs)}: graph.select(…)",
         )
 
-    def whole(*tensors: Any) -> Any:
-        found = graph(*tensors[:count])
-        given = found if isinstance(found, tuple) else (found,)
-        return loss(*given, *tensors[count:], scope="loss" if loss.parameters or loss.constants else "")
-
     lead = _leading(graph, loss)
     sizes = _sizes_of(graph, loss, lead)
     inputs = [replace(leaf, dims=written_out(leaf.dims, lead)) for leaf in graph.inputs]
@@ -66,7 +62,13 @@ def ending_in(graph: Graph, loss: Graph) -> Graph:
         taken.add(inputs[-1].name)
     spoken = {name for leaf in inputs for size in leaf.shape for name in size_names(size)}
     known = {name: size for name, size in graph.sizes if name in spoken}
-    return model(whole, inputs=[str(leaf).removesuffix(": input") for leaf in inputs], **known)
+    trace = Trace(known)
+    declared = parse_names([str(leaf).removesuffix(": input") for leaf in inputs], "input")
+    tensors = tuple(map(trace.input, declared))
+    given = trace.call(graph, tensors[:count], "")
+    scope = "loss" if loss.parameters or loss.constants else ""
+    found = trace.call(loss, (*given, *tensors[count:]), scope)
+    return trace.graph(tuple(each.name for each in found))
 
 
 def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from ..codec import document
 from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS, SIGNS
+from ..operations.steps import STEPS
 from ..operations.structure import INDEX, PAD
 from .expression import (
     ELLIPSIS,
@@ -265,17 +266,16 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
     match expression:
         case Literal() | Size():
             return expression
-        case Ref():
-            lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
-            if lost and (not direct or ELLIPSIS in lost):
-                raise _unsummed(lost[0], expression)
-            return contraction((expression,), lost, expression.place)
         case Contraction():
             return _sum_out_product(expression, kept, direct)
         case Call("add", arguments):
             return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
-        case Call():
+        case Call() if not _is_step(expression):
             return _sum_out_call(expression, kept)
+    lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
+    if lost and (not direct or ELLIPSIS in lost):
+        raise _unsummed(lost[0], expression)
+    return contraction((expression,), lost, expression.place)
 
 
 def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
@@ -288,7 +288,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
         if axis not in holders:
             raise _unknown(axis, product, "the sum")
     for axis, holding in holders.items():
-        if axis not in kept and (len(holding) > 1 or (direct and isinstance(holding[0], Ref))):
+        if axis not in kept and (len(holding) > 1 or (direct and _is_lone(holding[0]))):
             if axis == ELLIPSIS and axis not in summed:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
             if axis not in summed:
@@ -418,6 +418,18 @@ def _is_slice(expression: Expression) -> bool:
     place = expression.place
     is_crop = isinstance(expression, Call) and expression.function == PAD.name
     return is_crop and place is not None and place.text.endswith("]")
+
+
+def _is_step(expression: Expression) -> bool:
+    """Whether a tensor at another position is written as `h[b,t-1]`."""
+    place = expression.place
+    is_step = isinstance(expression, Call) and expression.function in STEPS.values()
+    return is_step and place is not None and place.text.endswith("]")
+
+
+def _is_lone(expression: Expression) -> bool:
+    """Whether it is a tensor, at another position or not, which may lose axes alone."""
+    return isinstance(expression, Ref) or _is_step(expression)
 
 
 def _unsummed(axis: str, expression: Expression) -> EquationError:

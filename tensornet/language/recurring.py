@@ -12,7 +12,7 @@ it; so does one with a start. The start stands at -1, one step before the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -41,6 +41,9 @@ __all__ = ["Start", "as_printed", "recurring", "step_of", "steps_in"]
 
 _Key: TypeAlias = "tuple[str, int, int]"
 """What is read at which step along which of its dimensions."""
+
+_Step: TypeAlias = "tuple[str, int] | None"
+"""The axis and the step of an entry of brackets that is one."""
 
 FARTHEST = 8
 """So many positions back at most."""
@@ -101,9 +104,9 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    taken = _named(lines)
+    taken, sides = _named(lines), _Sides.of(lines, starts)
     openings = _openings(starts, taken)
-    return list(_Telling(names, starts, taken, openings, _lefts(lines)).told(lines))
+    return list(_Telling(names, starts, taken, openings, sides).told(lines))
 
 
 def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
@@ -113,6 +116,56 @@ def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
     return found | {
         name: left for line in calls for name, left in zip(line.results, line.along.left, strict=True)
     }
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Which entries of brackets are steps; others, such as `h[t-1,j+1] * W[k,j]` has, are windows and positions.
+
+    A step is under an axis of the left, or under the one that the tensor is defined with. What starts on that side is
+    read a step away under any axis, and so is what is read before the first position, where no window reaches.
+
+    Attributes:
+        lefts: the axes that tensors are defined with.
+        starts: the sides of dimensions that have a start.
+        back: the dimensions along which something is read a step away.
+    """
+
+    lefts: Mapping[str, tuple[Index, ...]]
+    starts: Collection[tuple[str, int, int]]
+    back: Collection[tuple[str, int]]
+
+    @classmethod
+    def of(cls, lines: Sequence[Any], starts: Iterable[_Key]) -> _Sides:
+        """Those of the lines of a block."""
+        first = cls(_lefts(lines), {(name, 1 if step > 0 else -1, at) for name, step, at in starts}, ())
+        back = {
+            (ref.name, at)
+            for line in lines
+            for ref in (steps_in(line.right) if hasattr(line, "right") else ())
+            for at, step in enumerate(first.steps(ref, _kept_in(line)))
+            if step
+        }
+        return replace(first, back=back)
+
+    def steps(self, ref: Ref, kept: Collection[str]) -> list[_Step]:
+        """The steps that entries of brackets are, each an axis and how far, in a line with these axes on the left."""
+        own = self.lefts.get(ref.name, ())
+        own = own if len(own) == len(ref.index) else ref.index
+        found: list[_Step] = []
+        for at, (entry, mine) in enumerate(zip(ref.index, own, strict=True)):
+            step = step_of(entry)
+            if step is not None and step[0] not in kept and mine not in (step[0], entry):
+                sign = 1 if step[1] > 0 else -1
+                told = (ref.name, sign, at) in self.starts or (sign < 0 and (ref.name, at) in self.back)
+                step = step if told else None
+            found.append(step)
+        return found
+
+
+def _kept_in(line: Any) -> tuple[str, ...]:
+    """The axes on the left of a line."""
+    return axes_of_index(line.index if isinstance(line, Start) else getattr(line, "left", ()))
 
 
 def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
@@ -220,7 +273,7 @@ class _Telling:
         starts: what they start from.
         taken: names that are there.
         openings: the lines that starts have of their own, by what starts so.
-        lefts: the axes that tensors are defined with.
+        sides: which entries of brackets are steps.
         before: the lines of tensors at another position, by what they say.
         made: those that the next line reads first.
     """
@@ -229,7 +282,7 @@ class _Telling:
     starts: Mapping[_Key, Start]
     taken: set[str]
     openings: dict[str, list[Opening]]
-    lefts: Mapping[str, tuple[Index, ...]]
+    sides: _Sides
     before: dict[Expression, Ref] = field(default_factory=dict)
     made: list[Equation] = field(default_factory=list)
 
@@ -241,39 +294,41 @@ class _Telling:
             if hasattr(line, "right"):
                 for name in [ref.name for ref in steps_in(line.right)]:
                     yield from self.told(self.openings.pop(name, ()))
-                line = replace(line, right=self._visited(line.right))
+                line = replace(line, right=self._visited(line.right, _kept_in(line)))
                 yield from self.made
                 self.made.clear()
             yield line
 
-    def _visited(self, part: Expression) -> Expression:
-        part = transform(part, self._visited)
+    def _visited(self, part: Expression, kept: Collection[str]) -> Expression:
+        part = transform(part, lambda each: self._visited(each, kept))
         if not isinstance(part, Ref) or part.name not in self.names:
             return part
-        return self._in_parts(part) or _read(part, self.starts)
+        steps = self.sides.steps(part, kept)
+        return self._in_parts(part, steps) or _read(part, steps, self.starts)
 
     def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
         """What a tensor starts from that is read so many positions away."""
         steps = range(-1, by - 1, -1) if by < 0 else range(1, by + 1)
         return (self.starts[name, step, at] for step in steps if (name, step, at) in self.starts)
 
-    def _in_parts(self, ref: Ref) -> Ref | None:
+    def _in_parts(self, ref: Ref, steps: Sequence[_Step]) -> Ref | None:
         """What is read in other parts than its start is told in, from a line in which it is read in the same."""
-        found = next(((n, *told) for n, entry in enumerate(ref.index) if (told := step_of(entry))), None)
+        found = next(((n, *step) for n, step in enumerate(steps) if step), None)
         if found is None:
             return None
         at, axis, by = found
         starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
-        if not any(_differ(each, ref.index) for each in starts) and not _hangs_on(ref, at, axis):
+        if not any(_differ(each, _at_once(ref, steps)) for each in starts) and not _hangs_on(ref, at, axis):
             return None
-        whole = starts[0].index if starts else self.lefts[ref.name]
+        whole = starts[0].index if starts else self.sides.lefts[ref.name]
         if len(whole) != len(ref.index):
             return None
         own = _without(whole, at)
         label = fresh(axis, {*axes_of_index(own)})
         left = (*own[:at], label, *own[at:])
         told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
-        right = _read(replace(ref, index=told), self.starts)
+        there = [(label, by) if n == at else None for n in range(len(told))]
+        right = _read(replace(ref, index=told), there, self.starts)
         if right not in self.before:
             name = fresh(f"{ref.name}_{'before' if by < 0 else 'after'}", self.taken)
             self.taken.add(name)
@@ -286,7 +341,7 @@ class _Telling:
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
     """Whether a tensor is read in other parts than its start is told in, or along one axis in two dimensions."""
     both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
-    read = _flat(step[0] if (step := step_of(entry)) else entry for entry in index)
+    read = _flat(index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
     return len(start.index) == len(index) and apart
 
@@ -299,16 +354,18 @@ def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
 
 
 def _parts(entry: Index) -> int:
-    """How many axes an entry of brackets is, or is a step along."""
-    if step_of(entry) is not None:
-        return 1
+    """How many axes an entry of brackets is."""
     return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
 
 
-def _read(ref: Ref, starts: Mapping[_Key, Start]) -> Expression:
+def _at_once(ref: Ref, steps: Iterable[_Step]) -> tuple[Index, ...]:
+    """What stands in the brackets of a tensor, without the steps."""
+    return tuple(entry if step is None else step[0] for entry, step in zip(ref.index, steps, strict=True))
+
+
+def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expression:
     """A tensor at another position: its function, once for each step there, along one axis after another."""
-    told = [step_of(entry) for entry in ref.index]
-    index = tuple(entry if step is None else step[0] for entry, step in zip(ref.index, told, strict=True))
+    index = _at_once(ref, told)
     found: Expression = replace(ref, index=index)
     before: list[tuple[str, int]] = []
     for at, step in enumerate(told):
@@ -386,6 +443,14 @@ class _Steps:
         """The dimension that the steps are along."""
         return self.ref.index.index(self.axis)
 
+    def read(self, starts: Mapping[_Key, Start]) -> Expression:
+        """What the tensor with the steps in brackets is read as."""
+        there = [
+            (self.axis, self.sign * len(self.starts)) if n == self.at else None
+            for n in range(len(self.ref.index))
+        ]
+        return _read(self.told(Ref(self.axis, ())), there, starts)
+
     def told(self, position: Expression) -> Ref:
         """The tensor with the steps in brackets, where the axis is told as an expression."""
         entry = Call("add", (position, Literal(self.sign * len(self.starts))))
@@ -433,13 +498,16 @@ def _mentioned(line: Any) -> set[str]:
 def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
     """The starts of a tensor, if all that read it tell the same ones; nothing if it cannot be printed so."""
     left = next(line.left for line in lines if hasattr(line, "right") and line.name == name)
-    read = [
-        each
+    found_in = [
+        (each, axes_of_index(line.left))
         for line in lines
         if hasattr(line, "right")
         for each in _stepped(line.right)
         if each.ref.name == name
     ]
+    if not all(each.axis in kept or left[each.at : each.at + 1] == (each.axis,) for each, kept in found_in):
+        return None  # in brackets it would be a window
+    read = [each for each, _ in found_in]
     found = dict[_Key, Start]()
     for each in read:
         for far, right in enumerate(each.starts, 1):
@@ -451,7 +519,7 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
         return None
     if not all(map(_is_plain, found.values())):
         return None
-    alike = all(_read(each.told(Ref(each.axis, ())), found) == _by_functions(each) for each in read)
+    alike = all(each.read(found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
     return found if alike and not any(is_told(entry) for ref in told for entry in ref.index) else None
 
