@@ -313,9 +313,7 @@ class _Division:
 
     def _own_name(self, name: str, scope: str) -> str:
         """What a result of a block is called outside of it."""
-        if not scope:
-            return name
-        found = fresh(scoped(scope, name), self.taken)
+        found = fresh(scoped(scope, name), self.taken) if scope else name
         self.taken.add(found)
         return found
 
