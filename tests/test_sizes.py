@@ -222,3 +222,24 @@ def test_a_tensor_that_is_met_beside_a_window_is_as_long_as_was_given() -> None:
     np.testing.assert_array_equal(tn.compile(graph)({}, t, u), u * t[:7])
     with pytest.raises(tn.ShapeError, match=r"fix: read the first 7 of the 9, t\[g\+0\]; or"):
         tn.layer("y[a,g] = t[g]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "length", "read"),
+    [
+        ("y[i] = W[3*i + 2]", {"i": 3}, 9, lambda W: W[2::3]),
+        ("y[i] = W[2*i + n]", {"i": 3, "n": 1}, 6, lambda W: W[1::2]),
+        ("y[i] = W[2*i + 3*u] * K[u]", {"i": 3, "u": 2}, 8, lambda W: W[[0, 2, 4]] + W[[3, 5, 7]]),
+        ("y[c,i] = W[(c,t[c,c]),2*i]", {"c": 2, "i": 2}, 6, lambda W: W.reshape(2, 1, 3)[:, 0, ::2]),
+    ],
+)
+def test_a_tensor_of_no_told_size_is_as_long_as_its_windows_reach(
+    text: str, sizes: dict[str, int], length: int, read: Any
+) -> None:
+    graph = tn.layer(text, inputs="t", **sizes) if "t[" in text else tn.layer(text, **sizes)
+    assert tn.layer(str(graph)) == graph
+    W = np.random.default_rng(0).normal(size=length)
+    arrays = {"W": W.reshape(2, 3) if "t[" in text else W, "K": np.ones(2)}
+    given = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
+    found = tn.compile(graph, dtype="float64")(given, *[np.zeros((2, 2), int) for _ in graph.inputs])
+    np.testing.assert_allclose(found, read(W))
