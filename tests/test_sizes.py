@@ -243,3 +243,20 @@ def test_a_tensor_of_no_told_size_is_as_long_as_its_windows_reach(
     given = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
     found = tn.compile(graph, dtype="float64")(given, *[np.zeros((2, 2), int) for _ in graph.inputs])
     np.testing.assert_allclose(found, read(W))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[i] = softmax[i](pad(x[i], i=(1,1)) + z[i])",
+        "y[i] = softmax[i](z[i] + pad(x[i], i=(1,1)))",
+        "y[i] = softmax[i](z[i] + concat[i](x[i], w[i]))",
+    ],
+)
+def test_what_stands_beside_a_function_is_as_long_as_that_makes_it(text: str) -> None:
+    graph = tn.layer(text, inputs="x z")
+    assert tn.layer(str(graph)) == graph
+    x, z, w = np.arange(4.0), np.arange(6.0), np.array([1.0, 2.0])
+    whole = z + (np.concatenate([x, w]) if "w[" in text else np.pad(x, 1))
+    found = tn.compile(graph, dtype="float64")({"w": w} if "w[" in text else {}, x, z)
+    np.testing.assert_allclose(found, np.exp(whole) / np.exp(whole).sum())
