@@ -796,3 +796,9 @@ def test_large_states_are_not_put_together() -> None:
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
     assert call.results == ("o.along",)
     np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_declared_size_keeps_its_name_where_a_diagonal_is_read() -> None:
+    graph = tn.layer("h[i,t] = 0.5 * h[i,t-1] + x[i,t]\ny[i] = h[i,i+1]", inputs="x")
+    assert "x[i,t:i]: input" in str(graph)
+    assert tn.layer(str(graph)) == graph
