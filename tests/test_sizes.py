@@ -260,3 +260,17 @@ def test_what_stands_beside_a_function_is_as_long_as_that_makes_it(text: str) ->
     whole = z + (np.concatenate([x, w]) if "w[" in text else np.pad(x, 1))
     found = tn.compile(graph, dtype="float64")({"w": w} if "w[" in text else {}, x, z)
     np.testing.assert_allclose(found, np.exp(whole) / np.exp(whole).sum())
+
+
+@pytest.mark.parametrize(
+    "power", ["i**99999999", "(((i**63)**63)**63)**63", "(((i**31 + 1)**31 + 1)**31 + 1)**31"]
+)
+def test_powers_that_no_size_has_are_refused_before_they_are_made(power: str) -> None:
+    with pytest.raises(tn.ShapeError, match="is not a whole number of positions"):
+        tn.layer(f"y[i] = pad(x[i], i=(0,{power}))", inputs="x", i=5)
+    with pytest.raises(tn.EquationError, match="this is not a size"):
+        tn.layer("y[j] = 2*x[j]", inputs="x", j=power, i=5)
+    with pytest.raises(tn.ShapeError, match="sizes have no"):
+        tn.layer("y[j] = 2*x[j]", inputs="x", j=(sympy.Symbol("i") ** 31 + 1) ** 31)
+    with pytest.raises(tn.ShapeError, match="sizes have no"):
+        tn.layer("y[j] = 2*x[j]", inputs="x", j=(2 ** sympy.Symbol("i") + 1) ** 2)

@@ -28,7 +28,7 @@ from ..language.expression import (
 )
 from ..language.positions import Affine, affine
 from ..operations.functions import FUNCTIONS
-from ..sizes import evaluate, floored, product, solve_size, symbol
+from ..sizes import evaluate, floored, power_of, product, solve_size, symbol
 
 __all__ = [
     "Axis",
@@ -441,7 +441,9 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
 
             return 1 / (Integer(1) * scalar_size(argument, scope))
         case Call("power", (base, Literal(int(power)))):
-            return scalar_size(base, scope) ** power
+            found = power_of(scalar_size(base, scope), power)
+            if found is not None:
+                return found
         case Call(function, arguments) if FUNCTIONS[function].in_sizes:
             import sympy
 
