@@ -274,3 +274,13 @@ def test_powers_that_no_size_has_are_refused_before_they_are_made(power: str) ->
         tn.layer("y[j] = 2*x[j]", inputs="x", j=(sympy.Symbol("i") ** 31 + 1) ** 31)
     with pytest.raises(tn.ShapeError, match="sizes have no"):
         tn.layer("y[j] = 2*x[j]", inputs="x", j=(2 ** sympy.Symbol("i") + 1) ** 2)
+
+
+def test_dots_that_stand_for_other_axes_in_another_line_are_told() -> None:
+    text = "y[...,j] = x[...,b] * U[j,b]\nz[...,k] = w[...,i] * A[k,i]"
+    graph = tn.layer(text, inputs="x w", outputs=["y", "z"], j=2, k=2)
+    arrays = {"U": np.ones((2, 3)), "A": np.ones((2, 5))}
+    with pytest.raises(
+        tn.ShapeError, match=r"'\.\.\.' is \(2,\) in 'x', and \(4,\) in 'w'(?s:.*)write them out"
+    ):
+        tn.compile(graph)(arrays, np.ones((2, 3)), np.ones((4, 5)))
