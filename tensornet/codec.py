@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from .documents import Part
 from .errors import TensornetError
-from .sizes import LARGEST_POWER, is_name, symbol
+from .sizes import LARGEST_POWER, is_name, powers_in, symbol
 
 __all__ = ["Choice", "Scope", "Text", "document", "read", "read_size", "read_value", "write", "write_size"]
 
@@ -295,7 +295,7 @@ def read_size(part: Part) -> Any:
         case [("Rational", [sympy.Integer() as above, sympy.Integer() as below])] if below > 0:
             return sympy.Rational(above, below)
         case [("Pow", [base, sympy.Integer() as power])] if (
-            abs(power) <= LARGEST_POWER and not base.is_number
+            abs(power) * powers_in(base) <= LARGEST_POWER and not base.is_number
         ):
             return sympy.Pow(base, power, evaluate=False)
         case [(name, [_, _, *_] as sizes)] if name in known:

@@ -256,7 +256,13 @@ class Factored:
     ranks: Mapping[str, int]
 
     def __str__(self) -> str:
-        return " * ".join(map(str, self.factors))
+        return " * ".join(map(self._shown, self.factors))
+
+    def _shown(self, factor: Factor) -> str:
+        """A factor, summed over ranks that no other has: of one mode there is one factor."""
+        axes = [axis for each in self.factors for axis in each.axes]
+        alone = [axis for axis in factor.axes if axis in self.ranks and axes.count(axis) == 1]
+        return f"sum[{','.join(alone)}]({factor})" if alone else str(factor)
 
 
 def factored(

@@ -26,6 +26,8 @@ __all__ = [
     "invert_size",
     "is_name",
     "plain",
+    "power_of",
+    "powers_in",
     "product",
     "put_in",
     "show_size",
@@ -51,6 +53,23 @@ LARGEST = 2**63 - 1
 
 LARGEST_POWER = 63
 """The largest exponent in a size: beyond it, only powers of 1 are below `LARGEST`."""
+
+
+def power_of(base: Any, exponent: int) -> Any:
+    """A power of a size; nothing where it, or a power of powers that it comes to, is beyond `LARGEST_POWER`."""
+    import sympy
+
+    large = isinstance(base, int) and abs(base) > LARGEST
+    if large or abs(exponent) * powers_in(base) > LARGEST_POWER:
+        return None
+    return base**exponent if isinstance(base, int) and exponent >= 0 else sympy.sympify(base) ** exponent
+
+
+def powers_in(size: Any) -> int:
+    """The largest power of powers in a size."""
+    inner = max(map(powers_in, getattr(size, "args", ())), default=1)
+    raised = getattr(size, "is_Pow", False) and size.exp.is_Integer
+    return int(inner * max(1, abs(size.exp))) if raised else inner
 
 
 DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads a text
@@ -96,7 +115,7 @@ def _check_formula(formula: Expr, name: str) -> None:
                         f"the size of '{name}' holds the symbol {part.name!r}",
                         fix="call symbols by plain names, such as D",
                     )
-            case sympy.Pow() if isinstance(part.exp, sympy.Integer) and abs(part.exp) <= LARGEST_POWER:
+            case sympy.Pow() if isinstance(part.exp, sympy.Integer) and powers_in(part) <= LARGEST_POWER:
                 pass
             case sympy.Rational() | sympy.Add() | sympy.Mul():
                 pass

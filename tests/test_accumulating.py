@@ -256,6 +256,31 @@ def test_positions_are_reckoned(entry: str, places: list[int]) -> None:
     np.testing.assert_allclose(tn.compile(graph)({}, x, *([e] if "e[" in entry else [])), expected)
 
 
+@pytest.mark.parametrize(
+    ("right", "rows"),
+    [
+        ("x[t,c] * (w[t] * w[t] / (1.5 + abs(A)))", lambda x, w, z: x * (w**2 / 2)[:, None]),
+        ("x[t,c] * w[t] + w[t] * w[t]", lambda x, w, z: x * w[:, None] + (w**2)[:, None]),
+        ("x[t,c] * exp(w[t] * w[t])", lambda x, w, z: x * np.exp(w**2)[:, None]),
+        ("max[t](x[t,c]) * w[t]", lambda x, w, z: x.max(0) * w[:, None]),
+        ("z", lambda x, w, z: np.stack([z] * len(x))),
+    ],
+)
+def test_what_is_added_at_a_position_is_all_that_stands_there(right: str, rows: Any) -> None:
+    text = f"z[c] = 2 * v[c]\ny[r,c] = 0\ny[e[t],c] += {right}\nl[c] = z"
+    graph = tn.layer(
+        text, inputs=["e[t:5]", "x[t:5,c:2]", "w[t:5]", "v[c:2]", "A[()]"], outputs=["y", "l"], r=4
+    )
+    assert tn.layer(str(graph)) == graph
+    rng = np.random.default_rng(0)
+    e, x, w, v = np.array([1, 0, 1, 3, 1]), rng.normal(size=(5, 2)), rng.normal(size=5), rng.normal(size=2)
+    expected = np.zeros((4, 2))
+    np.add.at(expected, e, rows(x, w, 2 * v))
+    given = {"e": e, "x": x, "w": w, "v": v, "A": np.array(0.5)}
+    found, _ = tn.compile(graph)({}, *(given[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(found, expected)
+
+
 def test_blocks_may_add() -> None:
     text = "def counted(e):\n    n[v] = 0\n    n[e[b]] += repeat[b](1)\n    v: 4\ny = counted(e)"
     found = tn.compile(tn.layer(text, inputs="e[b]"))({}, np.array([0, 3, 3]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -437,3 +438,39 @@ def test_equal_factors_beside_a_window_all_count(text: str, backend: str) -> Non
     for name, leaf in {"x": x, "w": w, "k": k}.items():
         if leaf.grad is not None:
             np.testing.assert_allclose(np.asarray(gradients[name]), leaf.grad.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("read", "kernel"),
+    [
+        ("k+2,c+t", "c"),
+        ("2*k+u,c+2*t", "u,c"),
+        ("2*u+k,3*t+c", "u,c"),
+        ("u+k,2*c+3*t", "u,c"),
+    ],
+)
+def test_a_window_may_name_the_axis_of_the_kernel_first(read: str, kernel: str, backend: str) -> None:
+    sizes = {"k": 3, "t": 4, "u": 2, "c": 2}
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(8, 12)), rng.normal(size=tuple(sizes[axis] for axis in kernel.split(",")))
+    text = f"y[t,k] = x[{read}] * W[{kernel}] + z[t,k]\nl = y[t,k] * g[t,k]"
+    own = {axis: size for axis, size in sizes.items() if axis in text}
+    graph = tn.layer(text, inputs="x[a:8,b:12] z g", outputs=["y", "l"], **own)
+    z, g = rng.normal(size=(2, 4, 3))
+    expected, by_w, by_x = z.copy(), np.zeros_like(w), np.zeros_like(x)
+    for positions in itertools.product(*map(range, own.values())):
+        at = dict(zip(own, positions, strict=True))
+        place, held = eval(read, {}, at), eval(f"({kernel},)", {}, at)
+        expected[at["t"], at["k"]] += x[place] * w[held]
+        by_w[held] += x[place] * g[at["t"], at["k"]]
+        by_x[place] += w[held] * g[at["t"], at["k"]]
+    given = {"W": w}, x, z, g
+    if backend == "torch":
+        given = {"W": torch.tensor(w)}, *map(torch.tensor, given[1:])  # type: ignore[assignment]
+    found = tn.compile(graph, backend=backend, dtype="float64", outputs=["y"])(*given)
+    np.testing.assert_allclose(np.asarray(found), expected)
+    back = tn.gradient(graph, of="l", wrt=["W", "x"])
+    found = tn.compile(back, backend=backend, dtype="float64", outputs=back.outputs[-2:])(*given)
+    np.testing.assert_allclose(np.asarray(found[0]), by_w)
+    np.testing.assert_allclose(np.asarray(found[1]), by_x)

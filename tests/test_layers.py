@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sympy
 import tensorly
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tensorly.tenalg import multi_mode_dot as tensorly_multi_mode_dot
 
@@ -124,6 +124,7 @@ LINEAR = ["dense", "tucker", "cp", "tt", "blocktt", "kronecker"]
 
 @examples(24)
 @given(pairs(4), st.sampled_from(LINEAR), st.integers(1, 3), st.booleans())
+@example(((2,), (3,)), "kronecker", 2, False)
 def test_linear(
     case: tuple[tuple[int, ...], tuple[int, ...]], factorization: str, rank: int, bias: bool
 ) -> None:

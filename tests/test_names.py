@@ -178,6 +178,13 @@ def test_a_part_of_a_composite_is_no_size_of_the_same_name() -> None:
     np.testing.assert_array_equal(tn.compile(graph)({}, W, np.ones(5)), np.stack([expected] * 5))
 
 
+def test_one_axis_may_be_part_of_several_composites() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 2, 6, 2))
+    graph = tn.layer("y[j,b,n,c] = x[(j,b),j,(0,n,j),c]", inputs="x", j=2, b=3, n=3, c=2)
+    split = x.reshape(2, 3, 2, 1, 3, 2, 2)
+    np.testing.assert_array_equal(tn.compile(graph)({}, x), np.einsum("jbjznjc->jbnc", split))
+
+
 def test_ones_keep_their_size_where_they_are_read_under_another_name() -> None:
     text = "h[e,n] = onehot[n](d[e])\nz[m,k] = h[e,m]*x[e,k]\ny[m,k] = z[m,k]*2"
     d, x = np.array([0, 2, 0]), np.arange(6.0).reshape(3, 2)

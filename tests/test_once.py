@@ -290,3 +290,12 @@ def test_what_hides_a_parameter_is_added() -> None:
             np.testing.assert_allclose(expected, x[:, :, None] * (e / e.sum(-1, keepdims=True)), rtol=1e-5)
         else:
             np.testing.assert_array_equal(expected, np.where(x > 0, p, np.float32(-1e30)))
+
+
+def test_pieces_under_a_limit_have_tables_of_their_own() -> None:
+    text = "x[q:4,t,b]: input\ny[b,t] = x[(t,n),1 - n,b] * x[2*n,t,b]"
+    graph = tn.layer(text, b=3, n=2, t=2)
+    x = np.random.default_rng(0).normal(size=(4, 2, 3))
+    n, t = np.arange(2), np.arange(2)[:, None]
+    expected = (x[2 * t + n, 1 - n] * x[2 * n, t]).sum(1).T
+    np.testing.assert_allclose(tn.compile(graph, memory_limit=600, dtype="float64")({}, x), expected)

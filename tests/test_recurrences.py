@@ -878,3 +878,9 @@ def test_a_window_that_a_state_starts_from_may_end_before_what_it_reads(inputs: 
         g[t] = 0.3 * g[t + 1] * np.tanh(u[-1]) + np.tanh(h[:, t + 1] @ v)
     graph = tn.layer(text, inputs=inputs, j=2, c=2, a=2, t=2)
     np.testing.assert_allclose(tn.compile(graph)({"U": u, "V": v}, x), g[:2])
+
+
+def test_a_declared_size_keeps_its_name_where_a_diagonal_is_read() -> None:
+    graph = tn.layer("h[i,t] = 0.5 * h[i,t-1] + x[i,t]\ny[i] = h[i,i+1]", inputs="x")
+    assert "x[i,t:i]: input" in str(graph)
+    assert tn.layer(str(graph)) == graph

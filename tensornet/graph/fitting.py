@@ -62,7 +62,10 @@ def _without_lead(
     leading = shape[at : len(shape) - after]
     known = lead.setdefault("...", (leading, leaf.name))
     if known[0] != leading:
-        raise ShapeError(f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'")
+        raise ShapeError(
+            f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'",
+            fix="'...' stands for the same axes in all lines: write them out where they are others",
+        )
     return (*shape[:at], math.prod(leading), *shape[len(shape) - after :])
 
 

@@ -19,6 +19,8 @@ from ..language.expression import (
     contraction,
     fresh,
     option_axes,
+    references,
+    remade_axes,
     show,
     transform,
 )
@@ -93,27 +95,31 @@ def doubt_sums(line: Equation) -> None:
 
 
 def declare_leaves(text: Text, line: Equation) -> None:
-    """Gives every tensor met for the first time the dimensions this line reads it with."""
-    new = [ref for ref in line.references if text.known.get(ref.name, Known("")).dims is None]
-    if not new:
-        return
-    for ref, scope in _placed(text, line.right, _sizes_met(text, line.right)):
-        if text.known.get(ref.name, Known("")).dims is not None:
-            continue
-        entry = text.known.setdefault(ref.name, Known("parameter", place=ref.place))
-        if entry.dims is not None:
-            continue
-        entry.dims = tuple(
-            text.new_dim(ref, position, each, scope) for position, each in enumerate(ref.index)
+    """Gives every tensor met for the first time the dimensions this line reads it with.
+
+    Those in functions that give an axis another size come first: around these the axis is as long as they make it.
+    """
+    new = {ref.name for ref in line.references if text.known.get(ref.name, Known("")).dims is None}
+    for ref in line.references if new else ():
+        text.known.setdefault(ref.name, Known("parameter", place=ref.place))
+    calls = (part for part in line.parts if isinstance(part, Call) and remade_axes(part))
+    resized = new & {ref.name for call in calls for ref in references(call)}
+    for names in filter(None, (resized, new - resized)):
+        for ref, scope in _placed(text, line.right, _sizes_met(text, line.right)):
+            if ref.name in names and text.known[ref.name].dims is None:
+                _declare(text, ref, scope)
+
+
+def _declare(text: Text, ref: Ref, scope: Scope) -> None:
+    """Gives a tensor the dimensions that it is read with."""
+    entry = text.known[ref.name]
+    entry.dims = tuple(text.new_dim(ref, position, each, scope) for position, each in enumerate(ref.index))
+    if ELLIPSIS in ref.index and entry.kind != "input":
+        raise EquationError(
+            f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
         )
-        if ELLIPSIS in ref.index and entry.kind != "input":
-            raise EquationError(
-                f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'",
-                ref.place,
-                "name its axes",
-            )
-        entry.index = index_of(entry.dims)
-        text.guessed.add(ref.name)
+    entry.index = index_of(entry.dims)
+    text.guessed.add(ref.name)
 
 
 @told_in("sizes")

@@ -29,7 +29,7 @@ from ..language.expression import (
 )
 from ..language.positions import Affine, affine
 from ..operations.functions import FUNCTIONS
-from ..sizes import evaluate, floored, product, symbol
+from ..sizes import evaluate, floored, power_of, product, solve_size, symbol
 
 __all__ = [
     "Axis",
@@ -180,7 +180,10 @@ class Scope:
         window, given = fit.window, fit.window.given
         known = self.sizes.get(axis, fit.size)
         told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
-        if not isinstance(told, int) or not isinstance(fits, int) or told == fits:
+        if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
+            needed = window.size - fit.room + abs(fit.step) * (told - 1)
+            agree(window.size, needed, axis, window.ref)  # no longer than what is read of it
+        elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
             self.tell(axis, fit.size, agree, window.ref)
         elif told > fits:
             raise ShapeError(
@@ -388,6 +391,11 @@ def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
     return scope
 
 
+def _is_told_by_many(size: Any, observed: int) -> bool:
+    """Whether several values of an open size come to this one, as ⌊x/3⌋ does."""
+    return not isinstance(size, int) and solve_size(size, observed) is None
+
+
 def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
     """Whether a size is known to be below 0: as a number, or as one below 0 times sizes."""
     value = evaluate(size, bound)
@@ -448,7 +456,9 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
 
             return 1 / (Integer(1) * scalar_size(argument, scope))
         case Call("power", (base, Literal(int(power)))):
-            return scalar_size(base, scope) ** power
+            found = power_of(scalar_size(base, scope), power)
+            if found is not None:
+                return found
         case Call(function, arguments) if FUNCTIONS[function].in_sizes:
             import sympy
 

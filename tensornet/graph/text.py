@@ -121,6 +121,8 @@ class Text:
         for each in [*parse_names(inputs, "input"), *declarations]:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
+        axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
+        self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
         of_blocks = set(leaves_of(s for s in statements if isinstance(s, Calling | Definition)))
         for name, value in constants.items():
             if name not in self.known and name in of_blocks:

@@ -30,10 +30,14 @@ class Unifier:
     Args:
         bound: sizes with an integer value; they stay symbols in formulas.
         given: sizes that are sympy expressions; these replace their axis everywhere.
+
+    Attributes:
+        declared: names that declarations say other axes are as long as: these stay, and the axes' own give way.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
         self.bound = dict(bound)
+        self.declared: set[str] = set()
         given = given or {}
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
@@ -68,7 +72,9 @@ class Unifier:
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return a
-        for size, other in ((b, a), (a, b)):
+        for size, other in sorted(
+            ((b, a), (a, b)), key=lambda pair: not self.declared.isdisjoint(size_names(pair[0]))
+        ):
             if self.is_open(size) and (isinstance(other, int) or getattr(other, "is_Integer", False)):
                 self.bound[size.name] = int(other)
                 return size

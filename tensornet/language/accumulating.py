@@ -25,6 +25,9 @@ from .expression import (
     Literal,
     Ref,
     axes_of_index,
+    contraction,
+    flat,
+    free_axes,
     fresh,
     is_told,
     occurring,
@@ -135,7 +138,10 @@ def _part(start: Equation, addition: Addition) -> Equation:
         for axis in told_along:
             if axis not in known:
                 right = Call(REPEAT.name, (right,), (axis,), place=addition.place)
-    return Equation(start.name, tuple(left), product_of([*factors, right]), addition.place)
+    moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
+    over = tuple(moving.difference(axes_of_index(tuple(left))))  # of the whole, not of products inside
+    added = contraction((product_of([*factors, right]),), over, addition.place)
+    return Equation(start.name, tuple(left), flat(added), addition.place)
 
 
 def _positions(entry: Index, axes: Container[str]) -> Expression | None:

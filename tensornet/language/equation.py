@@ -225,9 +225,15 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
         equation: as `einstein` takes it.
     """
     right = equation.right
-    tensors = [factor for factor in _factors(right) if not is_scalar(factor)]
+    tensors = [factor for factor in _factors(right) if not is_scalar(factor) and not _is_place(factor)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         yield from _summed_alone(right, frozenset(axes_of_index(equation.left)))
+
+
+def _is_place(factor: Expression) -> bool:
+    """Whether it is 1 at one place along an axis, where a line adds something."""
+    selects = isinstance(factor, Call) and bool(FUNCTIONS[factor.function].selects)
+    return selects and all(map(is_scalar, parts_of(factor)))
 
 
 def _factors(expression: Expression) -> tuple[Expression, ...]:

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
-from ..sizes import DOT, LARGEST, LARGEST_POWER, as_size, plain, symbol
+from ..sizes import DOT, LARGEST, as_size, plain, power_of, symbol
 from .accumulating import Addition, Written, together
 from .along import CallAlong, called_along
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
@@ -356,8 +356,9 @@ class _Reader(Terms):
                 return -self.size(operand)
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
                 power = self.size(right)
-                if isinstance(power, int) and abs(power) <= LARGEST_POWER:
-                    return sympy.sympify(self.size(left)) ** power
+                found = power_of(self.size(left), power) if isinstance(power, int) else None
+                if found is not None:
+                    return sympy.sympify(found)
             case ast.BinOp(left=left, op=operator, right=right):
                 a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
                 match operator:

@@ -97,7 +97,7 @@ class _Writing:
                 apart += names
                 read += entry.entries
             else:
-                whole.append(entry if isinstance(entry, tuple) else named(entry))
+                whole.append(tuple(map(named, entry)) if isinstance(entry, tuple) else named(entry))
                 apart.append(whole[-1])
                 read.append(entry)
         name = fresh(f"{ref.name}_parts", self.taken)

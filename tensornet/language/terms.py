@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ..errors import EquationError, Place, near, told_in
 from ..operations.functions import FUNCTIONS, RESERVED, SIGNS, Function
@@ -23,7 +24,9 @@ from .expression import (
     Span,
     contraction,
     free_axes,
+    parts_of,
     product_of,
+    scalar_value,
     sum_of,
     transform,
 )
@@ -103,11 +106,11 @@ class Terms(Parsed):
         place = self.place(node)
         match operator:
             case ast.Add():
-                return sum_of([a, b], place)
+                return sum_of([a, _held(a, b, sum_of)], place)
             case ast.Sub():
-                return sum_of([a, _negative(b, place)], place)
+                return sum_of([a, _held(a, _negative(b, place), sum_of)], place)
             case ast.Mult():
-                return _grouped(a, b, place) or product_of([a, b], place)
+                return _grouped(a, b, place) or product_of([a, _held(a, b, product_of)], place)
             case ast.Div():
                 return product_of([a, Call("reciprocal", (b,), place=place)], place)
             case ast.Pow():
@@ -349,6 +352,15 @@ def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
         return None
     before = a.factors if isinstance(a, Contraction) and not a.summed else (a,)
     return Contraction((*before, b), (), place)
+
+
+def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Expression]) -> Expression:
+    """`b`, as a floating number where it is a whole one that makes those in `a` more than 64 bits hold."""
+    if not isinstance(b, Literal) or not isinstance(b.value, int):
+        return b
+    numbers: list[Expression] = [each for each in parts_of(joined([a, b])) if isinstance(each, Literal)]
+    value = scalar_value(joined(numbers)) if numbers else None
+    return replace(b, value=float(b.value)) if isinstance(value, int) and abs(value) > LARGEST else b
 
 
 def _negative(expression: Expression, place: Place) -> Expression:

@@ -42,7 +42,7 @@ class _Form:
 
     @staticmethod
     def of(one: Axes, other: Axes, windows: tuple[Window, ...], summed: Sequence[str]) -> _Form:
-        """Told by which axes the two have."""
+        """Told by which axes the two have, whichever axis of a window the text names first."""
         moving = {axis for each in windows for axis in (each.at, each.outer, each.inner)}
         shared = [axis for axis in one if axis in other]
         kept = tuple(axis for axis in shared if axis not in summed)
@@ -51,9 +51,10 @@ class _Form:
         second = tuple(axis for axis in other if axis not in shared and axis not in moving)
         if windows[0].at not in one:
             return _Form("x", first, kept, second, gone, windows)
-        if windows[0].outer in other:
+        if all(each.outer in other for each in windows):
             return _Form("k", gone, kept, first, second, windows)
-        return _Form("", first, kept, gone, second, windows)
+        facing = tuple(each.turned if each.outer in other else each for each in windows)
+        return _Form("", first, kept, gone, second, facing)
 
     @property
     def operand(self) -> list[Axes]:
@@ -98,15 +99,17 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
         value, ones = lowering.in_windows(cast("Ref", first), scope, bare=True)
     values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second, scope, None))]
     ones = as_they_lie(ones, values[0], lowering)
-    windows = windows_of(ones, lowering)
-    form = _Form.of(values[0].layout, values[1].layout, windows, call.axes)
+    form = _Form.of(values[0].layout, values[1].layout, windows_of(ones, lowering), call.axes)
     one, other = (lowering.grouped(each, groups) for each, groups in zip(values, form.given, strict=True))
     sizes = {axis: size for each in (one, other) for axis, size in each.sizes.items()}
     sizes |= {axis: scope[axis] for group in form.wanted for axis in group if axis not in sizes}
     left = tuple(group[0] if len(group) == 1 else group for group in form.wanted if group)
-    reached = [each.at for each in windows] if form.made != "x" else []
+    reached = [each.at for each in form.windows] if form.made != "x" else []
     made = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
-    inner, outer = tuple(each.inner for each in windows if each.inner), tuple(each.outer for each in windows)
+    inner, outer = (
+        tuple(each.inner for each in form.windows if each.inner),
+        tuple(each.outer for each in form.windows),
+    )
     for axis in (*inner, *outer):
         sizes.setdefault(axis, scope[axis])
     positions = (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ class Window:
     by: int
     apart: int
     first: int
+
+    @property
+    def turned(self) -> Window:
+        """The same positions, in which the two axes change places."""
+        return replace(self, outer=self.inner, inner=self.outer, by=self.apart, apart=self.by)
 
 
 def windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Window, ...]:
