@@ -1,4 +1,4 @@
-"""The array libraries: each offers itself to `tensornet.protocol`, and is imported when it is first asked for."""
+"""Backends: array libraries, each registered by name and imported when first asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NumPy, CuPy and other array libraries share: the Python array API standard.
+"""The array API backend: what NumPy, CuPy and other array libraries share.
 
 `templates` uses the standard's functions alone; a library's own module overrides the few rows
 for which it has something better. `of(namespace)` makes a backend of any library that follows
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .functions import helpers
-from .shared import OWN, Plain, functions
+from .array_functions import helpers
+from .templates import OWN, Plain, functions
 
 __all__ = ["ArrayBackend", "of", "templates"]
 

@@ -1,4 +1,4 @@
-"""CuPy, on CUDA, through the array API standard that it shares with NumPy."""
+"""The CuPy backend, on CUDA, through the array API standard."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from tensornet.errors import BackendError
 
 from .array_api import templates as generic
-from .functions import helpers
-from .positions import rows_told
-from .shared import KERNELS, Plain
+from .array_functions import helpers
+from .scatter import rows_told
+from .templates import KERNELS, Plain
 from .torch import as_numpy
-from .unfolding import Unfolding
+from .windows import Unfolding
 
 __all__ = ["CupyBackend", "backend"]
 

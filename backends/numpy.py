@@ -1,4 +1,4 @@
-"""NumPy: the reference. In float64 it is what every other backend is held against."""
+"""The NumPy backend: in float64, the reference for all others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tensornet.errors import BackendError
 from tensornet.protocol import backend_of
 
 from .array_api import templates as generic
-from .functions import helpers
-from .positions import rows_told
-from .shared import KERNELS, Plain, functions
+from .array_functions import helpers
+from .scatter import rows_told
+from .templates import KERNELS, Plain, functions
 from .torch import as_numpy
-from .unfolding import Unfolding
+from .windows import Unfolding
 
 __all__ = ["NumpyBackend", "backend"]
 

@@ -1,4 +1,4 @@
-"""What the windows of a convolution reach, and padding that comes out of it; for all libraries.
+"""Windows and im2col: padding, strided views, pooling and convolution without library kernels.
 
 Arrays have a dimension for the batch, one for channels, and one for each window, which is told by how far it goes
 from result to result, how far from element to element of the kernel, where it begins, and the size of what is made.
@@ -6,9 +6,13 @@ from result to result, how far from element to element of the kernel, where it b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Windows", "margins", "reach"]
+__all__ = ["Pools", "Unfolding", "Windows", "elements", "margins", "pools", "reach"]
 
 Windows = tuple[tuple[int, int, int, int], ...]
 """By, apart, first and size, for each dimension."""
@@ -27,3 +31,142 @@ def margins(
         (-first, first + reach(by, apart, *counts) - size)
         for size, (by, apart, first, _), *counts in zip(extents, windows, outer, inner, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """Convolutions of a library.
+
+    Attributes:
+        xp: the library.
+        strided: looks at an array with other sizes and strides.
+    """
+
+    xp: Any
+    strided: Any
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """What the backend brings, by the name it is called."""
+        return {
+            "convolution": self.result,
+            "convolution_x": self.operand,
+            "convolution_k": self.kernel,
+            "windows": self.windows,
+            "spaced": self.spaced,
+        }
+
+    def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
+        """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+        outer, inner = [size for *_, size in windows], k.shape[2:]
+        columns = self._columns(x, groups, windows, outer, inner)
+        rows = k.reshape(groups, k.shape[0] // groups, -1)
+        return self.xp.matmul(rows, columns).reshape(x.shape[0], k.shape[0], *outer)
+
+    def operand(self, y: Any, k: Any, groups: int, windows: Windows) -> Any:
+        """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
+        outer, inner, batch = y.shape[2:], k.shape[2:], y.shape[0]
+        rows = k.reshape(groups, k.shape[0] // groups, -1).swapaxes(1, 2)
+        columns = self.xp.matmul(rows, y.reshape(batch, groups, y.shape[1] // groups, -1))
+        columns = columns.reshape(batch, groups * k.shape[1], *inner, *outer)
+        spans = [
+            reach(by, apart, *counts) for (by, apart, *_), *counts in zip(windows, outer, inner, strict=True)
+        ]
+        made = self.xp.zeros((batch, groups * k.shape[1], *spans), dtype=columns.dtype)
+        for at in itertools.product(*map(range, inner)):
+            places: Any = tuple(
+                slice(u * apart, u * apart + (count - 1) * by + 1, by)
+                for u, count, (by, apart, *_) in zip(at, outer, windows, strict=True)
+            )
+            whole = (slice(None), slice(None))
+            here: Any = (*whole, *at)
+            made[whole + places] += columns[here]
+        shifted = (
+            (first, size - first - span) for span, (*_, first, size) in zip(spans, windows, strict=True)
+        )
+        return self._within(made, tuple(shifted))
+
+    def kernel(self, x: Any, y: Any, groups: int, windows: Windows) -> Any:
+        """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
+        outer, inner = y.shape[2:], [size for *_, size in windows]
+        columns = self._columns(x, groups, windows, outer, inner)
+        rows = y.reshape(y.shape[0], groups, y.shape[1] // groups, -1)
+        made = self.xp.matmul(rows, columns.swapaxes(-1, -2)).sum(axis=0)
+        return made.reshape(y.shape[1], x.shape[1] // groups, *inner)
+
+    def windows(self, x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+        """y[…,p,u,…] = x[…,first + by·p + apart·u,…], another look at the same memory."""
+        last = first + reach(by, apart, outer, inner)
+        assert not outer * inner or last <= x.shape[axis], (x.shape, axis, last)
+        x = x[(slice(None),) * axis + (slice(first, None),)]
+        step = x.strides[axis]
+        shape = (*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
+        return self.strided(x, shape, (*x.strides[:axis], step * by, step * apart, *x.strides[axis + 1 :]))
+
+    def spaced(self, x: Any, axis: int, first: int, by: int, size: int) -> Any:
+        """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+        made = self.xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
+        made[(slice(None),) * axis + (slice(first, first + by * x.shape[axis], by),)] = x
+        return made
+
+    def _columns(
+        self, x: Any, groups: int, windows: Windows, outer: Sequence[int], inner: Sequence[int]
+    ) -> Any:
+        """What each element of the kernel meets, a row for each: batch, groups, channels · inner, outer."""
+        x = self._within(x, margins(x.shape[2:], windows, outer, inner))
+        steps = x.strides[2:]
+        strides = (
+            *x.strides[:2],
+            *(step * apart for step, (_, apart, *_) in zip(steps, windows, strict=True)),
+            *(step * by for step, (by, *_) in zip(steps, windows, strict=True)),
+        )
+        seen = self.strided(x, (*x.shape[:2], *inner, *outer), strides)
+        rows = x.shape[1] // groups * math.prod(inner)
+        return seen.reshape(x.shape[0], groups, rows, math.prod(outer))
+
+    def _within(self, x: Any, amounts: tuple[tuple[int, int], ...]) -> Any:
+        """An array with so many zeros more before and after its last dimensions, or fewer elements."""
+        cut = tuple(
+            slice(max(0, -before), size - max(0, -after))
+            for size, (before, after) in zip(x.shape[2:], amounts, strict=True)
+        )
+        whole = slice(None), slice(None), *cut
+        x = x[whole]
+        grown = tuple((max(0, before), max(0, after)) for before, after in amounts)
+        return self.xp.pad(x, ((0, 0), (0, 0), *grown)) if any(map(any, grown)) else x
+
+
+Pools = tuple[tuple[int, int, int, int, int], ...]
+"""By, apart, first, the size of the result, and the elements of a window, for each dimension but the first."""
+
+
+def elements(x: Any, windows: Pools) -> Iterator[Any]:
+    """What each element of a window meets."""
+    for at in itertools.product(*(range(inner) for *_, inner in windows)):
+        places = tuple(
+            slice(start := first + u * apart, start + (size - 1) * by + 1, by)
+            for u, (by, apart, first, size, _) in zip(at, windows, strict=True)
+        )
+        whole: Any = (slice(None), *places)
+        yield x[whole]
+
+
+def pools(maximum: Callable[[Any, Any], Any]) -> dict[str, Callable[[Any, Pools], Any]]:
+    """The two pools of a library.
+
+    Args:
+        maximum: its larger of two.
+    """
+
+    def max_pool(x: Any, windows: Pools) -> Any:
+        first, *others = elements(x, windows)
+        for each in others:
+            first = maximum(first, each)
+        return first + 0 if not others else first
+
+    def mean_pool(x: Any, windows: Pools) -> Any:
+        first, *others = elements(x, windows)
+        for each in others:
+            first = first + each
+        return first / (1 + len(others))
+
+    return {"max_pool": max_pool, "mean_pool": mean_pool}

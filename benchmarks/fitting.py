@@ -19,7 +19,7 @@ import numpy as np
 
 import tensornet as tn
 from tensornet.fitting.approximating import approximate
-from tensornet.graph.weights import in_form
+from tensornet.weights.equations import in_form
 
 __all__ = ["CASES", "Case", "measured"]
 

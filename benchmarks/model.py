@@ -27,20 +27,20 @@ from rich.console import Console
 from rich.table import Table
 
 import tensornet as tn
-from tensornet.emitting.source import TABLES_NAME, generate
-from tensornet.heap import keep_freed
-from tensornet.planning.arrangement import Layout
-from tensornet.planning.calibration import measure
-from tensornet.planning.device import DeviceProfile, default_profile
-from tensornet.planning.lowering import lower
-from tensornet.planning.ordering import fastest
+from tensornet.codegen.function import TABLES_NAME, generate
+from tensornet.contraction.order import fastest
+from tensornet.contraction.pairs import Layout
+from tensornet.contraction.search import Choose, Order, Problem, Search
+from tensornet.device.calibration import measure
+from tensornet.device.heap import keep_freed
+from tensornet.device.model import DeviceProfile, default_profile
+from tensornet.device.timing import Clock
+from tensornet.lowering.lower import lower
 from tensornet.planning.plans import Plan
-from tensornet.planning.search import Choose, Order, Problem, Search
 from tensornet.planning.steps import Step
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
-from tensornet.timing import Clock
 
 from .trees import trees
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tensornet as tn
-from tensornet.operations.functions import FUNCTIONS
+from tensornet.ops.table import FUNCTIONS
 
 from .timing import geometric_mean, interleaved
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 import tensornet as tn
-from tensornet.timing import Clock, Timing, timings
+from tensornet.device.timing import Clock, Timing, timings
 
 from .work import Work, counted
 

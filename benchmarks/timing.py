@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from tensornet.timing import timings
+from tensornet.device.timing import timings
 
 __all__ = ["geometric_mean", "interleaved"]
 

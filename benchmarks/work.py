@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from tensornet.timing import Clock, timings
+from tensornet.device.timing import Clock, timings
 
 __all__ = ["Ceilings", "Work", "ceilings", "counted"]
 

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Any
 
 from tensornet.errors import EquationError, near
-from tensornet.factorizations import tensorize
 from tensornet.graph.graph import Graph
 from tensornet.token_orders import FactorizationOrder, factorize, see_before
+from tensornet.weights.factorizations import tensorize
 
 from .attention import attention, dot_product_attention
 from .bert import PRESETS as BERTS

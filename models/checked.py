@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Union, get_args, get_origin, get_type_hints
 
 from tensornet.errors import ShapeError, near
 from tensornet.graph.graph import Graph
-from tensornet.language.reading import read_sizes
+from tensornet.language.parser import read_sizes
 
 from .dimensions import Size
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import tensornet as tn
 from tensornet.errors import ShapeError
-from tensornet.factorizations import Factor, Factored, factored, form_named
-from tensornet.ranks import Rank, choose_ranks
+from tensornet.weights.factorizations import Factor, Factored, factored, form_named
+from tensornet.weights.ranks import Rank, choose_ranks
 
 from .checked import checked
 from .dimensions import Size, divided, hygienic, positive

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensornet.errors import ShapeError
-from tensornet.graph.hygiene import hygienic
-from tensornet.language.reading import read_sizes
+from tensornet.frontend.caller_symbols import hygienic
+from tensornet.language.parser import read_sizes
 
 if TYPE_CHECKING:
     from sympy import Expr

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensornet as tn
-from tensornet.graph.shape import dim_size
+from tensornet.graph.shape_inference import dim_size
 from tensornet.sizes import evaluate, symbol
 
 from .attention import attention, attention_in_two

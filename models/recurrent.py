@@ -13,8 +13,8 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
-from tensornet.factorizations import factored, form_named
-from tensornet.ranks import Rank, check_sizes
+from tensornet.weights.factorizations import factored, form_named
+from tensornet.weights.ranks import Rank, check_sizes
 
 from .checked import checked
 from .dimensions import chosen, count

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
-from tensornet.ranks import Rank, check_sizes, choose_ranks
+from tensornet.weights.ranks import Rank, check_sizes, choose_ranks
 
 from .checked import checked
 

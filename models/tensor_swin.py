@@ -21,7 +21,7 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import ShapeError
-from tensornet.ranks import Rank
+from tensornet.weights.ranks import Rank
 
 from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
 from .checked import checked

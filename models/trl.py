@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensornet as tn
-from tensornet.factorizations import factored, form_named
-from tensornet.ranks import Rank, check_sizes
+from tensornet.weights.factorizations import factored, form_named
+from tensornet.weights.ranks import Rank, check_sizes
 
 from .checked import checked
 

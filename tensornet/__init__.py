@@ -6,42 +6,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import backends  # noqa: F401 - they offer themselves
-from .errors import (
-    BackendError,
-    DtypeError,
-    EquationError,
-    ShapeError,
-    TensornetError,
-    TensornetWarning,
-)
+from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError, TensornetWarning
 
 if TYPE_CHECKING:
     from . import models
+    from .codegen.program import plan
     from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
-    from .emitting.program import plan
+    from .drawing.picture import draw
     from .fitting.weights import fit
-    from .graph.composition import Tensor, model
-    from .graph.formula import parameter_count, parameter_formula, parameter_table
-    from .graph.freezing import freeze
+    from .frontend.composition import Tensor, model
+    from .frontend.layers import layer
+    from .graph.formulas import parameter_count, parameter_formula, parameter_table
     from .graph.graph import Graph
-    from .graph.layers import layer
-    from .graph.picture import draw
-    from .graph.substitution import substitute
-    from .language.registering import register
-    from .planning.collected import FlopTable, flop_table
+    from .language.registration import register
+    from .planning.flop_tables import FlopTable, flop_table
     from .planning.gradients import gradient, jvp
     from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan
     from .planning.steps import Step
-    from .running.compiling import compile, module, to_backend
-    from .running.differentiated import ValueAndGrad, value_and_grad
-    from .running.eager import einsum
-    from .running.executable import Executable
-    from .running.starting import init
+    from .runtime.compiling import compile, module, to_backend
+    from .runtime.eager import einsum
+    from .runtime.executable import Executable
+    from .runtime.gradients import ValueAndGrad, value_and_grad
+    from .runtime.initial_values import init
     from .sweeping.making import sweep
     from .sweeping.sweeps import Sweep
+    from .weights.freezing import freeze
+    from .weights.substitution import substitute
 
 __version__ = "0.1.0"
 
@@ -101,25 +94,25 @@ _WHEN_USED = {
     "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
     "compression.compressed": ("Compressed", "load_compressed"),
     "compression.compressing": ("allocate", "compress"),
-    "emitting.program": ("plan",),
+    "codegen.program": ("plan",),
     "fitting.weights": ("fit",),
-    "graph.composition": ("Tensor", "model"),
-    "graph.formula": ("parameter_count", "parameter_formula", "parameter_table"),
-    "graph.freezing": ("freeze",),
+    "frontend.composition": ("Tensor", "model"),
+    "graph.formulas": ("parameter_count", "parameter_formula", "parameter_table"),
+    "weights.freezing": ("freeze",),
     "graph.graph": ("Graph",),
-    "running.starting": ("init",),
-    "graph.layers": ("layer",),
-    "graph.picture": ("draw",),
-    "graph.substitution": ("substitute",),
-    "language.registering": ("register",),
-    "planning.collected": ("FlopTable", "flop_table"),
+    "runtime.initial_values": ("init",),
+    "frontend.layers": ("layer",),
+    "drawing.picture": ("draw",),
+    "weights.substitution": ("substitute",),
+    "language.registration": ("register",),
+    "planning.flop_tables": ("FlopTable", "flop_table"),
     "planning.gradients": ("gradient", "jvp"),
     "planning.planner": ("flop_count", "flop_formula"),
     "planning.plans": ("Plan", "Step"),
-    "running.compiling": ("compile", "module", "to_backend"),
-    "running.differentiated": ("ValueAndGrad", "value_and_grad"),
-    "running.eager": ("einsum",),
-    "running.executable": ("Executable",),
+    "runtime.compiling": ("compile", "module", "to_backend"),
+    "runtime.gradients": ("ValueAndGrad", "value_and_grad"),
+    "runtime.eager": ("einsum",),
+    "runtime.executable": ("Executable",),
     "sweeping.making": ("sweep",),
     "sweeping.sweeps": ("Sweep",),
 }

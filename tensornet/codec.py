@@ -1,4 +1,4 @@
-"""Serialisation. Frozen dataclasses as JSON and back, by one rule: their fields and the types of these.
+"""Serialisation: frozen dataclasses as JSON and back, by one rule: their fields and the types of these.
 
     value := {"is": class, field: value, …}    a class marked by `@document`
            | {"shared": 3}                     the fourth value of the document's table of shared ones

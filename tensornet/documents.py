@@ -1,4 +1,4 @@
-"""Documents of JSON read with suspicion: what is not as it must be is an `EquationError` that says where."""
+"""JSON documents, read with suspicion: what is not as it must be raises an `EquationError` that says where."""
 
 from __future__ import annotations
 

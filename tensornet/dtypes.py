@@ -1,4 +1,4 @@
-"""The element types of arrays, by the names that all array libraries have for them."""
+"""Element types (dtypes) by the names that all array libraries share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors a user can meet: each names the place, the cause and the fix."""
+"""Errors and warnings: each names the place, the cause and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text as HTML, for notebooks: what is long is folded."""
+"""Notebook rendering: text as HTML, long parts folded."""
 
 from __future__ import annotations
 

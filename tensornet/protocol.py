@@ -1,4 +1,4 @@
-"""What the rest of the library asks of a backend, and how one is found by name."""
+"""The backend protocol: what the library asks of a backend, and the registry that finds one by name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Backend(Protocol):
 
     `templates` maps an operation to source text with the operands in braces, for instance
     `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`, and the record
-    of the operation says what else may stand in braces (`tensornet.operations.record`).
+    of the operation says what else may stand in braces (`tensornet.ops.record`).
     """
 
     @property

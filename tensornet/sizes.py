@@ -1,4 +1,4 @@
-"""Sizes of axes: integers, or sympy expressions in the names of axes. sympy loads when first used."""
+"""Symbolic sizes of axes: integers, or sympy expressions in axis names. sympy loads when first used."""
 
 from __future__ import annotations
 

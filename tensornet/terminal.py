@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to print."""
+"""Terminal output: text from outside, made safe to print."""
 
 from __future__ import annotations
 

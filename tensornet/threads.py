@@ -1,4 +1,4 @@
-"""What is done in a thread of its own, and what others do at the same time."""
+"""Threads: work in a thread of its own, and what others do meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factorization orders of a text, and who may see whom in them (Yang et al. 2019, §2.2–2.3)."""
+"""Factorization orders and their permutation masks (Yang et al. 2019, §2.2–2.3)."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from tensornet.graph.apply import Apply
+from tensornet.graph.call import Apply
 from tensornet.graph.graph import Graph
-from tensornet.graph.shape import dim_size
+from tensornet.graph.shape_inference import dim_size
 from tensornet.language.equation import Equation
 from tensornet.language.expression import (
     Call,

@@ -10,8 +10,8 @@ import pytest
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.graph.elements import holding
-from tensornet.operations.functions import Element
+from tensornet.graph.element_types import holding
+from tensornet.ops.table import Element
 from tensornet.protocol import load_backend
 
 from .test_gradients import agrees_with_differences

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.protocol import load_backend
-from tensornet.running.executable import Executable
+from tensornet.runtime.executable import Executable
 
 from . import reference
 from .strategies import SUMMED_ALONE, Block, blocks

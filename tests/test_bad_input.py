@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.amounts import in_bytes
-from tensornet.operations.functions import FUNCTIONS
+from tensornet.ops.table import FUNCTIONS
 from tensornet.sizes import evaluate, solve_size
+from tensornet.units import in_bytes
 
 from .strategies import SUMMED_ALONE, Block, blocks
 

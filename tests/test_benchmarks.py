@@ -32,7 +32,7 @@ from benchmarks import (
 from benchmarks.fitting import measured as measured_fit
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.work import ceilings, counted
-from tensornet.timing import Clock, timings
+from tensornet.device.timing import Clock, timings
 
 SUITES = [
     calls.SUITE,
@@ -245,7 +245,7 @@ def test_kept_bytes_are_counted_once_and_without_parameters() -> None:
 
 
 def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet.timing.SHORTEST", 0.0)  # so that no run is repeated within a sample
+    monkeypatch.setattr("tensornet.device.timing.SHORTEST", 0.0)  # so that no run is repeated within a sample
     order: list[str] = []
     waits: list[int] = []
     names = ("a", "b", "c")
@@ -258,7 +258,7 @@ def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_short_run_is_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))  # at each look a second later
-    monkeypatch.setattr("tensornet.timing.SHORTEST", 3.0)
+    monkeypatch.setattr("tensornet.device.timing.SHORTEST", 3.0)
     ran: list[None] = []
     found = timings({"a": lambda: ran.append(None)}, 2, 1, Clock(lambda: next(clock)))
     assert len(ran) == 1 + 2 * 3

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.emitting.spelling import Speller
+from tensornet.codegen.expressions import Speller
+from tensornet.contraction.joint_order import ordered_both_ways
+from tensornet.contraction.pairs import flatten, view_order
+from tensornet.contraction.search import Problem
+from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
-from tensornet.planning.arrangement import flatten, view_order
-from tensornet.planning.both_ways import ordered_both_ways
-from tensornet.planning.device import default_profile
 from tensornet.planning.plans import Plan
-from tensornet.planning.search import Problem
 from tensornet.protocol import load_backend
 
 CPU = default_profile("cpu")

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tensornet.planning import calibration, profiles, watching
-from tensornet.planning.device import DeviceProfile, default_profile
-from tensornet.planning.profiles import load_profile, save_profile
-from tensornet.planning.store import Store
+from tensornet.device import calibration, profiles
+from tensornet.device.model import DeviceProfile, default_profile
+from tensornet.device.profiles import load_profile, save_profile
+from tensornet.planning import progress
+from tensornet.planning.disk_cache import Store
 from tensornet.protocol import load_backend
 
 KEY = "a device"
@@ -70,7 +71,7 @@ def test_a_terminal_is_told_that_the_device_was_measured(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(watching, "_is_terminal", lambda: is_terminal)
+    monkeypatch.setattr(progress, "_is_terminal", lambda: is_terminal)
     measured += [seconds, found]
     for expected in (words if is_terminal else "", ""):
         assert process() == found

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.errors import EquationError, ShapeError
-from tensornet.graph.inlining import inlined
+from tensornet.graph.inline import inlined
 
 from . import reference
 from .conftest import examples

@@ -8,8 +8,8 @@ import pytest
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.graph.elements import of_leaves, of_tensors
-from tensornet.operations.functions import Element
+from tensornet.graph.element_types import of_leaves, of_tensors
+from tensornet.ops.table import Element
 from tensornet.protocol import load_backend
 
 BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {

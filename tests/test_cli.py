@@ -21,7 +21,7 @@ from tensornet import cli
 from tensornet.cli.reading import equations_of
 from tensornet.errors import EquationError
 from tensornet.language.expression import subexpressions
-from tensornet.operations.functions import FUNCTIONS, SUM
+from tensornet.ops.table import FUNCTIONS, SUM
 
 COMMANDS = ("plan", "count", "draw", "sweep", "compress", "functions", "study", "calibrate")
 

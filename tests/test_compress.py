@@ -28,7 +28,7 @@ from tensornet.compression.compressed import read_arrays
 from tensornet.compression.levels import Candidate, levels, multiplied
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
-from tensornet.graph.weights import formed
+from tensornet.weights.equations import formed
 
 from .conftest import examples
 

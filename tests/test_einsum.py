@@ -157,7 +157,7 @@ def test_one_part_of_a_composite_follows_from_the_others() -> None:
 
 
 def test_plans_are_made_once() -> None:
-    from tensornet.running.eager import _executable
+    from tensornet.runtime.eager import _executable
 
     arrays = [np.ones((3, 4)), np.ones((4, 5))]
     tn.einsum("i j, j k -> i k", *arrays)

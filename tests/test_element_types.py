@@ -22,7 +22,7 @@ from tensornet import models
 from tensornet.backends.array_api import of
 from tensornet.models.positions import fourier_features, sinusoidal_positions
 from tensornet.models.resize import CONVENTIONS, resize_positions
-from tensornet.operations.functions import FUNCTIONS
+from tensornet.ops.table import FUNCTIONS
 from tensornet.protocol import load_backend
 
 from . import reference
@@ -417,7 +417,7 @@ def agree(found: Any, expected: Any, dtype: str, text: str) -> None:
 
 
 def test_every_function_of_the_language_is_tried() -> None:
-    from tensornet.operations.functions import FUNCTIONS
+    from tensornet.ops.table import FUNCTIONS
 
     texts = " ".join(text for text, _, _ in CASES)
     elsewhere = {"concat", "onehot", "repeat", "int64", "reciprocal", "power"}  # below, and as signs

@@ -14,7 +14,7 @@ import tensornet as tn
 from tensornet.errors import PAGE
 from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Call, Contraction, Expression, show, subexpressions
-from tensornet.language.reading import parse_block, parse_names, parse_size
+from tensornet.language.parser import parse_block, parse_names, parse_size
 from tests.conftest import examples, within
 from tests.strategies import SUMMED_ALONE, Block, blocks, expression_texts
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.contraction.order import as_written
+from tensornet.contraction.premultiplied import beforehand
+from tensornet.contraction.search import Problem
+from tensornet.device.model import default_profile
 from tensornet.language.expression import axes_of_index
-from tensornet.planning.beforehand import beforehand
-from tensornet.planning.device import default_profile
-from tensornet.planning.ordering import as_written
-from tensornet.planning.search import Problem
 from tensornet.protocol import load_backend
 
 from . import reference

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 
 import tensornet as tn
 from tensornet import models
-from tensornet.graph.losses import ending_in
-from tensornet.operations.functions import FUNCTIONS
-from tensornet.operations.record import Function
+from tensornet.frontend.losses import ending_in
+from tensornet.ops.record import Function
+from tensornet.ops.table import FUNCTIONS
 from tensornet.planning.gradients import both_ways
 from tensornet.protocol import Backend, backend_of, load_backend
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.running.starting import starts
+from tensornet.runtime.initial_values import starts
 
 
 @st.composite

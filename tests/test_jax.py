@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.operations.functions import FUNCTIONS
-from tensornet.planning import calibration
-from tensornet.planning.device import default_profile
+from tensornet.device import calibration
+from tensornet.device.model import default_profile
+from tensornet.ops.table import FUNCTIONS
 from tensornet.protocol import backend_of, load_backend
 
 from .reference import run

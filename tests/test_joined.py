@@ -9,9 +9,9 @@ import pytest
 
 import tensornet as tn
 from tensornet import models
-from tensornet.graph.rewriting.joining import join
-from tensornet.planning.device import default_profile
-from tensornet.planning.memory import is_view
+from tensornet.device.model import default_profile
+from tensornet.passes.horizontal_fusion import join
+from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
 

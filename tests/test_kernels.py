@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.operations.functions import FUNCTIONS
-from tensornet.planning import covering
-from tensornet.planning.device import default_profile
+from tensornet.device.model import default_profile
+from tensornet.ops.table import FUNCTIONS
+from tensornet.planning import kernel_selection
 from tensornet.planning.steps import Step
 from tensornet.sizes import evaluate
 
@@ -379,9 +379,9 @@ def test_what_is_added_to_scores_has_their_axes_alone() -> None:
 def test_of_long_products_few_ways_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 14 factors there are 16,384 ways to be a query and a key."""
     looked: list[Any] = []
-    dealt = covering._dealt
+    dealt = kernel_selection._dealt
     monkeypatch.setattr(
-        covering, "_dealt", lambda *given: (looked.append(each) or each for each in dealt(*given))
+        kernel_selection, "_dealt", lambda *given: (looked.append(each) or each for each in dealt(*given))
     )
     chain = " * ".join(f"a{n}[z{n},z{n + 1}]" for n in range(14))
     inputs = " ".join([*(f"a{n}[z{n},z{n + 1}]" for n in range(14)), "v[z14,f]"])

@@ -15,8 +15,8 @@ import tensornet as tn
 from tensornet.cli import app
 from tensornet.errors import PAGE
 from tensornet.language import reference
-from tensornet.operations.functions import FUNCTIONS
-from tensornet.running.examples import result_of
+from tensornet.ops.table import FUNCTIONS
+from tensornet.runtime.examples import result_of
 
 from .test_structure import FILES, ROOT
 

@@ -17,7 +17,7 @@ from tensorly.tenalg import multi_mode_dot as tensorly_multi_mode_dot
 
 import tensornet as tn
 from tensornet import models
-from tensornet.ranks import choose_ranks
+from tensornet.weights.ranks import choose_ranks
 
 from .conftest import examples
 

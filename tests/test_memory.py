@@ -14,8 +14,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import tensornet as tn
-from tensornet.graph.elements import of_leaves
-from tensornet.operations.functions import Element
+from tensornet.graph.element_types import of_leaves
+from tensornet.ops.table import Element
 from tensornet.planning import planner
 from tensornet.sizes import evaluate
 

@@ -12,10 +12,10 @@ import pytest
 import tensornet as tn
 from tensornet import models
 from tensornet.backends.array_api import of
-from tensornet.graph.elements import holding
-from tensornet.graph.rewriting.grouping import group
-from tensornet.graph.rewriting.selecting import select
-from tensornet.operations.functions import Element
+from tensornet.graph.element_types import holding
+from tensornet.ops.table import Element
+from tensornet.passes.grouped_gemm import group
+from tensornet.passes.one_hot_elimination import select
 from tensornet.protocol import load_backend
 
 from .test_gradients import agrees_with_differences

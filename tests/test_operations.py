@@ -16,13 +16,13 @@ import sympy
 import torch
 
 import tensornet as tn
+from tensornet.device.model import default_profile
 from tensornet.language.expression import Expression, Literal, Ref, scalar_value, transform
-from tensornet.language.reading import parse_block
-from tensornet.operations import cells
-from tensornet.operations.functions import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
-from tensornet.operations.steps import FOLLOWING, PREVIOUS
-from tensornet.operations.structure import REPEAT
-from tensornet.planning.device import default_profile
+from tensornet.language.parser import parse_block
+from tensornet.ops import rnn as cells
+from tensornet.ops.scan import FOLLOWING, PREVIOUS
+from tensornet.ops.structure import REPEAT
+from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
 from tensornet.protocol import load_backend
 
 from .test_backends import BACKENDS

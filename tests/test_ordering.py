@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.planning.device import default_profile
-from tensornet.planning.ordering import FastestOrder, fastest, fewest_flops
-from tensornet.planning.search import Order, Problem, Search, left_to_right, path_of, tree_of
+from tensornet.contraction.order import FastestOrder, fastest, fewest_flops
+from tensornet.contraction.search import Order, Problem, Search, left_to_right, path_of, tree_of
+from tensornet.device.model import default_profile
 
 from .conftest import within
 

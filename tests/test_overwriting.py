@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.planning import overwriting, planner
+from tensornet.planning import in_place, planner
 from tensornet.planning.plans import Plan
 from tensornet.planning.steps import CallStep
-from tensornet.running import executable
+from tensornet.runtime import executable
 
 from . import reference
 from .strategies import SUMMED_ALONE, Block, blocks
@@ -34,7 +34,7 @@ def of_any_size() -> Iterator[None]:
     plans = (executable._made, planner._function, planner._product)
     for each in plans:
         each.cache_clear()
-    with patch.object(overwriting, "IN_CACHE", 0):
+    with patch.object(in_place, "IN_CACHE", 0):
         yield
     for each in plans:
         each.cache_clear()

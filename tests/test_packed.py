@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.planning.device import default_profile
+from tensornet.device.model import default_profile
 from tensornet.planning.plans import Plan
 
 torch = pytest.importorskip("torch")
 if not torch.backends.mkldnn.is_available():
     pytest.skip("this PyTorch has no oneDNN", allow_module_level=True)
 
-from tensornet.backends.torch_packed import packed_linear, packed_matmul  # noqa: E402
+from tensornet.backends.torch.onednn import packed_linear, packed_matmul  # noqa: E402
 
 QUICK = replace(default_profile("cpu"), packed_flops=1e13, packed_launch=0.0)
 THEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from benchmarks.trees import trees
-from tensornet.planning.arrangement import Pricing, flatten
-from tensornet.planning.device import COLUMNS, DeviceProfile, default_profile
-from tensornet.planning.ordering import FastestOrder, _Network, fastest, fewest_flops
-from tensornet.planning.profiles import bounded, load_profile, save_profile
-from tensornet.planning.search import Problem, Search, left_to_right, path_of
-from tensornet.planning.store import Store
+from tensornet.contraction.order import FastestOrder, _Network, fastest, fewest_flops
+from tensornet.contraction.pairs import Pricing, flatten
+from tensornet.contraction.search import Problem, Search, left_to_right, path_of
+from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
+from tensornet.device.profiles import bounded, load_profile, save_profile
+from tensornet.planning.disk_cache import Store
 
 CPU = default_profile("cpu")
 

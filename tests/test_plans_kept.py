@@ -24,19 +24,19 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.codec import read_size, read_value, write, write_size
+from tensornet.codegen.loading import Program
+from tensornet.device.model import default_profile
 from tensornet.documents import Part
-from tensornet.emitting.functions import Program
-from tensornet.graph.elements import holding
+from tensornet.graph.element_types import holding
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
-from tensornet.operations.functions import FUNCTIONS, Element
-from tensornet.planning import kept, watching
-from tensornet.planning.device import default_profile
-from tensornet.planning.kept import Occasion
+from tensornet.ops.table import FUNCTIONS, Element
+from tensornet.planning import plan_cache, progress
+from tensornet.planning.disk_cache import Store
+from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
-from tensornet.planning.store import Store
 from tensornet.protocol import load_backend
-from tensornet.running import executable
-from tensornet.running.executable import Executable
+from tensornet.runtime import executable
+from tensornet.runtime.executable import Executable
 from tensornet.sizes import evaluate, symbol
 
 from . import reference
@@ -108,7 +108,7 @@ def test_plans_of_the_models_read_back_equal(name: str) -> None:
 @given(expression_texts())
 def test_any_expression_reads_back_equal(text: str) -> None:
     try:
-        (line,) = tn.language.reading.parse_block(f"y = {text}")
+        (line,) = tn.language.parser.parse_block(f"y = {text}")
     except tn.EquationError:
         return
     assert read_expression(line.right) == line.right
@@ -295,7 +295,7 @@ def planned_anew(monkeypatch: pytest.MonkeyPatch) -> list[tn.Graph]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where plans are kept, which is not there yet; whoever edits the source meanwhile does no harm."""
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(kept, "_library", lambda: "this")
+    monkeypatch.setattr(plan_cache, "_library", lambda: "this")
     return tmp_path / "kept"
 
 
@@ -342,7 +342,7 @@ def test_another_process_recalls_the_same(folder: Path) -> None:
     code = (
         "import tensornet as tn\n"
         f"f = tn.compile(tn.layer({LAYER!r}, inputs='x', i=3, j=4, p=2, q=5), backend='numpy')\n"
-        "from tensornet.running import executable\n"
+        "from tensornet.runtime import executable\n"
         "if {recalled}:\n    executable.planned = None\n"
         "print(f.plan.code)\n"
     )
@@ -406,7 +406,7 @@ def test_a_plan_of_another_planner_is_not_recalled(
     folder: Path, planned_anew: list[tn.Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_a_new_process(layer())
-    monkeypatch.setattr(kept, "_library", lambda: "another")
+    monkeypatch.setattr(plan_cache, "_library", lambda: "another")
     in_a_new_process(layer())
     assert len(planned_anew) == 2
 
@@ -417,12 +417,12 @@ def test_source_that_was_changed_since_it_was_loaded_keeps_nothing(
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     try:
         for loaded, count in ((0.0, 0), (math.inf, 1)):
-            kept._library.cache_clear()
-            monkeypatch.setattr(kept, "_LOADED", loaded)
+            plan_cache._library.cache_clear()
+            monkeypatch.setattr(plan_cache, "_LOADED", loaded)
             in_a_new_process(layer())
             assert len(list(tmp_path.iterdir())) == count
     finally:
-        kept._library.cache_clear()
+        plan_cache._library.cache_clear()
 
 
 def test_of_a_damaged_entry_nothing_is_believed_and_it_is_written_anew(
@@ -525,7 +525,7 @@ def test_the_entries_used_longest_ago_go(tmp_path: Path) -> None:
 def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
     """Each finds nothing, or what one of them wrote whole; at the end all is there and nothing else."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom tensornet.planning.store import Store\n"
+        "import sys\nfrom pathlib import Path\nfrom tensornet.planning.disk_cache import Store\n"
         f"store = Store(Path({str(tmp_path)!r}), 'plan', 5)\n"
         "for n in range(150):\n"
         "    assert store.write('same', [int(sys.argv[1])] * 5000) is not None\n"
@@ -546,7 +546,7 @@ SLOWLY = """
 import sys, threading, time
 import tensornet as tn
 from tensornet.planning import planner, watching
-watching.PATIENCE, pause = {patience}, {pause}
+progress.PATIENCE, pause = {patience}, {pause}
 quick = planner.fastest
 def slow(problem):
     time.sleep(pause)
@@ -573,11 +573,11 @@ except tn.BackendError:
     pass
 """
 UNWATCHED = f"""
-with watching.unwatched():
+with progress.unwatched():
     {PLAN}
 """
 WITHIN = f"""
-with watching.watched():
+with progress.watched():
     time.sleep(0.3)
     {PLAN}
     {PLAN}
@@ -609,7 +609,7 @@ def seen(
 
 
 def test_what_is_planned_after_turns_is_counted_anew() -> None:
-    watch = watching._Watch()
+    watch = progress._Watch()
     for total in (4, 2):
         watch.expect(total)
         watch.step()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 import tensornet as tn
-from tensornet.graph.doubling import doubled
-from tensornet.graph.looping import looped
 from tensornet.planning.steps import CallStep
 from tensornet.protocol import load_backend
+from tensornet.scan.associative_scan import doubled
+from tensornet.scan.lowering import looped
 from tensornet.sizes import evaluate
 
 from . import reference

@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.graph.elements import holding, of_dtype, of_tensors
-from tensornet.graph.rewriting.averaging import average_first
-from tensornet.graph.rewriting.distributing import distribute
-from tensornet.graph.rewriting.draft import Cost
-from tensornet.graph.rewriting.fusing import fuse
-from tensornet.graph.rewriting.joining import join
-from tensornet.graph.rewriting.narrowing import gather_first, narrow
-from tensornet.graph.rewriting.pruning import prune
-from tensornet.graph.rewriting.reflecting import reflect
-from tensornet.graph.rewriting.selecting import select
-from tensornet.graph.rewriting.sharing import share
-from tensornet.graph.rewriting.simplifying import simplify
-from tensornet.graph.shape import dim_size
-from tensornet.operations.functions import Element
-from tensornet.planning.device import default_profile
+from tensornet.device.model import default_profile
+from tensornet.graph.element_types import holding, of_dtype, of_tensors
+from tensornet.graph.shape_inference import dim_size
+from tensornet.ops.table import Element
+from tensornet.passes.algebraic_simplification import reflect
+from tensornet.passes.common_subexpressions import share
+from tensornet.passes.dead_code import prune
+from tensornet.passes.distribute import distribute
+from tensornet.passes.fuse import fuse
+from tensornet.passes.gather_pushdown import gather_first, narrow
+from tensornet.passes.horizontal_fusion import join
+from tensornet.passes.one_hot_elimination import select
+from tensornet.passes.pipeline import simplify
+from tensornet.passes.reduction_pushdown import average_first
+from tensornet.passes.rewriter import Cost
 from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate

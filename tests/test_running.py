@@ -23,10 +23,10 @@ import torch
 import tensornet as tn
 from tensornet import models
 from tensornet.backends import cupy
-from tensornet.emitting.spelling import identifier, remark
+from tensornet.codegen.expressions import identifier, remark
 from tensornet.graph.graph import Graph
 from tensornet.protocol import backend_of
-from tensornet.running import executable
+from tensornet.runtime import executable
 
 DENSE = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=3, o=2)
 W, U = np.arange(6.0).reshape(2, 3), np.array([1.0, -1.0])

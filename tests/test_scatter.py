@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.graph.elements import holding, of_tensors
-from tensornet.graph.rewriting.selecting import select
-from tensornet.operations.functions import Element
-from tensornet.planning.device import default_profile
+from tensornet.device.model import default_profile
+from tensornet.graph.element_types import holding, of_tensors
+from tensornet.ops.table import Element
+from tensornet.passes.one_hot_elimination import select
 from tensornet.protocol import load_backend
 
 from .conftest import examples

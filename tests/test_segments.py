@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.graph.segments import segmented
 from tensornet.planning.gradients import both_ways, made_again
+from tensornet.scan.checkpointing import segmented
 
 from .random_recurrences import Case, drawn
 

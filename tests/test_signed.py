@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from tensornet.backends import torch_signed  # noqa: E402
-from tensornet.backends.torch_signed import signed_attention  # noqa: E402
+from tensornet.backends.torch import signed_attention as torch_signed  # noqa: E402
+from tensornet.backends.torch.signed_attention import signed_attention  # noqa: E402
 
 KERNEL = "signed_attention("
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.graph.initialise import derived
-from tensornet.running import starting
-from tensornet.running.starting import starts
+from tensornet.initialization.initial_values import derived
+from tensornet.runtime import initial_values
+from tensornet.runtime.initial_values import starts
 
 from .starting import Layers
 
@@ -279,7 +279,7 @@ def test_starts_are_found_once_where_functions_of_the_users_own_are_known(
 ) -> None:
     counted: list[tn.Graph] = []
     monkeypatch.setattr(
-        starting, "derived", lambda graph, seen: counted.append(graph) or derived(graph, seen)
+        initial_values, "derived", lambda graph, seen: counted.append(graph) or derived(graph, seen)
     )
     graph = tn.layer("y[b,o] = tanh(x[b,i]*W[o,i])*(x[b,k]*V[o,k])", inputs="x", i=7, o=5)
     tn.register("twice_as_much", numpy=lambda x: 2 * x)
@@ -315,7 +315,7 @@ def test_starts_are_the_same_however_often_they_are_measured() -> None:
     one, other = (tn.layer(text, inputs="x", i=4, f=n) for n in (8, 9))
     first = starts(one)
     starts(other)
-    starting._derived.cache_clear()
+    initial_values._derived.cache_clear()
     assert starts(one) == first
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.factorizations import FACTORIZATIONS, factored, tensorize
-from tensornet.graph.substitution import replaced
+from tensornet.weights.factorizations import FACTORIZATIONS, factored, tensorize
+from tensornet.weights.substitution import replaced
 
 Arrays = dict[str, np.ndarray]
 

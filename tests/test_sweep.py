@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet.cli import app
+from tensornet.device.timing import Timing
 from tensornet.sweeping import making
 from tensornet.sweeping.columns import COLUMNS
 from tensornet.sweeping.picture import Point, front
 from tensornet.sweeping.sweeps import Row
-from tensornet.timing import Timing
 
 LINEAR = functools.partial(tn.models.linear, (4, 6), (6, 4), bias=False)
 OVER: dict[str, list[Any]] = {"factorization": ["cp", "tt"], "rank": [2, 3]}

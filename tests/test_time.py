@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet.contraction.order import fastest
+from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, flatten
+from tensornet.contraction.search import Problem, Search, left_to_right
+from tensornet.device.calibration import _Probe, measure, profile_of
+from tensornet.device.memory_access import Walk, walk
+from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
+from tensornet.device.profiles import load_profile, save_profile
 from tensornet.language.expression import axes_of_index
-from tensornet.planning.arrangement import EXPANDED, Layout, Pricing, flatten
-from tensornet.planning.calibration import _Probe, measure, profile_of
-from tensornet.planning.device import COLUMNS, DeviceProfile, default_profile
-from tensornet.planning.ordering import fastest
-from tensornet.planning.profiles import load_profile, save_profile
-from tensornet.planning.search import Problem, Search, left_to_right
 from tensornet.planning.steps import Step
-from tensornet.planning.walk import Walk, walk
 from tensornet.protocol import load_backend
 
 CPU = default_profile("cpu")
@@ -71,7 +71,7 @@ def test_constants_are_those_of_a_device_that_keeps_to_them(
         probe.rounds[source, shapes] = [launch + through]
         return float(probe.rounds[source, shapes][0])
 
-    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
+    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
     found = measure(load_backend("numpy"), "cpu", rounds=1)
     assert found.bandwidth == pytest.approx(bandwidth / busy, rel=0.01)
     assert flops * 0.99 < found.flops < flops * (1.01 if busy == 1 else 2.0)
@@ -95,8 +95,8 @@ def test_what_cores_share_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         probe.rounds[source, shapes] = [1e-6 + through]
         return 1e-6 + through
 
-    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
-    monkeypatch.setattr("tensornet.planning.calibration.os.cpu_count", lambda: 16)
+    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
+    monkeypatch.setattr("tensornet.device.calibration.os.cpu_count", lambda: 16)
     found = measure(load_backend("numpy"), "cpu", rounds=1)
     assert found.cores == pytest.approx(3.0, rel=0.2)
     assert found.product == pytest.approx(begins, rel=0.2)
@@ -124,7 +124,7 @@ def test_constants_of_a_loaded_device_say_so_and_are_kept(
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
     clock = [0.0]
-    monkeypatch.setattr("tensornet.planning.calibration.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("tensornet.device.calibration.time.perf_counter", lambda: clock[0])
     loaded: Any = Restless(load_backend("numpy"), clock)
     profile = profile_of(loaded, "cpu")
     assert not profile.is_steady
@@ -137,7 +137,7 @@ def test_constants_of_a_loaded_device_say_so_and_are_kept(
 
 def test_a_round_repeats_no_probe_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("tensornet.planning.calibration.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("tensornet.device.calibration.time.perf_counter", lambda: clock[0])
     calls = []
 
     def ran(seconds: float) -> int:
@@ -164,9 +164,9 @@ def test_a_first_call_waits_for_no_third_round_when_two_took_long(
         probe.rounds["a"] = [1.0]
         return usual
 
-    monkeypatch.setattr("tensornet.planning.calibration._constants", constants)
-    monkeypatch.setattr("tensornet.planning.calibration._others", lambda probe, found: iter([(1.0, 1.0)]))
-    monkeypatch.setattr("tensornet.planning.calibration.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tensornet.device.calibration._constants", constants)
+    monkeypatch.setattr("tensornet.device.calibration._others", lambda probe, found: iter([(1.0, 1.0)]))
+    monkeypatch.setattr("tensornet.device.calibration.time.monotonic", lambda: clock[0])
     measure(load_backend("numpy"), "cpu")
     assert len(seen) == rounds
     measure(load_backend("numpy"), "cpu", patience=math.inf)
@@ -182,7 +182,7 @@ def test_a_library_without_views_is_asked_for_few_products(monkeypatch: pytest.M
         probe.rounds[source, shapes] = [1e-6 + 1e-9 * sum(map(math.prod, shapes))]
         return float(probe.rounds[source, shapes][0])
 
-    monkeypatch.setattr("tensornet.planning.calibration._Probe.seconds", seconds)
+    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
     found = {}
     for name in ("numpy", "jax"):
         asked[name] = set()

@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given, settings
 
 import tensornet as tn
-from tensornet.backends.torch_products import both_ways
+from tensornet.backends.torch.products import both_ways
 
 from .strategies import SUMMED_ALONE, Block, blocks
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.emitting import tuning
+from tensornet.codegen import tuning
 from tensornet.planning.plans import Plan
-from tensornet.running import executable
+from tensornet.runtime import executable
 
 TCL = tn.layer("y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=6, j=5, k=4, p=3, q=2, r=7)
 SIZES = {"b": 3000}

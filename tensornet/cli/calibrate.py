@@ -23,10 +23,10 @@ def calibrate(
     from dataclasses import asdict
     from math import inf
 
+    from ..device.calibration import measure
+    from ..device.model import COLUMNS
+    from ..device.profiles import UNITS, save_profile
     from ..dtypes import element_type
-    from ..planning.calibration import measure
-    from ..planning.device import COLUMNS
-    from ..planning.profiles import UNITS, save_profile
     from ..protocol import load_backend
 
     chosen = load_backend(backend)

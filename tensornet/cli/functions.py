@@ -12,7 +12,7 @@ from .options import Json
 from .telling import tell, tell_json
 
 if TYPE_CHECKING:
-    from ..operations.record import Function
+    from ..ops.record import Function
 
 __all__ = ["functions"]
 
@@ -31,8 +31,8 @@ def functions(
     Example: tensornet functions softmax
     """
     from ..language import reference
-    from ..operations.functions import FUNCTIONS, SUM
-    from ..running.examples import result_of
+    from ..ops.table import FUNCTIONS, SUM
+    from ..runtime.examples import result_of
 
     if page:
         typer.echo(reference.page(result_of), nl=False)
@@ -63,7 +63,7 @@ def _named(name: str, rows: list[Function]) -> Function:
 def _tell_function(row: Function, as_json: bool) -> None:
     """All that its record tells of one function, and what its example comes out as."""
     from ..language import reference
-    from ..running.examples import result_of
+    from ..runtime.examples import result_of
 
     shown = row.shown
     result = "" if row.implementations else result_of(shown)

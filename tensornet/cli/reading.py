@@ -89,7 +89,7 @@ def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 
 def sizes_of(texts: list[str] | None, call: Callable[..., Any]) -> dict[str, Any]:
     """`b=32,c=4` and the like, for a call that has options too; a size may be an expression such as 4*D."""
-    from ..language.reading import parse_size
+    from ..language.parser import parse_size
 
     given = pairs((part for text in texts or () for part in text.split(",")), "AXIS=SIZE")
     taken = inspect.getfullargspec(call)

@@ -15,12 +15,12 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError, path_of
 from ..graph.graph import Graph
-from ..graph.substitution import replaced, substitute
-from ..graph.weights import Modes, formed
 from ..protocol import backend_of, load_backend
-from ..ranks import Rank
-from ..running.compiling import compile, to_backend
+from ..runtime.compiling import compile, to_backend
 from ..sizes import evaluate
+from ..weights.equations import Modes, formed
+from ..weights.ranks import Rank
+from ..weights.substitution import replaced, substitute
 from .compressed import check_module, file_of, read_arrays, write_arrays
 from .levels import any_rank
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..documents import Part
 from ..errors import ShapeError
-from ..factorizations import FACTORIZATIONS, SHARING
-from ..graph.weights import Modes
-from ..ranks import Rank
 from ..terminal import printable
+from ..weights.equations import Modes
+from ..weights.factorizations import FACTORIZATIONS, SHARING
+from ..weights.ranks import Rank
 from .levels import Candidate, Cost, Level, check_modes, levels
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
 from ..fitting.weights import Misfit
-from ..graph.fitting import sizes_from_shapes
+from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from .allocating import Allocation

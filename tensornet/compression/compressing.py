@@ -7,22 +7,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..emitting.program import planned
+from ..codegen.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
 from ..fitting.metrics import DAMPING
 from ..fitting.weights import fit
-from ..graph.formula import parameter_count
+from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
-from ..graph.naming import told_by
-from ..graph.substitution import substitute
-from ..graph.weights import Modes
+from ..graph.match_names import told_by
 from ..language.expression import Ref, axes_of_index
 from ..planning.planner import NOMINAL, whole_sizes
 from ..protocol import Backend, backend_of, load_backend
-from ..ranks import Rank
-from ..running.arguments import wrong_names
+from ..runtime.arguments import wrong_names
 from ..sizes import evaluate
+from ..weights.equations import Modes
+from ..weights.ranks import Rank
+from ..weights.substitution import substitute
 from .allocating import Allocation, Budget, allotted, flat
 from .compressed import Compressed, check_module
 from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied

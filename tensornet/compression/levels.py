@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import ShapeError, TensornetWarning
-from ..factorizations import FACTORIZATIONS, form_named
 from ..fitting.approximating import Settings, approximate, numbers
 from ..fitting.forms import Factor, Form, Product
 from ..fitting.metrics import Metric
 from ..fitting.trees import tree_of
 from ..fitting.truncating import Truncations
+from ..frontend.layers import layer
 from ..graph.graph import Graph
-from ..graph.layers import layer
-from ..graph.weights import Formed, Modes, formed
-from ..ranks import Rank
+from ..weights.equations import Formed, Modes, formed
+from ..weights.factorizations import FACTORIZATIONS, form_named
+from ..weights.ranks import Rank
 
 __all__ = [
     "WEIGHT",

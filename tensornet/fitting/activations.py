@@ -17,11 +17,11 @@ import numpy as np
 
 from ..errors import EquationError
 from ..graph.graph import Graph
-from ..graph.rewriting.pruning import prune
 from ..language.equation import Equation
 from ..language.expression import Contraction, Ref, free_axes, fresh, is_scalar
+from ..passes.dead_code import prune
 from ..protocol import Backend
-from ..running.compiling import compile
+from ..runtime.compiling import compile
 from .metrics import Metric
 
 __all__ = ["Site", "batches_of", "metrics", "no_batches", "sites"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, ShapeError
-from ..graph.fitting import sizes_from_shapes
+from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import backend_of

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..running.eager import graph_of
-from ..running.executable import Executable
+from ..runtime.eager import graph_of
+from ..runtime.executable import Executable
 
 __all__ = ["Named", "contract"]
 

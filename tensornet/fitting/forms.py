@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Graph
-from ..graph.shape import Scope, componentwise, dim_size
+from ..graph.shape_inference import Scope, componentwise, dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Index, Ref, fresh, is_scalar, scalar_value
 from ..sizes import evaluate

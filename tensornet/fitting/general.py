@@ -16,9 +16,9 @@ import numpy as np
 
 from ..errors import EquationError
 from ..graph.graph import Graph
-from ..graph.rewriting.pruning import prune
+from ..passes.dead_code import prune
 from ..planning.gradients import gradient
-from ..running.executable import Executable
+from ..runtime.executable import Executable
 from ..sizes import evaluate
 
 __all__ = ["General", "check_linear"]

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
-from ..graph.shape import dim_size
-from ..graph.substitution import computing
+from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
 from ..language.expression import (
     Contraction,
@@ -21,6 +20,7 @@ from ..language.expression import (
     references,
 )
 from ..sizes import evaluate
+from ..weights.substitution import computing
 from .approximating import approximate, numbers
 
 __all__ = ["nearest"]

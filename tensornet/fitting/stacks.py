@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import EquationError
+from ..frontend.instantiate import of_tensors_named
 from ..graph.graph import Graph
-from ..graph.instances import of_tensors_named
 from ..graph.leaves import Constant, Leaf
-from ..graph.shape import Axis
-from ..graph.substitution import Replacement
+from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, references, transform
 from ..sizes import evaluate
+from ..weights.substitution import Replacement
 
 __all__ = ["Stack", "sharing", "stack_of"]
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
-from ..graph.substitution import Replacement, replaced
 from ..protocol import backend_of
-from ..running.arguments import wrong_names
-from ..running.compiling import compile
+from ..runtime.arguments import wrong_names
+from ..runtime.compiling import compile
+from ..weights.substitution import Replacement, replaced
 from .activations import batches_of, metrics
 from .approximating import Progress, Settings, approximate
 from .metrics import DAMPING, Metric

@@ -1,4 +1,4 @@
-"""A layer or a model as a value: named tensors, the equations between them, what comes out.
+"""The graph: a layer or a model as a value, checked when it is made.
 
     Graph = sizes · leaves (inputs, parameters, constants) · equations and calls, in order · outputs
 
@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..codec import document
 from ..errors import EquationError, Place, ShapeError, TensornetError, near, told_in
+from ..frontend.elaborate import rebuild
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -32,18 +33,17 @@ from ..language.expression import (
     sized_by_name,
 )
 from ..language.latex import aligned, heading, row, row_of_call
-from ..language.recurring import as_printed
+from ..language.recurrences import as_printed
 from ..notebook import folded
-from ..operations.functions import FUNCTIONS, RESERVED
-from ..operations.packing import pack, unpack
+from ..ops.pickling import pack, unpack
+from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names, symbol
-from .apply import Apply, called_last, names_of_blocks, told_apart
-from .elaboration import rebuild
-from .foreseeing import dims_of_recurrences
-from .inlining import inlined, spoken_sizes
+from .call import Apply, called_last, names_of_blocks, told_apart
+from .inline import inlined, spoken_sizes
 from .leaves import Constant, Leaf
+from .recurrence_shapes import dims_of_recurrences
 from .recurrences import Recurrence, early, late, read_later, recurrences
-from .shape import Dim, Scope, dim_size, disagreement, result_dims, scope_of
+from .shape_inference import Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
 __all__ = ["Graph", "given_to", "of_graph", "reads"]
 

@@ -1,4 +1,4 @@
-"""The tensors that no equation defines: inputs, parameters and constants."""
+"""Leaves: inputs, parameters and constants."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from ..codec import Choice, Text, document
 from ..documents import Part
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
-from ..language.starts import NAMED, STARTS, WORDS
-from ..operations.functions import Element
+from ..language.initializers import NAMED, STARTS, WORDS
+from ..ops.table import Element
 from ..sizes import show_size
-from .shape import Dim, dim_size
+from .shape_inference import Dim, dim_size
 
 __all__ = ["Constant", "Leaf", "start_of"]
 

@@ -1,4 +1,4 @@
-"""Which equations are one recurrence: those that go round through `previous`, or through `following`.
+"""Recurrence groups: strongly connected equations that read each other at earlier or later positions.
 
     h[b,t,o] = tanh(z[b,t,o])
     z[b,t,o] = x[b,t,o] + previous[t](h[b,t,p]) * U[o,p]
@@ -28,7 +28,7 @@ from ..language.expression import (
     rename,
     transform,
 )
-from ..operations.steps import STEPS
+from ..ops.scan import STEPS
 
 __all__ = [
     "Recurrence",

@@ -1,4 +1,4 @@
-"""Solving for sizes: two places give the size of one axis, and open sizes take what that implies."""
+"""Unification of sizes: two places give the size of one axis, and open sizes follow."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from typing import Any
 
 from ..errors import ShapeError
 from ..language.equation import Equation
-from ..language.expression import (
-    Expression,
-    Ref,
-    Size,
-    flat,
-    fresh,
-    occurring,
-    rename,
-    transform,
-)
+from ..language.expression import Expression, Ref, Size, flat, fresh, occurring, rename, transform
 from ..sizes import evaluate, put_in, size_names, solve_size, symbol
-from .shape import Axis, Dim, disagreement, size_expression
+from .shape_inference import Axis, Dim, disagreement, size_expression
 
 __all__ = ["Unifier"]
 

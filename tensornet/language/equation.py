@@ -1,4 +1,4 @@
-"""Equations as values: the Einstein rule, the meaning of bare names, the printer."""
+"""Equations as values: the Einstein rule, bare names, printing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from ..codec import document
 from ..errors import EquationError, Place, near, told_in
-from ..operations.functions import FUNCTIONS, SIGNS
-from ..operations.steps import STEPS
-from ..operations.structure import INDEX, PAD
+from ..ops.scan import STEPS
+from ..ops.structure import INDEX, PAD
+from ..ops.table import FUNCTIONS, SIGNS
+from .diagnostics import absent_axis
 from .expression import (
     ELLIPSIS,
     Call,
@@ -38,7 +39,6 @@ from .expression import (
     sum_of,
     transform,
 )
-from .hints import absent_axis
 
 __all__ = [
     "AlongAxis",

@@ -1,4 +1,4 @@
-"""What stands on the right of an equation: five kinds of frozen node, and their mathematics on paper.
+"""Expressions, the right sides of equations: five kinds of frozen nodes.
 
     expression := Ref          x[b, i], E[t[b, i], c], Q[(h, d), e], z[b, 0], x[b, 2*p + u]
                 | Literal      2, 0.5, inf
@@ -22,8 +22,8 @@ from typing import Any, TypeAlias, TypeGuard
 from ..codec import document
 from ..documents import Part
 from ..errors import EquationError, Place
-from ..operations.functions import FUNCTIONS
-from ..operations.structure import INDEX
+from ..ops.structure import INDEX
+from ..ops.table import FUNCTIONS
 
 __all__ = [
     "ELLIPSIS",

@@ -1,12 +1,12 @@
-"""The grammar of the language, section by section, as the reference page tells it; errors name the sections."""
+"""The grammar of the language, section by section; errors name the sections."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from ..operations.record import Example
-from .starts import NAMED, STARTS
+from ..ops.record import Example
+from .initializers import NAMED, STARTS
 
 __all__ = ["SECTIONS", "Section", "anchor_of"]
 

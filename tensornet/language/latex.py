@@ -1,11 +1,11 @@
-"""Equations as LaTeX, the way a paper prints them: sums as Σ, axes as indices, divisions as fractions."""
+"""LaTeX printing: equations as a paper prints them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 
-from ..operations.functions import FUNCTIONS
+from ..ops.table import FUNCTIONS
 from .equation import Equation
 from .expression import Call, Contraction, Expression, Literal, Ref, Size, show, show_index
 
@@ -60,7 +60,7 @@ def latex_of(equation: Equation) -> str:
     """One equation.
 
     Example:
-        >>> from tensornet.language.reading import parse_block
+        >>> from tensornet.language.parser import parse_block
         >>> from tensornet.language.equation import einstein
         >>> (line,) = parse_block("y[b,o] = x[b,i] * W1[o,i] / sqrt(2)")
         >>> print(latex_of(einstein(line)))

@@ -1,4 +1,4 @@
-"""Patterns: equations that stand for many, with what a kernel computes.
+"""Patterns: equations with wildcards, matched to select kernels.
 
 The tensors of a pattern stand for any part of a program, names without axes for numbers, and each axis for all
 axes that occur in the same tensors: one for `b` may be a batch, or a batch, windows and heads, or nothing.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..errors import EquationError
-from ..operations.functions import FUNCTIONS
-from ..operations.record import Meaning
-from ..operations.structure import INDEX
+from ..ops.record import Meaning
+from ..ops.structure import INDEX
+from ..ops.table import FUNCTIONS
 from .equation import Equation, einstein
 from .expression import (
     Call,
@@ -29,7 +29,7 @@ from .expression import (
     subexpressions,
     transform,
 )
-from .reading import parse_block
+from .parser import parse_block
 
 __all__ = ["Pattern", "groups_of", "pattern_of"]
 

@@ -1,4 +1,4 @@
-"""What is told of each function, of its record: for the reference page, the command line and `help`."""
+"""The function reference, generated from the records for the page, the command line and `help`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import PAGE
-from ..operations.functions import FUNCTIONS, SUM
-from ..operations.record import OPERANDS, Example, Function
+from ..ops.record import OPERANDS, Example, Function
+from ..ops.table import FUNCTIONS, SUM
 from .grammar import SECTIONS
 
 __all__ = ["HELPER", "anchors", "call_of", "document", "functions", "in_short", "page", "told"]

@@ -1,4 +1,4 @@
-"""Which blocks of a graph become functions of their own: those that are called again, and are worth it."""
+"""Outlining: which blocks of a graph become functions of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..graph.apply import Apply
-from ..graph.elements import of_leaf
+from ..frontend.instantiate import instance, names_of_sizes
+from ..graph.call import Apply
+from ..graph.element_types import of_leaf
 from ..graph.graph import Graph
-from ..graph.inlining import inlined
-from ..graph.instances import instance, names_of_sizes
+from ..graph.inline import inlined
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS

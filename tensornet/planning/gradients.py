@@ -1,4 +1,4 @@
-"""Derivatives of graphs, their products split into pairs as takes the fewest FLOPs."""
+"""Gradients and jvp of graphs, products split into pairs by fewest FLOPs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..autodiff.activity import check_real
+from ..autodiff.joint import Directions
+from ..autodiff.vjp import differentiated, made_again
+from ..autodiff.vjp_context import Pairs
+from ..contraction.joint_order import ordered_both_ways
+from ..contraction.order import fewest_flops
+from ..contraction.search import Problem
+from ..device.model import DeviceProfile, default_profile
 from ..errors import EquationError
-from ..graph.derivative import differentiated, made_again
-from ..graph.differentiable import check_real
-from ..graph.directions import Directions
-from ..graph.elements import of_leaves
+from ..frontend.instantiate import of_tensors_named
+from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph
-from ..graph.instances import of_tensors_named
-from ..graph.naming import told_by
-from ..graph.segments import segmented
-from ..graph.shape import dim_size
-from ..graph.ways import Pairs
+from ..graph.match_names import told_by
+from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
-from ..operations.functions import Element
+from ..ops.table import Element
+from ..scan.checkpointing import segmented
 from ..sizes import evaluate, size_names
-from .both_ways import ordered_both_ways
-from .device import DeviceProfile, default_profile
-from .ordering import fewest_flops
 from .planner import NOMINAL
-from .search import Problem
 
 __all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of", "with_lengths", "within"]
 

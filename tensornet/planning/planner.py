@@ -1,4 +1,4 @@
-"""Graph to plan: rewrite, order every contraction, lower."""
+"""The planner: rewrite, order every contraction, lower, schedule memory."""
 
 from __future__ import annotations
 
@@ -10,48 +10,47 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..autodiff.activity import check_derivatives
+from ..autodiff.joint import Directions
+from ..contraction.order import as_written, fastest, fastest_both_ways, fewest_flops
+from ..contraction.search import Choose
+from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
-from ..graph.apply import Apply
-from ..graph.cells import as_cells
-from ..graph.differentiable import check_derivatives
-from ..graph.directions import Directions
-from ..graph.doubling import doubled
-from ..graph.elements import check_complex, of_leaves
-from ..graph.formula import naive_flop_formula
+from ..graph.call import Apply
+from ..graph.element_types import check_complex, of_leaves
+from ..graph.formulas import naive_flop_formula
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import Leaf
-from ..graph.looping import looped
-from ..graph.rewriting.averaging import average_first
-from ..graph.rewriting.convolving import convolve
-from ..graph.rewriting.distributing import distribute
-from ..graph.rewriting.draft import between_calls
-from ..graph.rewriting.grouping import group
-from ..graph.rewriting.joining import join
-from ..graph.rewriting.narrowing import gather_first, narrow
-from ..graph.rewriting.pooling import pool
-from ..graph.rewriting.pruning import prune
-from ..graph.rewriting.reflecting import reflect
-from ..graph.rewriting.selecting import select
-from ..graph.rewriting.sharing import share
-from ..graph.rewriting.simplifying import simplify
-from ..graph.rewriting.totals import drop_totals
-from ..graph.shape import Dim, dim_size
-from ..operations.axes import RECUR
-from ..operations.functions import Element
+from ..graph.shape_inference import Dim, dim_size
+from ..lowering.lower import lower, steps_to_price
+from ..ops.along_axes import RECUR
+from ..ops.table import Element
+from ..passes.algebraic_simplification import drop_totals, reflect
+from ..passes.common_subexpressions import share
+from ..passes.convolution import convolve
+from ..passes.dead_code import prune
+from ..passes.distribute import distribute
+from ..passes.gather_pushdown import gather_first, narrow
+from ..passes.grouped_gemm import group
+from ..passes.horizontal_fusion import join
+from ..passes.one_hot_elimination import select
+from ..passes.pipeline import simplify
+from ..passes.pooling import pool
+from ..passes.reduction_pushdown import average_first
+from ..passes.rewriter import between_calls
+from ..scan.associative_scan import doubled
+from ..scan.lowering import looped
+from ..scan.rnn_cells import as_cells
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
-from .covering import cover
-from .device import DeviceProfile, default_profile
-from .lowering import lower, steps_to_price
-from .memory import at_sizes, memory_in_use, with_fewer_frees
-from .once import Divided, divided, seconds_at_a_call
-from .ordering import as_written, fastest, fastest_both_ways, fewest_flops
+from .kernel_selection import cover
+from .liveness import at_sizes, memory_in_use, with_fewer_frees
+from .loop_invariants import Divided, divided, seconds_at_a_call
 from .plans import Alternative, Plan
-from .search import Choose
+from .progress import counted, watched
 from .slicing import Part, cuttable
 from .steps import CallStep, Result, Step
 from .target import Target
-from .watching import counted, watched
 
 __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
 

@@ -1,4 +1,4 @@
-"""What a plan is: steps in order, what they cost, and how it is printed and written down."""
+"""The plan: steps in order with their costs, printed and serialised."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..amounts import amount
 from ..codec import Text, document, read, write
+from ..device.model import Certainty
 from ..documents import Part
 from ..dtypes import itemsize
 from ..errors import EquationError
-from ..graph.apply import names_of_blocks
-from ..graph.elements import bytes_of, of_leaf
+from ..graph.call import names_of_blocks
+from ..graph.element_types import bytes_of, of_leaf
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import axes_of_index
 from ..notebook import folded
 from ..sizes import evaluate, product, size_names
-from .device import Certainty
+from ..units import amount
 from .steps import CallStep, Result, Step, Table
 
 __all__ = ["Alternative", "Plan"]

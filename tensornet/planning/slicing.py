@@ -1,4 +1,4 @@
-"""Slicing: a part of a graph that is computed piece by piece along an axis, so that less is alive at once.
+"""Slicing: a part of a graph computed in pieces along an axis, to fit a memory limit.
 
 A part can be cut along an axis where each position has a computation of its own: nothing in it sums over the
 axis, runs a function along it, looks it up, or speaks of its positions or its size.
@@ -10,20 +10,12 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..graph.apply import Apply
+from ..graph.call import Apply
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape import Dim
+from ..graph.shape_inference import Dim
 from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Ref,
-    Size,
-    axes_of_index,
-    axes_through,
-    fresh,
-)
+from ..language.expression import Call, Contraction, Ref, Size, axes_of_index, axes_through, fresh
 from ..sizes import size_names, symbol
 from .steps import Slicing
 

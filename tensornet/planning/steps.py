@@ -1,4 +1,4 @@
-"""The steps of a plan: each an equation over at most a pair of tensors, or a call of a block, with their costs."""
+"""Steps: one operation over at most two tensors, or a call of a block, with costs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..codec import Scope, document
+from ..contraction.pairs import Arrangement
 from ..documents import Part
-from ..graph.apply import scoped, shown_call
+from ..graph.call import scoped, shown_call
 from ..graph.leaves import Leaf
-from ..graph.shape import Axis
+from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, Size
-from ..operations.functions import Element
+from ..ops.table import Element
 from ..sizes import put_in, size_names, symbol
-from .arrangement import Arrangement
 
 if TYPE_CHECKING:
     from .plans import Plan

@@ -1,14 +1,14 @@
-"""What is planned for."""
+"""The target: backend, device model and element type."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..device.model import DeviceProfile
 from ..dtypes import itemsize
 from ..graph.graph import Graph
-from ..operations.functions import FUNCTIONS, Function
+from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, size_names
-from .device import DeviceProfile
 
 __all__ = ["Target"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import tensornet as tn
+from tensornet.device.timing import Clock, timings
 from tensornet.errors import TensornetError
-from tensornet.timing import Clock, timings
 
 from .compressing import classifier
 from .files import BLANK, is_sealed, seal, set_aside, write_whole

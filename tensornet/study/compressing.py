@@ -14,8 +14,8 @@ from tensornet.compression.allocating import Allotted
 from tensornet.compression.compressed import Compressed
 from tensornet.compression.compressing import included
 from tensornet.compression.levels import any_rank
-from tensornet.factorizations import form_named
 from tensornet.fitting.weights import Misfit
+from tensornet.weights.factorizations import form_named
 
 from .hardware import Hardware
 from .libraries import library

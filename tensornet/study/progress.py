@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..planning.watching import unwatched
+from ..planning.progress import unwatched
 from .files import remove, write_whole
 from .results import Epoch
 from .schema import read

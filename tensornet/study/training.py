@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import tensornet as tn
 from tensornet.errors import TensornetError
-from tensornet.graph.fitting import sizes_from_shapes
+from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .augment import augmented
 from .checkpoint import Checkpoint, Checkpoints

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError, near
-from tensornet.graph.fitting import sizes_from_shapes
+from tensornet.graph.argument_shapes import sizes_from_shapes
 from tensornet.sizes import evaluate
 
 from .compressing import CompressedRow

@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
+from ..codegen.program import plan, planned
+from ..device.calibration import profile_of
+from ..device.timing import timings
 from ..dtypes import element_type, itemsize
-from ..emitting.program import plan, planned
 from ..errors import ShapeError, TensornetError, near
 from ..fitting.nearest import nearest
-from ..graph.fitting import sizes_from_shapes
-from ..graph.formula import parameter_count
+from ..graph.argument_shapes import sizes_from_shapes
+from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
-from ..planning.calibration import profile_of
 from ..planning.gradients import Quickest, both_ways, leaves_of, results_of
 from ..planning.planner import NOMINAL, flop_count, whole_sizes
 from ..planning.plans import Plan
-from ..planning.watching import measuring, watched
+from ..planning.progress import measuring, watched
 from ..protocol import Backend, load_backend
-from ..running.compiling import to_backend
-from ..timing import timings
+from ..runtime.compiling import to_backend
 from .candidates import BASELINE, Candidate, candidates
 from .measuring import Place
 from .sweeps import Row, Sweep, plain

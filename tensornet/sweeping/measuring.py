@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..emitting.functions import arguments, drawn
+from ..codegen.loading import arguments, drawn
+from ..device.timing import Clock
 from ..errors import BackendError, TensornetError, TensornetWarning
 from ..graph.graph import Graph
 from ..planning.plans import Plan
 from ..protocol import Backend
-from ..running.compiling import compile, module
-from ..running.starting import init
-from ..timing import Clock
+from ..runtime.compiling import compile, module
+from ..runtime.initial_values import init
 
 __all__ = ["Place"]
 

@@ -17,8 +17,8 @@ import pytest
 
 import tensornet as tn
 from tensornet import models
-from tensornet.planning.device import DeviceProfile, default_profile
-from tensornet.planning.profiles import load_profile, save_profile
+from tensornet.device.model import DeviceProfile, default_profile
+from tensornet.device.profiles import load_profile, save_profile
 from tensornet.study import report
 from tensornet.study import run as study_run
 

@@ -10,7 +10,7 @@ import numpy as np
 import sympy
 
 import tensornet as tn
-from tensornet.operations.functions import FUNCTIONS
+from tensornet.ops.table import FUNCTIONS
 
 from . import SilentChangeError, Trial
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tensornet as tn
-from tensornet.graph.fitting import sizes_from_shapes
+from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from ..differential import Unsure, Wrong, check
 from ..programs import program

@@ -9,8 +9,8 @@ import numpy as np
 
 import tensornet as tn
 from tensornet import models
-from tensornet.graph.elements import of_leaves
-from tensornet.operations.functions import Element
+from tensornet.graph.element_types import of_leaves
+from tensornet.ops.table import Element
 
 from .. import reference
 from ..test_backends import ROWS

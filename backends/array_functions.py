@@ -1,0 +1,330 @@
+"""Functions that the array API standard lacks, for all of its libraries."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet.errors import no_positions, outside
+from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
+
+from .associative_scan import recurrence
+from .grouped_gemm import grouped_matmul, grouped_outer
+from .integer_division import floor_divide, remainder
+from .scan import along as repeated
+from .slicing import in_pieces as put_together
+from .top_k import largest
+from .windows import pools
+
+__all__ = ["helpers"]
+
+
+def helpers(xp: Any, erf: Callable[[Any], Any], expit: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+    """The functions of a library, and itself, by the names that templates call.
+
+    Args:
+        xp: the library.
+        erf: its error function.
+        expit: its sigmoid, if it has one.
+    """
+    functions = Functions(xp, erf, expit)
+    own = {name: getattr(functions, name) for name in vars(Functions) if not name.startswith("_")}
+    products = {"grouped_matmul": grouped_matmul, "grouped_outer": grouped_outer}
+    return {**own, **products, **pools(xp.maximum), "xp": xp, "erf": erf, "math": math}
+
+
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Half precision is too short for squares and long sums: they are taken in float32, rounded once."""
+
+    @functools.wraps(function)
+    def wider(self: Functions, x: Any, *options: Any) -> Any:
+        xp = self.xp
+        half = getattr(xp, "float16", None)
+        if half is None or x.dtype != half:
+            return function(self, x, *options)
+        return xp.astype(function(self, xp.astype(x, xp.float32), *options), half)
+
+    return wider
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """They are methods: each may ask for the others.
+
+    What one of them makes on the way it changes in place, which saves a pass through fresh memory.
+    """
+
+    xp: Any
+    erf: Callable[[Any], Any]
+    expit: Callable[[Any], Any] | None = None
+
+    def device(self, x: Any) -> Any:
+        """Where an array lies."""
+        import array_api_compat
+
+        return array_api_compat.device(x)
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """The product of rows with each row of a matrix, and what is added to all of them."""
+        xp = self.xp
+        *rows, summed = x.shape
+        flat = x if len(rows) == 1 else xp.reshape(x, (math.prod(rows), summed))
+        y = xp.matmul(flat, weight.T)
+        if bias is not None:
+            y += bias
+        return y if len(rows) == 1 else xp.reshape(y, (*rows, weight.shape[0]))
+
+    def wide(self, dtype: Any) -> Any:
+        """The type of reals beside the working type: at least float32."""
+        xp = self.xp
+        return xp.float64 if dtype in (xp.float64, xp.complex128) else xp.float32
+
+    def widen(self, x: Any, dtype: Any) -> Any:
+        if self.xp.isdtype(x.dtype, "complex floating"):
+            return x
+        return self.xp.astype(x, self.wide(dtype), copy=False)
+
+    def sigmoid(self, x: Any) -> Any:
+        xp = self.xp
+        if xp.isdtype(x.dtype, "complex floating"):
+            return 0.5 * (1.0 + xp.tanh(0.5 * x))
+        if self.expit is not None:
+            return self.expit(x)
+        power = xp.exp(-xp.abs(x))
+        return xp.where(x < 0, power, xp.ones_like(x)) / (1.0 + power)
+
+    def relu(self, x: Any) -> Any:
+        return self.xp.maximum(x, self.xp.zeros_like(x))
+
+    def gelu(self, x: Any) -> Any:
+        y = self.erf(x * math.sqrt(0.5))
+        y += 1.0
+        y *= 0.5  # before it meets x, which may be near the largest number
+        y *= x
+        return y
+
+    @in_float32
+    def gelu_tanh(self, x: Any) -> Any:
+        return 0.5 * x * (1.0 + self.xp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+    def silu(self, x: Any) -> Any:
+        y = self.sigmoid(x)
+        y *= x
+        return y
+
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        return self.xp.where(x > 0, x, slope * x)
+
+    def elu(self, x: Any, alpha: float) -> Any:
+        xp = self.xp
+        return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, xp.zeros_like(x))))
+
+    def selu(self, x: Any) -> Any:
+        y = self.elu(x, SELU_ALPHA)
+        y *= SELU_SCALE
+        return y
+
+    def mish(self, x: Any) -> Any:
+        xp = self.xp
+        y = xp.tanh(xp.logaddexp(x, xp.zeros_like(x)))
+        y *= x
+        return y
+
+    def softsign(self, x: Any) -> Any:
+        return x / (1.0 + self.xp.abs(x))
+
+    def hardsigmoid(self, x: Any) -> Any:
+        y = self.xp.minimum(self.relu(x + 3.0), self.xp.full_like(x, 6.0))
+        y /= 6.0
+        return y
+
+    @in_float32
+    def softmax(self, x: Any, axis: int) -> Any:
+        xp = self.xp
+        if 0 in x.shape:
+            return x
+        powers = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
+        powers /= xp.sum(powers, axis=axis, keepdims=True)
+        return powers
+
+    @in_float32
+    def log_softmax(self, x: Any, axis: int) -> Any:
+        xp = self.xp
+        if 0 in x.shape:
+            return x
+        shifted = x - xp.max(x, axis=axis, keepdims=True)
+        return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+    @in_float32
+    def logsumexp(self, x: Any, axes: tuple[int, ...]) -> Any:
+        xp = self.xp
+        if any(x.shape[axis] == 0 for axis in axes):
+            rest = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+            return xp.full(rest, -math.inf, dtype=x.dtype, device=self.device(x))
+        top = xp.max(x, axis=axes, keepdims=True)
+        base = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
+        shifted = xp.minimum(x - base, xp.zeros_like(x))  # of an infinite row: nothing beside it overflows
+        total = xp.sum(xp.exp(shifted), axis=axes, keepdims=True)
+        total = xp.where(total == 0, xp.ones_like(total), total)  # all -inf, as the largest then is
+        return xp.squeeze(xp.log(total) + top, axis=axes)
+
+    @in_float32
+    def var(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.var(x, axis=axes)
+
+    @in_float32
+    def std(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.std(x, axis=axes)
+
+    @in_float32
+    def norm(self, x: Any, axes: tuple[int, ...]) -> Any:
+        xp = self.xp
+        return xp.sqrt(xp.sum(xp.square(xp.abs(x)), axis=axes))
+
+    def top(self, x: Any, axis: int, size: int) -> Any:
+        def argsort(x: Any, axis: int) -> Any:
+            return self.xp.argsort(x, axis=axis, stable=True)
+
+        return largest(x, axis, size, argsort, lambda x, axis: self.xp.flip(x, axis=axis))
+
+    @in_float32
+    def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
+        xp = self.xp
+        if 0 in x.shape:
+            return x
+        y = x - xp.mean(x, axis=axis, keepdims=True)
+        y /= xp.sqrt(xp.mean(xp.square(y), axis=axis, keepdims=True) + eps)
+        if gain is not None:
+            shape = (-1,) + (1,) * (x.ndim - axis - 1)
+            y *= xp.reshape(gain, shape)
+            y += xp.reshape(bias, shape)
+        return y
+
+    def recur(self, a: Any, b: Any, start: float, back: float) -> Any:
+        xp = self.xp
+        if not isinstance(a, int | float) and not isinstance(b, int | float):
+            a, b = xp.broadcast_arrays(a, b)
+
+        def multiplied(x: Any, axis: int) -> Any:
+            return xp.cumulative_prod(x, axis=axis)
+
+        def joined(parts: list[Any], axis: int) -> Any:
+            return xp.concat(parts, axis=axis)
+
+        def flipped(x: Any, axes: tuple[int, ...]) -> Any:
+            return xp.flip(x, axis=axes)
+
+        has = hasattr(xp, "cumulative_prod")
+        return recurrence(a, b, start, back, joined, flipped, xp.full_like, multiplied if has else None)
+
+    def floor_divide(self, a: Any, b: Any) -> Any:
+        return floor_divide(self.xp, operator.floordiv, a, b)
+
+    def remainder(self, a: Any, b: Any) -> Any:
+        return remainder(self.xp, operator.mod, a, b)
+
+    def finite(self, value: float, like: Any) -> float:
+        if not self.xp.isdtype(like.dtype, "real floating"):
+            return value
+        info = self.xp.finfo(like.dtype)
+        return max(float(info.min), min(float(info.max), value))
+
+    def within(self, index: Any, size: int, name: str) -> Any:
+        xp = self.xp
+        if not xp.isdtype(index.dtype, "integral"):
+            raise no_positions(name, str(index.dtype))
+        if 0 not in index.shape:
+            low, high = int(xp.min(index)), int(xp.max(index))
+            if low < 0 or high >= size:
+                raise outside(name, low if low < 0 else high, size)
+        return xp.astype(index, xp.int64, copy=False)
+
+    def _as_arrays(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Both as arrays: a number takes the type of the other."""
+        if isinstance(a, int | float | complex):
+            return self._as_arrays(b, a)[::-1]
+        if isinstance(b, int | float | complex):
+            return a, self.xp.asarray(b, dtype=a.dtype, device=self.device(a))
+        return a, b
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        return self.xp.where(condition, *self._as_arrays(a, b))
+
+    def binary(self, function: Any, a: Any, b: Any) -> Any:
+        return function(*self._as_arrays(a, b))
+
+    def floating(self, arrays: Any, otherwise: Any) -> Any:
+        """The element type of the first complex array, or else of the first floating one."""
+        found = [
+            a.dtype
+            for kind in ("complex", "real")
+            for a in arrays
+            if self.xp.isdtype(a.dtype, f"{kind} floating")
+        ]
+        return found[0] if found else otherwise
+
+    def pad(self, x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
+        import array_api_extra
+
+        return array_api_extra.pad(x, pairs, constant_values=value, xp=self.xp)
+
+    def in_pieces(self, function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+        def empty(like: Any, shape: tuple[int, ...]) -> Any:
+            return self.xp.empty(shape, dtype=like.dtype, device=self.device(like))
+
+        return put_together(function, size, length, axes, empty)
+
+    def along(self, *call: Any) -> Any:
+        xp = self.xp
+
+        def parts(x: Any, axis: int) -> Any:
+            first = xp.moveaxis(x, axis, 0) if axis else x
+            return [first[at, ...] for at in range(x.shape[axis])]
+
+        def blank(x: Any, axis: int) -> Any:
+            return xp.zeros(x.shape[:axis] + x.shape[axis + 1 :], dtype=x.dtype, device=self.device(x))
+
+        def empty(like: Any, size: int) -> Any:
+            return xp.empty((size, *like.shape), dtype=like.dtype, device=self.device(like))
+
+        def stacked(each: Any) -> Any:
+            return xp.stack(each, axis=0)
+
+        return repeated(*call, parts=parts, blank=blank, empty=empty, stacked=stacked)
+
+    def cumsum(self, x: Any, axis: int, back: float) -> Any:
+        xp = self.xp
+        if back:
+            return xp.flip(self.cumsum(xp.flip(x, axis=axis), axis, 0), axis=axis)
+        if hasattr(xp, "cumulative_sum"):
+            return xp.cumulative_sum(x, axis=axis)
+        last = xp.moveaxis(x, axis, -1)
+        return xp.moveaxis(self.recur(1, last, 0, 0) + last, -1, axis)
+
+    def cumprod(self, x: Any, axis: int, back: float) -> Any:
+        xp = self.xp
+        if back:
+            return xp.flip(self.cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
+        if hasattr(xp, "cumulative_prod"):
+            return xp.cumulative_prod(x, axis=axis)
+        last = xp.moveaxis(x, axis, -1)
+        return xp.moveaxis(self.recur(last, 0, 1, 0) * last, -1, axis)
+
+    def dropout(self, x: Any, rate: float, training: bool) -> Any:
+        xp = self.xp
+        if not training or not rate:
+            return x
+        import numpy
+
+        kept = numpy.random.default_rng().random(x.shape) >= rate
+        return xp.where(xp.asarray(kept, device=self.device(x)), x / (1.0 - rate), xp.zeros_like(x))
+
+    def dropped(self, kept: Any, x: Any, rate: float, training: bool) -> Any:
+        xp = self.xp
+        if training:
+            return xp.where(kept, x / (1.0 - rate), xp.zeros((), dtype=x.dtype, device=self.device(x)))
+        return x if x.shape == kept.shape else xp.where(kept, x, x)

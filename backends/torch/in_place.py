@@ -1,0 +1,42 @@
+"""In-place sums and products: written into an operand that nothing else reads."""
+
+from __future__ import annotations
+
+import torch
+
+from .products import is_traced
+
+__all__ = ["added", "multiplied", "subtracted"]
+
+
+def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made + other, written where `made` lies if it may be."""
+    return made.add_(other) if _is_room(made, other) else made + other
+
+
+def subtracted(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made − other, written where `made` lies if it may be."""
+    return made.sub_(other) if _is_room(made, other) else made - other
+
+
+def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """made · other, written where `made` lies if it may be; for its derivative autograd keeps what is multiplied."""
+    return made.mul_(other) if _is_room(made, other) and not _is_recorded(made, other) else made * other
+
+
+def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a result may lie where its first operand does, which is of no other use.
+
+    To a compiler, `torch.func` and forward mode it is a sum like any other; nor may it be of a longer type. Autograd
+    would copy the gradient of what is written into a view.
+    """
+    if is_traced() or made.dtype != other.dtype or not _PLAIN.issuperset((type(made), type(other))):
+        return False
+    return not (made._is_view() and _is_recorded(made, other))
+
+
+def _is_recorded(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}

@@ -1,0 +1,435 @@
+"""Modules: a graph as a `torch.nn.Module`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tensornet.codegen.expressions import identifier
+from tensornet.codegen.loading import Place, Program, constant_array, define
+from tensornet.codegen.tuning import check_tuning
+from tensornet.dtypes import element_type
+from tensornet.errors import DtypeError, EquationError
+from tensornet.graph.graph import Graph
+from tensornet.planning.planner import whole_sizes
+from tensornet.protocol import load_backend
+from tensornet.runtime.arguments import check_backward
+from tensornet.runtime.compiling import fitting
+from tensornet.runtime.executable import Executable
+from tensornet.runtime.initial_values import init
+from tensornet.units import Memory, in_bytes
+
+from .products import is_recorded
+
+__all__ = ["TensorModule", "make"]
+
+backend = load_backend("torch")
+
+
+class TensorModule(torch.nn.Module):
+    """Holds the parameters of a graph under its names and runs it; see `tensornet.module`.
+
+    A call of a block under a scope is a module of the block's own, at that path: it runs alone, and
+    the module that calls it runs the blocks that are called again, and any that has hooks or was
+    replaced, as modules. The others are planned together with what is around them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        seed: int | None = None,
+        device: Any = None,
+        dtype: str | None = None,
+        memory_limit: Memory | None = None,
+        params: Mapping[str, Any] | None = None,
+        plan_at: Mapping[str, int] | None = None,
+        tune: str | None = None,
+        backward: str = "planned",
+    ) -> None:
+        super().__init__()
+        check_tuning(tune)
+        check_backward(backward)
+        options = {"memory_limit": in_bytes(memory_limit), "tune": tune, "backward": backward}
+        self._assemble(graph, whole_sizes(graph, {} if plan_at is None else plan_at), options)
+        dtype = None if dtype is None else element_type(dtype)
+        if device is not None:
+            backend.check_device(str(device))
+        if params is None:
+            dtype = dtype or "float32"
+            for path, array in self._drawn(seed, dtype).items():
+                self._fill(path, backend.asarray(array, device=device))
+        else:
+            for path, array in fitting(graph, params, backend, dtype, device).items():
+                self._fill(path, _trainable(path, array))
+            first = next(self.parameters(), None)
+            dtype = dtype or ("float32" if first is None else backend.dtype(first))
+        for leaf in graph.constants:
+            value = constant_array(leaf, backend, dtype, device)
+            owner, name = self._owner(leaf.name)
+            owner.register_buffer(name, value, persistent=False)
+
+    # ---- the modules of blocks
+
+    def _assemble(self, graph: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> None:
+        """Makes the modules of the blocks that the graph calls, without parameters."""
+        self.graph = graph
+        self._options: dict[str, Any] = {**options, "plan_at": plan_at}
+        self._arranged: dict[frozenset[str], _Arranged] = {}
+        self._traced: _Arranged | None = None
+        self._places = _Places(graph)
+        scopes: dict[str, Graph] = {}
+        for call in graph.calls:
+            scopes.setdefault(call.scope, call.graph)
+        numbered = _numbered(scopes)
+        for scope in scopes:  # in the order of the calls, but one that holds others before them
+            for each in (*(other for other in scopes if scope.startswith(f"{other}.")), scope):
+                at = {name: size for name, size in plan_at.items() if name in scopes[each].open_sizes}
+                owner, name = self._owner(each, numbered)
+                if name not in owner._modules:
+                    owner.add_module(name, _of_block(scopes[each], at, options))
+
+    def _standing(self) -> list[torch.nn.Module | None]:
+        """The modules that stand by now where those of the graph's names were made, the module itself first."""
+        found: list[torch.nn.Module | None] = [self]
+        for parent, name in self._places.below:
+            above = found[parent]
+            found.append(None if above is None else above._modules.get(name))
+        return found
+
+    def _asked(self, standing: Sequence[torch.nn.Module | None]) -> frozenset[str]:
+        """The scopes of the blocks that cannot be computed but by their modules."""
+        blocks = self._places.blocks
+        return frozenset([scope for at, scope, block in blocks if _runs_itself(standing[at], block)])
+
+    def reset_parameters(
+        self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
+    ) -> None:
+        """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator.
+
+        What was put in the place of a block is left as it is.
+        """
+        standing = self._standing()
+        for path, array in self._drawn(seed, dtype or "float64").items():
+            scope, _, name = path.rpartition(".")
+            owner = standing[self._places.at[scope]]
+            known = None if owner is None else owner._parameters.get(name)
+            if known is not None:
+                with torch.no_grad():
+                    known.copy_(backend.asarray(array, device=device))
+
+    def _drawn(self, seed: int | None, dtype: str) -> dict[str, torch.Tensor]:
+        """Values to start from, by the names of the parameters."""
+        number = int(torch.randint(2**31, ()).item()) if seed is None else seed
+        return init(self.graph, seed=number, backend=backend, dtype=dtype)
+
+    def _fill(self, path: str, array: torch.Tensor) -> None:
+        """Makes a parameter of values."""
+        owner, name = self._owner(path)
+        if hasattr(owner, name):
+            raise EquationError(
+                f"'{path}' cannot name a parameter of a torch module: '{name}' is taken there",
+                fix="give the parameter, or its scope, another name",
+            )
+        owner.register_parameter(name, torch.nn.Parameter(array))
+
+    def _owner(self, path: str, numbered: Container[str] = ()) -> tuple[torch.nn.Module, str]:
+        """The submodule that holds a scoped name, made if need be, and the last part of the name.
+
+        A submodule whose own are numbered is a list of them.
+        """
+        *scopes, name = path.split(".")
+        owner: torch.nn.Module = self
+        for depth, scope in enumerate(scopes, 1):
+            if scope not in owner._modules:
+                if hasattr(owner, scope):
+                    raise EquationError(
+                        f"'{path}' cannot be held by a torch module: '{scope}' is taken there",
+                        fix="choose another scope",
+                    )
+                listed = ".".join(scopes[:depth]) in numbered
+                owner.add_module(scope, torch.nn.ModuleList() if listed else torch.nn.Module())
+            owner = owner._modules[scope]  # type: ignore[assignment]
+        return owner, name
+
+    # ---- running
+
+    def run(self, *inputs: torch.Tensor) -> Any:
+        """Runs the graph on its inputs, in order; `forward` calls it by their names."""
+        standing = self._standing()
+        if is_recorded():
+            given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
+            self._get_ready(*(each for told in given for each in told))
+            assert self._traced is not None
+            return self._traced(self, standing, inputs, self._traced.traced)
+        asked = self._asked(standing)
+        found = self._arranged.get(asked) or self._arrange(asked)
+        return found(self, standing, inputs, None)
+
+    def _arrange(self, asked: frozenset[str]) -> _Arranged:
+        self._arranged[asked] = found = _Arranged(self, asked)
+        return found
+
+    def _get_ready(self, *given: Any) -> int:
+        """Before a compiler traces: a plan for the sizes, which it then keeps.
+
+        Args:
+            *given: device, element type and shape of each input; no shape where it is left open.
+        """
+        asked = self._asked(self._standing())
+        found = self._arranged.get(asked) or self._arrange(asked)
+        arrays = [(each.device, each.dtype) for each in self.parameters()]
+        arrays += zip(given[::3], given[1::3], strict=True)
+        numbers = (dtype for _, dtype in arrays if dtype.is_floating_point or dtype.is_complex)
+        device = str(arrays[0][0]) if arrays else backend.device()
+        found.trace(device, str(next(numbers, torch.float32)).removeprefix("torch."), given[2::3])
+        self._traced = found
+        return 0
+
+    # as `torch.compiler.assume_constant_result` does, which loads the compiler: most of a second before the first call
+    _get_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves and converts all as any module; floating constants are rounded by the code, where they meet."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        first = next(self.parameters(), None)
+        standing = self._standing()
+        for leaf in self.graph.constants:
+            scope, _, name = leaf.name.rpartition(".")
+            owner = standing[self._places.at[scope]]
+            buffer = None if owner is None else owner._buffers.get(name)
+            if owner is not None and buffer is not None:
+                dtype = backend.dtype(buffer if first is None else first)
+                owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
+        self._arranged.clear()  # and the tables that are where the module was
+        return self
+
+    @property
+    def plan(self) -> Any:
+        """The plan last made."""
+        asked = self._asked(self._standing())
+        return (self._arranged.get(asked) or self._arrange(asked)).executable.plan
+
+    def extra_repr(self) -> str:
+        """The equations, and the calls of blocks."""
+        lines = self.graph.lines()
+        return "\n".join(lines if len(lines) <= 12 else [*lines[:11], f"… {len(lines) - 11} more"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in self.__dict__.items() if name not in _REBUILT}
+        return _blank, (tuple(leaf.name for leaf in self.graph.inputs),), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._arranged, self._traced, self._places = {}, None, _Places(self.graph)
+
+
+_REBUILT = ("_arranged", "_traced", "_places")
+"""What is made from the graph and the parameters, and so neither copied nor stored."""
+
+
+class _Way(NamedTuple):
+    """What a call takes: the function, the numbers and names of the constants it reads, the tables."""
+
+    function: Callable[..., Any]
+    constants: list[tuple[int, str]]
+    tables: tuple[torch.Tensor, ...]
+
+
+class _Arranged:
+    """A way to run a module: what its function takes of the module, and the function for given inputs."""
+
+    traced: _Way
+
+    def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
+        within = module._options["memory_limit"] is not None and not asked  # planned as a whole to keep to it
+        self.executable = Executable(
+            module.graph, backend, around=None if within else asked, **module._options
+        )
+        self.places = {leaf.name: module._places.of(leaf.name) for leaf in self.executable.leaves}
+        self.parameters = [
+            self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind == "parameter"
+        ]
+        self.blocks = [module._places.at[scope] for scope in self.executable.scopes]
+        held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
+        self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
+        self.constants: dict[Program, list[tuple[int, str]]] = {}
+
+    def __call__(
+        self,
+        module: TensorModule,
+        standing: Sequence[Any],
+        inputs: tuple[torch.Tensor, ...],
+        way: _Way | None,
+    ) -> Any:
+        """Runs the module, in a way that is known to fit or in that for inputs of this kind."""
+        if self.needed and any(standing[at] is None for at in self.needed):
+            raise self._gone(module, standing)
+        parameters = [_parameter(standing[at], name) for at, name in self.parameters]
+        way = way or self._way([*inputs, *parameters])
+        constants = [standing[at]._buffers[name] for at, name in way.constants]
+        blocks = [standing[at] for at in self.blocks]
+        options = {"training": module.training} if self.executable.takes_training else {}
+        return way.function(*inputs, *parameters, *constants, *way.tables, *blocks, **options)
+
+    def _way(self, arrays: list[torch.Tensor]) -> _Way:
+        """The way for inputs and parameters of this kind."""
+        ready = self.executable.ready(arrays)
+        tables = ready.tables or self.executable.tables(ready.program, ready.place)
+        return _Way(ready.program.function, self._read(ready.program), tables.arrays)
+
+    def _read(self, program: Program) -> list[tuple[int, str]]:
+        """The constants that a program reads at each call, but for those of blocks."""
+        if program not in self.constants:
+            names = (leaf.name for leaf in program.plan.constants if leaf.name in self.places)
+            self.constants[program] = [self.places[name] for name in names]
+        return self.constants[program]
+
+    def trace(self, device: str, dtype: str, shapes: Sequence[tuple[int, ...] | None]) -> None:
+        """Finds the way that a compiler traces: by a plan for the shapes of inputs, by the one last made where these
+        are open, or else by one for any sizes."""
+        told = [shape for shape in shapes if shape is not None]
+        program = self.executable.last(
+            device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None
+        )
+        tables = self.executable.tables(program, Place(device, dtype, ()))
+        self.traced = _Way(program.function, self._read(program), tables.arrays)
+
+    def _gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
+        gone = {at for at in self.needed if standing[at] is None}
+        names = ", ".join(f"'{path}'" for path, at in module._places.at.items() if at in gone)
+        return EquationError(
+            f"the graph needs {names}, and no module is there",
+            fix="put a module there, or build one of a graph without it",
+        )
+
+
+class _Places:
+    """Where the modules of a graph stand, each below one that comes before it.
+
+    Attributes:
+        at: the number of each path; the module itself is 0.
+        below: for each but that, the number of the one that holds it, and its name there.
+        blocks: number, scope and graph of those that stand for blocks.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        blocks = _by_scope(graph)
+        self.at = {"": 0}
+        self.below: list[tuple[int, str]] = []
+        for path in [*blocks, *(leaf.name.rpartition(".")[0] for leaf in graph.leaves)]:
+            self._number(path)
+        self.blocks = [(self.at[scope], scope, block) for scope, block in blocks.items()]
+
+    def of(self, leaf: str) -> tuple[int, str]:
+        """The number of the module that holds a leaf, and its name there."""
+        scope, _, name = leaf.rpartition(".")
+        return self.at[scope], name
+
+    def _number(self, path: str) -> int:
+        if path not in self.at:
+            above, _, name = path.rpartition(".")
+            self.below.append((self._number(above), name))
+            self.at[path] = len(self.below)
+        return self.at[path]
+
+
+def _by_scope(graph: Graph) -> dict[str, Graph]:
+    """The block that the module under each scope is made of, those inside of others too."""
+    found: dict[str, Graph] = {}
+    for call in sorted(graph.calls, key=lambda call: call.scope.count(".")):
+        if call.scope not in found:
+            inside = {f"{call.scope}.{scope}": block for scope, block in _by_scope(call.graph).items()}
+            found = {call.scope: call.graph, **inside, **found}
+    return found
+
+
+def _parameter(owner: torch.nn.Module, name: str) -> Any:
+    """A parameter; one that was made a result of others, and one of a replica, is an attribute."""
+    own = owner._parameters
+    return own[name] if name in own else getattr(owner, name)
+
+
+def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape of a tensor that a compiler traces, where it compiles for that shape alone."""
+    if not torch.compiler.is_compiling():
+        return None
+    from torch.fx.experimental import symbolic_shapes  # loads sympy
+
+    if not hasattr(symbolic_shapes, "has_static_value"):  # PyTorch 2.6 does not tell
+        return None
+    for size in x.shape:
+        if not symbolic_shapes.has_static_value(size):
+            return None
+    return tuple(x.shape)
+
+
+def _runs_itself(module: torch.nn.Module | None, block: Graph) -> bool:
+    """Whether a module does more than its block says: it was wrapped or replaced, or has hooks."""
+    if module is None:
+        return False
+    held = module.__dict__
+    return bool(
+        type(module).__module__ != __name__
+        or held["graph"] is not block
+        or "forward" in held
+        or held["_forward_hooks"]
+        or held["_forward_pre_hooks"]
+        or held["_backward_hooks"]
+        or held["_backward_pre_hooks"]
+    )
+
+
+def _numbered(scopes: Iterable[str]) -> frozenset[str]:
+    """The paths below which all that is called are numbers, from 0 on."""
+    below: dict[str, dict[str, None]] = {}
+    for scope in scopes:
+        names = scope.split(".")
+        for depth in range(1, len(names)):
+            below.setdefault(".".join(names[:depth]), {})[names[depth]] = None
+    return frozenset(
+        path for path, names in below.items() if list(names) == [str(n) for n in range(len(names))]
+    )
+
+
+def _of_block(block: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> TensorModule:
+    """The module of a block, to be given its parameters."""
+    made = _class_of(tuple(leaf.name for leaf in block.inputs))
+    module = made.__new__(made)
+    torch.nn.Module.__init__(module)
+    module._assemble(block, plan_at, options)
+    return module
+
+
+def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:
+    """A copy to train."""
+    if not (array.is_floating_point() or array.is_complex()):
+        raise DtypeError(
+            f"the parameter '{name}' holds {backend.dtype(array)}, which cannot be trained",
+            fix="give dtype=, or floating arrays",
+        )
+    return array.detach().clone()
+
+
+@functools.lru_cache(maxsize=256)
+def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
+    """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
+    taken = {"self"}
+    names = ", ".join(identifier(name, taken) for name in inputs)
+    source = f"def forward(self, {names}):\n    return self.run({names})\n"
+    forward = define(source, f"forward({names})", "forward", {})
+    return type("TensorModule", (TensorModule,), {"forward": forward, "__module__": __name__})
+
+
+def _blank(inputs: tuple[str, ...]) -> TensorModule:
+    """A module to be filled by `__setstate__`."""
+    made = _class_of(inputs)
+    return made.__new__(made)
+
+
+def make(graph: Graph, **options: Any) -> TensorModule:
+    """The module of a graph."""
+    return _class_of(tuple(leaf.name for leaf in graph.inputs))(graph, **options)

@@ -1,0 +1,475 @@
+"""Adapters: linear layers with trained low-rank additions, and peft's files of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from tensornet.compression.adapting import check_rank, save_adapters
+from tensornet.compression.levels import WEIGHT
+from tensornet.errors import EquationError
+from tensornet.frontend.layers import layer
+from tensornet.graph.graph import Graph
+from tensornet.graph.match_names import told_by
+from tensornet.language.expression import show_index
+from tensornet.protocol import load_backend
+from tensornet.runtime.initial_values import init
+from tensornet.sizes import evaluate
+from tensornet.weights.equations import Modes, in_form, shared_names
+from tensornet.weights.ranks import Rank
+from tensornet.weights.substitution import substitute
+
+from ..module import make as module_of
+from .classes import become, copied, leave
+from .factorized import LINEAR, TURNED, Kind, computed, is_plain, kind_of, of_inputs, without_scope
+from .saving import saves_as_before, saves_itself
+
+__all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
+
+Module: TypeAlias = torch.nn.Module
+
+PREFIX = "base_model.model."
+"""What peft puts before the paths of modules."""
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+
+class Adapted:
+    """What a linear layer is besides that has an adapter: it adds what the factors make of its input.
+
+    Its weight, for whoever reads it, as attention and the fast ways of torch do, is W₀ + s·∏ factors. The parameter of
+    that name is W₀ still.
+    """
+
+    @staticmethod
+    def members(name: str) -> dict[str, Any]:
+        """Those of the class besides: the weight, W₀ and what is added to it."""
+        return {name: property(_weight)}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ; where a layer does something of its own, that with its whole weight."""
+        module: Any = self
+        kind, _ = module._form
+        if len(args) != 1 or kwargs or not module._is_plain:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        weight = module._parameters["weight"]
+        found = torch.nn.functional.linear(args[0], weight.mT if kind is TURNED else weight, module.bias)
+        return found + module.adapter(args[0]).to(found.dtype)
+
+
+def _weight(module: Any) -> torch.Tensor:
+    weight: torch.Tensor = module._parameters["weight"]
+    return weight + computed(module._added, module.adapter).to(weight.dtype)
+
+
+def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
+    """The layers that can have an adapter, by the names of their weights.
+
+    Raises:
+        EquationError: there are none.
+    """
+    found = {}
+    for name, module in network.named_modules():
+        kind, weight = kind_of(module), module._parameters.get("weight")
+        if kind in (LINEAR, TURNED) and weight is not None and weight.is_floating_point():
+            found[f"{name}.weight" if name else "weight"] = module, kind
+    if not found:
+        fix = "give one with linear layers whose weights are parameters, and no factors"
+        raise EquationError("the network has no layer that may have an adapter", fix=fix)
+    return found
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The form of an adapter: s·Σ ∏ factors.
+
+    Attributes:
+        method, rank, modes: as `tensornet.substitute` takes them.
+        scale: s.
+    """
+
+    method: str
+    rank: Rank
+    scale: float = 1.0
+    modes: Modes | None = None
+
+    def graphs(self, kind: Kind, shape: tuple[int, ...]) -> tuple[Graph, Graph]:
+        """What the adapter of a layer computes, and the layer with it, whose factors start as they are to."""
+        sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+        alone = kind.text if self.scale == 1 else kind.text.replace("= ", f"= {self.scale} * ", 1)
+        dense, plain = (layer(text, inputs="x", **sizes) for text in (alone, kind.text))
+        adapter = substitute(dense, {WEIGHT: (self.method, self.rank)}, modes=self.modes)
+        whole = substitute(plain, {WEIGHT: (f"+{self.method}", self.rank)}, modes=self.modes)
+        return without_scope(adapter), whole
+
+    def added(self, shape: tuple[int, ...]) -> Graph:
+        """What is added to a weight, of the factors."""
+        program, found = in_form([(size,) for size in shape], self.method, self.rank, self.modes)
+        left, sizes = show_index(program.equations[0].left), dict[str, Any](program.bound)
+        return of_inputs(layer(f"{WEIGHT}[{left}] = {self.scale} * {found}", **sizes))
+
+
+def adapted(
+    module: Module,
+    weights: str | Sequence[str],
+    *,
+    method: str,
+    rank: Rank,
+    scale: float,
+    shared: str | Sequence[str],
+    modes: Modes | None,
+    seed: int | None,
+) -> Module:
+    """A copy of a network in which some linear layers have adapters, and nothing else is trained."""
+    network = copied(module)
+    layers = _layers(network)
+    draw = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
+    if seed is None:
+        draw.seed()
+    common = shared_names(method, shared)
+    for together in _groups(layers, weights):
+        check_rank(_path_of(layers, together[0][0]), _dims(together[0][0]), method, rank, modes)
+        _, first = in_form(_dims(together[0][0]), method, rank, modes, common, len(together))
+        form = _Form(method, tuple(first.ranks.values()), scale, modes)
+        had: dict[str, torch.nn.Parameter] = {}
+        for found, kind in together:
+            adapter, whole = form.graphs(kind, tuple(found.weight.shape))
+            number = int(torch.randint(2**31, (), generator=draw).item())
+            starts = init(whole, seed=number, backend=load_backend("torch"))
+            factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
+            _put(found, adapter, {**factors, **had}, (kind, form))
+            had = {name: found.adapter.get_parameter(name) for name in common if name in factors}
+    _made_whole(network)
+    return network
+
+
+def _groups(
+    layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]
+) -> list[list[tuple[Any, Kind]]]:
+    """The layers that patterns tell, those together whose weights share factors: of one pattern, kind and shape."""
+    told: dict[str, str] = {}
+    for pattern in (weights,) if isinstance(weights, str) else weights:
+        for name in told_by(pattern, list(layers), "weight of a linear layer", "weights"):
+            told[name] = pattern
+    groups: dict[tuple[Any, ...], list[tuple[Any, Kind]]] = {}
+    for name, pattern in told.items():
+        found, kind = layers[name]
+        groups.setdefault((pattern, kind, tuple(found.weight.shape)), []).append((found, kind))
+    return list(groups.values())
+
+
+def _path_of(layers: Mapping[str, tuple[Any, Kind]], found: Any) -> str:
+    return next(name for name, (each, _) in layers.items() if each is found)
+
+
+def _dims(found: Any) -> list[tuple[int, ...]]:
+    """The dimensions of a layer's weight, each of one axis."""
+    return [(size,) for size in found.weight.shape]
+
+
+def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Kind, _Form]) -> None:
+    """Gives a layer its adapter; a factor that is a parameter already is shared with who has it."""
+    if isinstance(found, Adapted):
+        raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
+    like = found.weight
+    values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
+    added = module_of(form[1].added(tuple(like.shape)))
+    found.__dict__.update(_form=form, _added=added, _is_plain=is_plain(found, form[0]))
+    become(found, Adapted, "weight")
+    found.add_module("adapter", module_of(adapter, params=values).train(found.training))
+    found.adapter._parameters.update(
+        (name, each) for name, each in factors.items() if isinstance(each, torch.nn.Parameter)
+    )
+
+
+def _made_whole(network: Module) -> None:
+    """Has nothing trained but adapters, and these written where the network would write itself."""
+    saves_itself(
+        network, _write, 'tensornet.save_adapters("adapters.safetensors", network), or merge it first'
+    )
+    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    for each in network.parameters():
+        each.requires_grad_(id(each) in own)
+
+
+def _write(network: Module, path: Path) -> Path:
+    return save_adapters(path, network)
+
+
+def _with_adapters(network: Module) -> dict[str, Any]:
+    return {name: each for name, each in network.named_modules() if isinstance(each, Adapted)}
+
+
+def merged(module: Module) -> Module:
+    """A copy of a network whose adapters are added to the weights; all of it is trained again.
+
+    What had a weight together with a layer that has an adapter keeps that weight as it was.
+    """
+    network = copied(module)
+    layers = _with_adapters(network)
+    if not layers:
+        raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    saves_as_before(network)
+    holders = Counter(id(weight) for each in network.modules() for weight in each._parameters.values())
+    for each in layers.values():
+        weight, whole = each._parameters["weight"], each.weight.detach()
+        leave(each)
+        del each._modules["adapter"]
+        for name in ("_form", "_added", "_is_plain"):
+            del each.__dict__[name]
+        if holders[id(weight)] > 1:
+            each.weight = torch.nn.Parameter(whole)
+        else:
+            weight.data.copy_(whole)
+    for parameter in network.parameters():
+        parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())
+    return network
+
+
+# ---------------------------------------------------------------------------- files
+
+
+TRAINED = "trained/"
+"""What stands before the names of tensors that are no factors, in our files."""
+
+
+def _trained(network: Module) -> dict[str, torch.nn.Parameter]:
+    """What is trained besides adapters, such as a classifier that was unfrozen."""
+    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    named = network.named_parameters()
+    return {name: each for name, each in named if each.requires_grad and id(each) not in own}
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor for a file."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _put_trained(network: Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Gives parameters and buffers the values of a file; these parameters are trained again.
+
+    Raises:
+        EquationError: the network has none of that name and shape.
+    """
+    known = {**dict(network.named_buffers()), **dict(network.named_parameters(remove_duplicate=False))}
+    for name, tensor in tensors.items():
+        if name not in known or known[name].shape != tensor.shape:
+            found = f"of shape {tuple(known[name].shape)}" if name in known else "none"
+            raise EquationError(
+                f"the file has '{name}' of shape {tuple(tensor.shape)}, and the network has {found}",
+                fix="give the network that was adapted",
+            )
+        known[name].data.copy_(tensor)
+        if isinstance(known[name], torch.nn.Parameter):
+            known[name].requires_grad_()
+
+
+def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """The factors of the adapters, each once, and for each layer its form and which of these are its own, for JSON.
+
+    What is trained besides is among the tensors, under `trained/` and its name.
+
+    Raises:
+        EquationError: the module has no adapters.
+    """
+    layers = _with_adapters(module)
+    if not layers:
+        raise EquationError("the module has no adapters", fix="give what tensornet.adapt returned")
+    names: dict[int, str] = {}
+    tensors, rows = {}, []
+    for name, each in layers.items():
+        keys = {}
+        for factor, parameter in each.adapter._parameters.items():
+            keys[factor] = names.setdefault(id(parameter), f"{name}.{factor}" if name else factor)
+            tensors[keys[factor]] = parameter.detach().contiguous().cpu()
+        rows.append({"layer": name, "factors": keys, **asdict(each._form[1])})
+    tensors |= {f"{TRAINED}{name}": _stored(each) for name, each in _trained(module).items()}
+    return tensors, rows
+
+
+def with_adapters(
+    module: Module, tensors: Mapping[str, torch.Tensor], rows: Sequence[Mapping[str, Any]]
+) -> Module:
+    """A copy of a network with adapters as `adapters_of` tells them.
+
+    Raises:
+        EquationError: it is another network, or they are not whole.
+    """
+    network = copied(module)
+    layers = _layers(network)
+    parameters: dict[str, torch.nn.Parameter] = {}
+    for row in rows:
+        name, keys = row["layer"], row["factors"]
+        path = f"{name}.weight" if name else "weight"
+        if path not in layers or any(key not in tensors for key in keys.values()):
+            fix = f"give the network that was adapted; this one has {', '.join(list(layers)[:4])}, …"
+            raise EquationError(f"there is an adapter of '{name}', which is no linear layer here", fix=fix)
+        found, kind = layers[path]
+        form = _Form(row["method"], row["rank"], row["scale"], row["modes"])
+        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
+        shapes = {
+            leaf.name: tuple(evaluate(size, adapter.bound) for size in leaf.shape)
+            for leaf in adapter.parameters
+        }
+        if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
+            fix = "give the network that was adapted"
+            raise EquationError(f"the adapter of '{name}' is of other shapes than its layer", fix=fix)
+        like = found.weight
+        for key in keys.values():
+            if key not in parameters:
+                parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
+        _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
+    _made_whole(network)
+    trained = {key.removeprefix(TRAINED): each for key, each in tensors.items() if key.startswith(TRAINED)}
+    _put_trained(network, trained)
+    return network
+
+
+# ---------------------------------------------------------------------------- files of peft
+
+
+def load_peft(module: Module, folder: Path) -> Module:
+    """A copy of a network with the adapters in a folder; see `tensornet.load_peft`."""
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+    except (OSError, ValueError) as error:
+        fix = f"give a folder with {CONFIG} and {TENSORS}"
+        raise EquationError(f"{folder} holds no adapters of peft: {error}", fix=fix) from None
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
+        kind = config.get("peft_type")
+        raise EquationError(
+            f"{folder} holds adapters of kind {kind}, or with more than factors",
+            fix="give plain LoRA adapters",
+        )
+    network = copied(module)
+    layers = _layers(network)
+    trained = _taken(tensors, config.get("modules_to_save") or [])
+    _check_all_there(network, trained, config.get("modules_to_save") or [], folder)
+    odd = [key for key in tensors if not re.fullmatch(re.escape(PREFIX) + r".+\.lora_[AB]\.weight", key)]
+    if odd:
+        fix = "give plain LoRA adapters, of linear layers and without biases, or name it in modules_to_save"
+        raise EquationError(f"{folder} holds '{odd[0]}', which is no factor of an adapter", fix=fix)
+    names = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}
+    for name in sorted(names):
+        path, keys = f"{name}.weight", [f"{PREFIX}{name}.lora_{each}.weight" for each in "AB"]
+        if path not in layers or any(key not in tensors for key in keys):
+            known = ", ".join(list(layers)[:4])
+            fix = f"give the network that was adapted; this one has {known}, …"
+            raise EquationError(
+                f"{folder} has an adapter of '{name}', which is no linear layer here", fix=fix
+            )
+        found, kind = layers[path]
+        ins, outs = (tensors[key] for key in keys)
+        form = _Form("low_rank", len(ins), _scale(config, name, len(ins)))
+        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
+        u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
+        _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
+    _made_whole(network)
+    _put_trained(network, trained)
+    return network
+
+
+def _taken(tensors: dict[str, torch.Tensor], modules: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Takes the tensors of modules that were trained whole out of those of a file, by their names in the network."""
+    within = [f".{each}." for each in modules]
+    names = [key.removeprefix(PREFIX) for key in tensors if key.startswith(PREFIX)]
+    found = [each for each in names if any(module in f".{each}" for module in within)]
+    return {name: tensors.pop(PREFIX + name) for name in found}
+
+
+def _check_all_there(
+    network: Module, trained: Mapping[str, torch.Tensor], modules: Sequence[str], folder: Path
+) -> None:
+    """Refuses a file without a parameter of a module that its configuration says was trained whole."""
+    for name, _ in network.named_parameters():
+        if any(f".{each}." in f".{name}" for each in modules) and name not in trained:
+            raise EquationError(
+                f"{folder} lacks '{name}', of a module that {CONFIG} has in modules_to_save",
+                fix="give the network that was adapted, and the whole folder",
+            )
+
+
+def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
+    """What peft multiplies an adapter with."""
+    alpha = config.get("lora_alpha", 8)
+    patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
+    fitting = (each for each in patterns if re.fullmatch(rf"(.*\.)?({each})", name))
+    alpha = patterns[first] if (first := next(fitting, None)) is not None else alpha
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def save_peft(module: Module, folder: Path) -> Path:
+    """Writes adapters as peft does; see `tensornet.save_peft`."""
+    from safetensors.torch import save_file
+
+    layers = _with_adapters(module)
+    if not layers or any(each._form[1].method != "low_rank" for each in layers.values()):
+        what = "adapters that are not of low rank" if layers else "no adapters"
+        raise EquationError(
+            f"the module has {what}", fix="peft's LoRA is tensornet.adapt(…, method='low_rank')"
+        )
+    if folder.exists():
+        raise EquationError(f"{folder} is there already", fix="give a new folder")
+    whole = _whole_modules(module)
+    tensors = {
+        f"{PREFIX}{path}.{name}": _stored(each)
+        for path in whole
+        for name, each in module.get_submodule(path).state_dict().items()
+    }
+    ranks, alphas = {}, {}
+    for name, each in layers.items():
+        kind, form = each._form
+        u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
+        ins, outs = (u.mT, v.mT) if kind is TURNED else (v, u)
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
+        ranks[name], alphas[name] = len(ins), form.scale * len(ins)
+    first = next(iter(layers))
+    config = {
+        "peft_type": "LORA",
+        "r": ranks[first],
+        "lora_alpha": alphas[first],
+        "target_modules": list(layers),
+        "rank_pattern": {name: rank for name, rank in ranks.items() if rank != ranks[first]},
+        "alpha_pattern": {name: alpha for name, alpha in alphas.items() if alpha != alphas[first]},
+        "bias": "none",
+        "modules_to_save": whole or None,
+        "lora_dropout": 0.0,
+        "fan_in_fan_out": any(each._form[0] is TURNED for each in layers.values()),
+        "inference_mode": True,
+    }
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / TENSORS)
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    return folder
+
+
+def _whole_modules(network: Module) -> list[str]:
+    """The modules that are trained whole, as peft has it, since some parameter of theirs is.
+
+    Raises:
+        EquationError: there is no such module: the parameter is of the network itself, or of a layer with an adapter.
+    """
+    adapted = list(_with_adapters(network))
+    found: list[str] = []
+    for name in _trained(network):
+        path = name.rpartition(".")[0]
+        if not path or any(f"{each}.".startswith(f"{path}.") for each in adapted):
+            raise EquationError(
+                f"'{name}' is trained, and peft keeps whole modules without adapters alone",
+                fix="write it with tensornet.save_adapters, or freeze it: parameter.requires_grad_(False)",
+            )
+        found.append(path)
+    apart = {each for each in found if not any(each.startswith(f"{other}.") for other in found)}
+    return sorted(apart)

@@ -1,0 +1,315 @@
+"""Factorized layers: linear, convolution and embedding whose weights are factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from tensornet.compression.levels import WEIGHT
+from tensornet.errors import ShapeError
+from tensornet.frontend.instantiate import of_tensors_named
+from tensornet.frontend.layers import layer
+from tensornet.graph.graph import Graph
+from tensornet.weights.equations import LETTERS, Modes, in_form
+from tensornet.weights.factorizations import Factor, Factored
+from tensornet.weights.ranks import Rank
+from tensornet.weights.substitution import substitute
+
+from ..module import TensorModule
+from ..module import make as module_of
+from .classes import become
+
+__all__ = [
+    "CONVOLUTION",
+    "EMBEDDING",
+    "LINEAR",
+    "PROJECTIONS",
+    "TURNED",
+    "Kind",
+    "computed",
+    "factorize",
+    "form_of",
+    "is_plain",
+    "kind_of",
+    "of_inputs",
+    "splits_output",
+    "without_scope",
+]
+
+Module: TypeAlias = torch.nn.Module
+
+# ---------------------------------------------------------------------------- kinds of layers
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layer: what its weight is called and does.
+
+    Attributes:
+        name: what it is called where it is stored.
+        parameter: the name of the weight.
+        text: what it computes, of x and a weight; nothing where that is the module's own affair.
+        columns: the dimensions of the weight that its inputs have.
+    """
+
+    name: str
+    parameter: str = "weight"
+    text: str = ""
+    columns: tuple[int, ...] = (1,)
+
+    @property
+    def factors(self) -> str:
+        """What the module is called that holds the factors."""
+        return f"{self.parameter}_factors"
+
+
+LINEAR = Kind("linear", text=f"y[...,o] = x[...,i] * {WEIGHT}[o,i]")
+TURNED = Kind("conv1d of transformers", text=f"y[...,o] = x[...,i] * {WEIGHT}[i,o]", columns=(0,))
+EMBEDDING = Kind("embedding")
+CONVOLUTION = Kind("convolution")
+PROJECTIONS = Kind("projections", parameter="in_proj_weight")
+
+
+def kind_of(module: Module) -> Kind | None:
+    """What kind of layer a module is, if it is one whose weight may be factors."""
+    nn = torch.nn
+    if isinstance(module._parameters.get("weight"), nn.UninitializedParameter):
+        return None
+    if isinstance(module, nn.Linear):
+        return LINEAR
+    if isinstance(module, nn.Embedding):
+        return EMBEDDING if module.max_norm is None and not module.sparse else None
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return CONVOLUTION
+    if isinstance(module, nn.MultiheadAttention):
+        return PROJECTIONS if module.in_proj_weight is not None else None
+    if type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers."):
+        return TURNED
+    return None
+
+
+# ---------------------------------------------------------------------------- modules with factors
+
+
+class Factorized:
+    """What a layer is besides, whose weight is made of factors; behind it stands the class that the layer had.
+
+    The factors are the parameters of a module beside it, as `fc.weight_factors.U`. The weight itself is computed of
+    them whenever it is read.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the layer computes, through its factors where it does nothing but what its class does."""
+        module: Any = self
+        direct = _DIRECT.get(module._kind.name) if module._is_plain else None
+        if direct is not None and len(args) == 1 and not kwargs:
+            return direct(module, args[0])
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+    @staticmethod
+    def members(parameter: str) -> dict[str, Any]:
+        """Those of the class besides: the weight, computed of its factors."""
+        return {parameter: _weight_of(parameter)}
+
+    def extra_repr(self) -> str:
+        """The layer's own, and the equation of its weight."""
+        module: Any = self
+        own: str = super().extra_repr()  # type: ignore[misc]
+        return ", ".join(each for each in (own, str(module._whole.graph.equations[-1])) if each)
+
+
+def _linear(module: Any, x: Any) -> Any:
+    found = module._modules[module._kind.factors](x)
+    return found if module.bias is None else found + module.bias.to(found.dtype)
+
+
+def _embedding(module: Any, x: Any) -> Any:
+    found = module._modules[module._kind.factors](x)
+    if module.padding_idx is None:
+        return found
+    return torch.where((x == module.padding_idx)[..., None], module.padding_row, found)
+
+
+def _convolution(module: Any, x: Any) -> Any:
+    """A convolution of fewer channels, and at each place all channels from these; every group has the same kernels
+    but for the last."""
+    kernels = module._modules[module._kind.factors]()
+    if isinstance(kernels, torch.Tensor):
+        return module._conv_forward(x, kernels, module.bias)
+    alone = (torch.conv1d, torch.conv2d, torch.conv3d)[len(module.kernel_size) - 1]
+    places, groups = (1,) * len(module.kernel_size), module.groups
+    last, core, *first = kernels
+    for each in first:
+        x = alone(x, each.repeat(groups, 1).reshape(-1, each.shape[1], *places), groups=groups)
+    x = module._conv_forward(x, core.repeat(groups, *(1 for _ in core.shape[1:])), None)
+    return alone(x, last.reshape(*last.shape, *places), module.bias, groups=groups)
+
+
+_DIRECT: dict[str, Callable[[Any, Any], Any]] = {
+    LINEAR.name: _linear,
+    TURNED.name: _linear,
+    EMBEDDING.name: _embedding,
+    CONVOLUTION.name: _convolution,
+}
+
+
+def _weight_of(parameter: str) -> property:
+    """The weight of a layer, computed of its factors."""
+
+    def read(module: Any) -> torch.Tensor:
+        if "_whole" not in module.__dict__:
+            raise AttributeError(parameter)
+        array = computed(module._whole, module._modules[module._kind.factors])
+        if module._kind is EMBEDDING and module.padding_idx is not None:
+            is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
+            array = torch.where(is_padding[:, None], module.padding_row, array)
+        return array
+
+    return property(read)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a weight, and what computes with it.
+
+    Attributes:
+        program: the weight of its factors.
+        run: what a layer of its kind computes of them.
+    """
+
+    program: Graph
+    run: Graph
+
+
+def form_of(
+    kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, modes: Modes | None, groups: int = 1
+) -> Form:
+    """What computes a weight of some shape, and what a layer computes with it.
+
+    Args:
+        kind: of the layer.
+        shape: of the weight.
+        method, rank, modes: the form, as `substitute` takes it.
+        groups: of a convolution.
+    """
+    program, found = in_form(tuple((size,) for size in shape), method, rank, modes)
+    if kind is PROJECTIONS:
+        return Form(program, program)
+    if kind is CONVOLUTION:
+        return Form(program, _chain(program, found, shape, groups))
+    sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+    text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
+    dense = layer(text, inputs="x" if kind.text else "k", **sizes)
+    made = substitute(dense, {WEIGHT: (method, rank)}, modes=modes)
+    return Form(program, without_scope(made))
+
+
+def without_scope(graph: Graph) -> Graph:
+    """The graph whose factors have names without that of the weight."""
+    names = {leaf.name: leaf.name.removeprefix(f"{WEIGHT}.") for leaf in graph.parameters}
+    leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in graph.leaves)
+    return replace(graph, leaves=leaves, body=tuple(of_tensors_named(item, names) for item in graph.body))
+
+
+def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int) -> Graph:
+    """A kernel as one that makes fewer channels, and one of a single place; and one such before, if there is one.
+
+    K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]; where that takes as many products, or several factors have
+    parts of the channels that come out, the kernel as it is. In groups o counts the channels of all, i those of one.
+    """
+    axes = set(LETTERS[: len(shape)])
+    sizes = {**dict(zip(LETTERS, shape, strict=False)), **found.ranks}
+    last = _end(found.factors, "o", axes)
+    if last is None:
+        return program
+    rest = [factor for factor in found.factors if factor is not last]
+    first = _end(rest, "i", axes)
+    if first is not None and (set(first.axes) & set(last.axes) or len(rest) == 1):
+        first = None
+    core = [factor for factor in rest if factor is not first]
+    inner, outer = _ranks(last, axes), _ranks(first, axes) if first is not None else ("i",)
+    places = LETTERS[2 : len(shape)]
+    few = math.prod(sizes[axis] for axis in (*inner, *outer))
+    spent = math.prod(sizes[axis] for axis in last.axes) + groups * few * math.prod(shape[2:])
+    spent += 0 if first is None else groups * math.prod(sizes[axis] for axis in first.axes)
+    if spent >= math.prod(shape):
+        return program
+    lines = [
+        f"last[o,{_joined(inner)}] = {last}",
+        f"core[{_joined(inner)},{_joined(outer)},{','.join(places)}] = {' * '.join(map(str, core))}",
+        *([] if first is None else [f"first[{_joined(outer)},i] = {first}"]),
+    ]
+    outputs = ["last", "core", *([] if first is None else ["first"])]
+    known: dict[str, Any] = {
+        name: size for name, size in sizes.items() if any(name in f.axes for f in found.factors)
+    }
+    return layer("\n".join(lines), outputs=outputs, **known)
+
+
+def splits_output(shape: tuple[int, ...], method: str, modes: Modes | None) -> bool:
+    """Whether no factor of a kernel of this form has all its output channels, and else nothing but ranks."""
+    try:
+        _, found = in_form(tuple((size,) for size in shape), method, 1, modes)
+    except ShapeError:  # it has no such form at all
+        return False
+    return _end(found.factors, "o", set(LETTERS[: len(shape)])) is None
+
+
+def _end(factors: Sequence[Factor], axis: str, axes: Container[str]) -> Factor | None:
+    """The factor that has a dimension and else nothing but ranks, if it alone has it."""
+    having = [factor for factor in factors if axis in factor.axes]
+    if len(having) != 1 or sum(each in axes for each in having[0].axes) != 1 or len(having[0].axes) < 2:
+        return None
+    return having[0]
+
+
+def _ranks(factor: Factor, axes: Container[str]) -> tuple[str, ...]:
+    return tuple(axis for axis in factor.axes if axis not in axes)
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"({','.join(names)})"
+
+
+def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.nn.Parameter]) -> None:
+    """Puts factors in the place of a module's weight; the module stays what it is in all else."""
+    dense = module._parameters.pop(kind.parameter)
+    if kind is EMBEDDING and module.padding_idx is not None:
+        module.register_buffer("padding_row", dense.detach()[module.padding_idx].clone())
+    plain = is_plain(module, kind)
+    whole, run = module_of(of_inputs(form.program)), module_of(form.run, params=factors)
+    run._parameters.update(factors)
+    run.train(module.training)
+    become(module, Factorized, kind.parameter)
+    module.add_module(kind.factors, run)
+    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain)
+
+
+def of_inputs(program: Graph) -> Graph:
+    """The program as a function of its factors: they are those of another module, whatever becomes of them there."""
+    return replace(program, leaves=tuple(replace(leaf, kind="input", start=None) for leaf in program.leaves))
+
+
+def computed(whole: TensorModule, factors: Module) -> torch.Tensor:
+    """What a function of factors makes of those that a module holds."""
+    found: torch.Tensor = whole(*(getattr(factors, leaf.name) for leaf in whole.graph.inputs))
+    return found
+
+
+def is_plain(module: Module, kind: Kind) -> bool:
+    """Whether a layer computes what its kind does, and nothing of its own."""
+    return type(module).forward in _PLAIN or kind is TURNED
+
+
+_PLAIN = frozenset(
+    each.forward
+    for each in (
+        *(torch.nn.Linear, torch.nn.Embedding),
+        *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
+    )
+)
+"""What layers compute that do nothing of their own."""

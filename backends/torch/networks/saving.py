@@ -1,0 +1,88 @@
+"""Saving of compressed networks in place of `save_pretrained`.
+
+`from_pretrained` makes neither factors nor adapters: it finds no file, where it would draw or drop these.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from tensornet.compression.compressed import PRETRAINED
+from tensornet.errors import EquationError
+
+__all__ = ["saves_as_before", "saves_itself"]
+
+WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
+"""The files that `from_pretrained` reads."""
+
+METHOD = "save_pretrained"
+
+Writing: TypeAlias = "Callable[[torch.nn.Module, Path], Path]"
+"""Writes a network to a file."""
+
+
+def saves_itself(network: torch.nn.Module, write: Writing, instead: str) -> None:
+    """Has `save_pretrained` write a file of ours, and none that `from_pretrained` finds.
+
+    That of a part of a network refuses.
+
+    Args:
+        network: the network.
+        write: writes the file.
+        instead: what to do where that cannot be.
+    """
+    for path, each in network.named_modules():
+        if callable(getattr(type(each), METHOD, None)):
+            holder, before = each.__dict__, each.__dict__.get(METHOD)
+            holder[METHOD] = functools.partial(
+                _save, each, before=before, write=None if path else write, instead=instead
+            )
+
+
+def saves_as_before(network: torch.nn.Module) -> None:
+    """Has `save_pretrained` do what it did before `saves_itself`."""
+    for each in network.modules():
+        if (now := each.__dict__.pop(METHOD, None)) is not None and now.keywords["before"] is not None:
+            each.__dict__[METHOD] = now.keywords["before"]
+
+
+def _save(
+    network: Any,
+    save_directory: str | Path,
+    is_main_process: bool = True,
+    push_to_hub: bool = False,
+    *,
+    write: Writing | None,
+    instead: str,
+    **_: Any,
+) -> None:
+    """Writes the configuration as transformers does, and the weights as `write` does.
+
+    Raises:
+        EquationError: the network is a part of a changed one; the folder has weights of another model.
+    """
+    folder = Path(save_directory)
+    if write is None or push_to_hub:
+        what = "is pushed to a hub" if push_to_hub else "is a part of another"
+        raise EquationError(
+            f"a changed {type(network).__name__} that {what} cannot be saved so",
+            fix=f"write the whole: {instead}",
+        )
+    others = [each.name for pattern in WEIGHTS for each in folder.glob(pattern)]
+    if others:
+        raise EquationError(
+            f"{folder} has the weights of another model, {others[0]}, which from_pretrained would read",
+            fix="give a new folder",
+        )
+    if is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("config", "generation_config"):
+            if getattr(network, name, None) is not None:
+                getattr(network, name).save_pretrained(folder)
+        (folder / PRETRAINED).unlink(missing_ok=True)
+        write(network, folder / PRETRAINED)

@@ -1,0 +1,130 @@
+"""oneDNN products: large matrix products that pack both operands.
+
+Where there is much to compute it takes less time than the product that PyTorch calls by itself. Autograd is told its
+gradients, and compilers get it as an operation; `torch.func` and others that look on get the usual product.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import library
+from torch.nn import functional
+
+from .products import both_ways, changing, is_eager, is_transformed
+
+__all__ = ["packed_linear", "packed_matmul"]
+
+
+_THEN: Mapping[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "": ("none", "", lambda y: y),
+    "relu": ("relu", "", functional.relu),
+    "gelu": ("gelu", "none", functional.gelu),
+    "gelu_tanh": ("gelu", "tanh", functools.partial(functional.gelu, approximate="tanh")),
+    "silu": ("swish", "", functional.silu),
+    "sigmoid": ("sigmoid", "", torch.sigmoid),
+    "tanh": ("tanh", "", torch.tanh),
+}
+"""What is done to each element of a product, as oneDNN calls it, and as PyTorch does it by itself."""
+
+
+def packed_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, then: str = ""
+) -> torch.Tensor:
+    """x·Wᵀ + u, and a function of that."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    name, how, alone = _THEN[then]
+    if _is_compiled(*given):
+        return alone(operation(x, weight, bias))
+    if not _is_taken(*given):
+        return alone(functional.linear(*given))
+    if changing(given):
+        return alone(_products[len(given)](*given))
+    bias = None if bias is None else bias.contiguous()  # it is read as if it were
+    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], how)
+    return found
+
+
+def _gradients(
+    x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, wanted: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    """Those of x·Wᵀ + u that are wanted."""
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    of_x, of_weight, *of_bias = wanted
+    return (
+        packed_matmul(rows, weight).reshape(x.shape) if of_x else None,
+        rows.t() @ x.reshape(-1, x.shape[-1]) if of_weight else None,
+        *(rows.sum(0) if each else None for each in of_bias),
+    )
+
+
+def _product(gives: tuple[int, ...]) -> Callable[..., torch.Tensor]:
+    return both_ways(packed_linear, _gradients, (0, 1), gives, functional.linear, asks=True)
+
+
+_products = {2: _product((0, 1)), 3: _product((0, 1, 2))}
+
+
+def packed_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a·b."""
+    if _is_compiled(a, b):
+        made: torch.Tensor = operation(a, b.t(), None)
+        return made
+    if not _is_taken(a, b) or changing((a, b)):
+        return torch.matmul(a, b)
+    found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
+    return found
+
+
+def _is_taken(x: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether oneDNN takes such tensors as they lie."""
+    return _is_known(x, *others) and x.is_contiguous() and is_eager(x, *others)
+
+
+def _is_compiled(*given: torch.Tensor) -> bool:
+    """Whether a compiler traces such tensors, as they stand: under `torch.func` it takes no operations of others."""
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    return not is_transformed() and _is_known(*given)
+
+
+def _is_known(*given: torch.Tensor) -> bool:
+    """Whether oneDNN is there, and has products of such tensors."""
+    known = torch._C._has_mkldnn and not torch.is_autocast_enabled("cpu")
+    return known and all(
+        each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() > 0 for each in given
+    )
+
+
+# ---------------------------------------------------------------------------- as an operation to a compiler
+
+
+@library.custom_op("tensornet::packed_linear", mutates_args=())
+def operation(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x·Wᵀ + u."""
+    with torch.no_grad():
+        return packed_linear(x.contiguous(), weight, bias)
+
+
+@operation.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _kept(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, bias = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.has_bias = bias is not None
+
+
+def _back(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    of_weight = rows.t() @ x.reshape(-1, x.shape[-1])
+    return gradient @ weight, of_weight, rows.sum(0) if ctx.has_bias else None
+
+
+operation.register_autograd(_back, setup_context=_kept)

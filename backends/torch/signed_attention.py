@@ -1,0 +1,297 @@
+"""Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles.
+
+From forward to backward the operands, the result and one number for each query are kept; scores are computed again.
+On CUDA kernels of Triton do the same, where it is installed and `torch_signed_triton` covers the tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+
+from .products import both_ways, is_traced
+
+__all__ = ["signed_attention"]
+
+Tensor: TypeAlias = torch.Tensor
+
+TILE = 2**17
+"""The scores of a tile on a processor: two such tiles of float32 stay in the cache of a core."""
+
+LARGER = 2**24
+"""The same elsewhere, where tiles only bound what is needed at a time."""
+
+LOG2E = 1 / math.log(2)
+"""Weights are powers of 2 of scores times this, for `exp` takes long where nothing is left of a number."""
+
+HIDDEN = -160.0
+"""|s| of a hidden score, where what is seen has 0 at least: nothing is left of its weight beside that, and where
+all of a row are hidden, log₂ Σ 2^|s| is told apart from it. In float32, in which shorter types are computed too."""
+
+HIDDEN_IN_DOUBLE = -1200.0
+"""The same in float64."""
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton runs its kernels on a processor, as tests of them do."""
+
+
+def signed_attention(
+    q: Tensor, k: Tensor, v: Tensor, *more: Tensor, scale: float, biased: bool = False, causal: bool = False
+) -> Tensor:
+    """y[b,h,i,f] = sign(s[b,h,i,j]) * softmax[j](|s[b,h,i,j]|) * v[b,h,j,f], where s = scale * q·k + bias.
+
+    Args:
+        q, k, v: [b,h,i,d], [b,h,j,d] and [b,h,j,f].
+        more: the bias, if there is one; then which keys a query sees, if not all. Both have four dimensions, each
+            whole or 1 long. A query that sees no key weighs all of them by 1/n, with the signs of its scores.
+        scale: of the products of queries and keys.
+        biased: whether there is a bias.
+        causal: whether a query sees the keys at its own position and before alone; then `more` says nothing of it.
+    """
+    sees = len(more) > biased
+    assert not (causal and sees), "what a query sees is told twice"
+    in_parts = not (is_traced() or torch.is_autocast_enabled(q.device.type))
+    if in_parts and all(each.numel() for each in (q, k, v)):
+        fused = (q.is_cuda or INTERPRETED) and _fits_kernels(q, k, v)
+        result: Tensor = _in_parts(float(scale), biased, sees, causal, fused)(q, k, v, *more)
+        return result
+    return _Signed(scale, biased, sees, causal).plain(q, k, v, *more)
+
+
+@functools.lru_cache(maxsize=64)
+def _in_parts(scale: float, biased: bool, sees: bool, causal: bool, fused: bool) -> Callable[..., Any]:
+    """Signed attention of tensors alone, with the way back of its own: in kernels of Triton, or in tiles."""
+    tiles = _Signed(scale, biased, sees, causal)
+    kernels = _kernels() if fused else None
+    way = tiles if kernels is None else kernels.SignedKernels(scale, biased, sees, causal, HIDDEN)
+
+    def backward(*tensors: Tensor, wanted: Sequence[bool]) -> Any:
+        """No kernel gives the gradient of a bias."""
+        return (tiles if any(wanted[3:]) else way).backward(*tensors, wanted=wanted)
+
+    given = 3 + biased + sees
+    reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
+    return both_ways(way.forward, backward, reads, gives, tiles.plain, asks=True)
+
+
+def _fits_kernels(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether there are kernels of Triton for these tensors."""
+    kernels = _kernels()
+    return kernels is not None and bool(kernels.covers(q, k, v))
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """The file of them, where Triton is installed."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from . import signed_attention_triton as torch_signed_triton
+
+    return torch_signed_triton
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Rows of scores: all of those of some matrices, or some of one matrix; and as many keys as these see."""
+
+    batch: slice
+    heads: slice
+    queries: slice
+    keys: slice
+
+    def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
+        """Its part of a tensor whose dimensions are batch, heads and these; of what is 1 long, all."""
+        places = (self.batch, self.heads, self._place(rows), self._place(columns))
+        return array[
+            tuple(slice(None) if size == 1 else at for size, at in zip(array.shape, places, strict=True))
+        ]
+
+    def matrices(self, array: Tensor, rows: str) -> Tensor:
+        """Its part of queries, keys or values, as matrices one after another."""
+        return self.of(array, rows).flatten(0, 1)
+
+    def apart(self, matrices: Tensor) -> Tensor:
+        """Matrices one after another, by batch and heads."""
+        return matrices.view(-1, self.heads.stop - self.heads.start, *matrices.shape[1:])
+
+    def _place(self, axis: str) -> slice:
+        return {"queries": self.queries, "keys": self.keys}.get(axis, slice(None))
+
+
+@dataclass(frozen=True)
+class _Signed:
+    """Signed attention; `sees` says whether what a query sees is given, the others are as of `signed_attention`."""
+
+    scale: float
+    biased: bool
+    sees: bool
+    causal: bool
+
+    # ---- as it is written
+
+    def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
+        """By operations on whole tensors."""
+        scores = self.scale * q @ k.mT
+        scores = scores + more[0] if self.biased else scores
+        shown = scores.abs()
+        if self.causal:
+            shown = torch.minimum(shown, _cap(_past(scores), shown.dtype))
+        if self.sees:
+            shown = torch.minimum(shown, _cap(more[-1], shown.dtype))
+        return (scores.sign() * shown.softmax(-1)) @ v
+
+    # ---- in tiles
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The result, log₂ Σ_j 2^|s_ij| in the type in which this is computed, and the result again to be kept."""
+        b, h, i, _ = q.shape
+        result = v.new_empty((b, i, h, v.shape[-1])).transpose(1, 2)
+        totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
+        masks = self._masks(q, k, more)
+        for tile in self._tiles(q, k):
+            made, total = self._tile_forward(tile, q, k, v, masks)
+            tile.of(result, "queries").copy_(tile.apart(made))
+            tile.of(totals, "queries").copy_(tile.apart(total))
+            del made, total  # before the next ones are made
+        return result, totals, result
+
+    def _tile_forward(
+        self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The part of the result that a tile makes, and of the logarithms; what it works in is gone then."""
+        scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
+        most = shown.amax(-1, keepdim=True)
+        total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
+        weights = shown.mul_(scores.sign_()).to(v.dtype)
+        made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
+        return made, total.log2_().add_(most)
+
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of q, k, v and the bias, those that are wanted; with g that of y, and p the weights without
+        their signs:
+
+        v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(sign(s)·(g vᵀ) − Σ_f g y).
+        """
+        *given, totals, result, gradient = q, k, v, *more
+        masks, given = self._masks(q, k, given[3:]), given[: 3 + self.biased]
+        found = [
+            torch.empty_like(each, dtype=_working(each.dtype)) if asked else None
+            for each, asked in zip(given, wanted, strict=True)
+        ]
+        of_q, of_k, of_v, *of_bias = found
+        for each in (of_k, of_v, *of_bias) if self.causal else of_bias:
+            if each is not None:
+                each.zero_()
+        for tile in self._tiles(q, k):
+            queries = LOG2E * self.scale * tile.matrices(q, "queries")
+            coming, total = tile.matrices(gradient, "queries"), tile.matrices(totals, "queries")
+            scores, weights = self._scores(tile, queries, k, masks)
+            weights.sub_(total).exp2_().mul_(scores.sign_())
+            if of_v is not None:
+                _collect(tile, of_v, weights.to(v.dtype), coming)
+            if not any((wanted[0], wanted[1], *wanted[3:])):
+                continue
+            means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
+            reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
+            reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
+            if self.sees:  # where nothing is seen, weights are the same whatever the scores
+                reached.mul_(total > 0.5 * _low(total.dtype))
+            for each in of_bias:
+                if each is not None:
+                    part = tile.of(each, "queries", "keys")
+                    part += tile.apart(reached).sum_to_size(part.shape)
+            turned = reached.to(q.dtype)
+            if of_q is not None:
+                made = torch.bmm(turned, tile.matrices(k, "keys")).mul_(self.scale)
+                tile.of(of_q, "queries").copy_(tile.apart(made))
+            if of_k is not None:
+                _collect(tile, of_k, turned, queries)
+        if of_k is not None:
+            of_k.mul_(1 / LOG2E)
+        return tuple(
+            None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
+        )
+
+    def _scores(
+        self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The scores of a tile times log₂ e, and |s| where they are seen; of queries that are scaled."""
+        scores = torch.bmm(queries, tile.matrices(k, "keys").mT).to(_working(k.dtype))
+        if self.biased:
+            tile.apart(scores).add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
+        shown = scores.abs()
+        if self.causal:  # what was before the first of the queries is seen by all of them
+            late = shown[..., tile.queries.start :]
+            torch.minimum(late, _cap(_past(late), late.dtype), out=late)
+        if self.sees:
+            caps = tile.of(more[-1], "queries", "keys")
+            caps = _cap(caps, shown.dtype) if caps.dtype == torch.bool else caps
+            torch.minimum(tile.apart(shown), caps, out=tile.apart(shown))
+        return scores, shown
+
+    def _masks(self, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
+        """The bias and what is seen, this as the most that |s| may be: at once where it is shared, else by tile."""
+        masks = list(more)
+        if self.sees and 2 * masks[-1].numel() <= q.shape[:-1].numel() * k.shape[-2]:
+            masks[-1] = _cap(masks[-1], _working(q.dtype))
+        return masks
+
+    def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
+        """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each. Of tensors
+        without memory one tile tells as much as many."""
+        (batch, heads, queries, _), keys = q.shape, k.shape[-2]
+        most = TILE if q.device.type == "cpu" else LARGER
+        most = batch * heads * queries * keys if is_fake(q) else most
+        rows = -(-queries // max(1, -(-queries * keys // most)))
+        beside = max(1, most // max(1, rows * keys)) if rows >= queries else 1
+        for entries in _cut(batch, max(1, beside // max(1, heads))):
+            for some in _cut(heads, min(beside, max(1, heads))):
+                for at in _cut(queries, rows):
+                    yield _Tile(entries, some, at, slice(0, min(keys, at.stop) if self.causal else keys))
+
+
+def _collect(tile: _Tile, whole: Tensor, scores: Tensor, rows: Tensor) -> None:
+    """Adds scoresᵀ · rows to what belongs to the keys of a tile; it is all there is of the keys' gradient so far
+    where the tile has the first queries."""
+    part = tile.of(whole, "keys")
+    made = tile.apart(torch.bmm(scores.mT, rows))
+    if tile.queries.start == 0:
+        part.copy_(made)
+    else:
+        part += made
+
+
+def _cut(size: int, length: int) -> Iterator[slice]:
+    return (slice(start, min(size, start + length)) for start in range(0, size, max(1, length)))
+
+
+def _working(dtype: torch.dtype) -> torch.dtype:
+    """The type in which scores are weighed: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _past(scores: Tensor) -> Tensor:
+    """Which keys are at the own position of a query or before, of queries and keys from the same position on."""
+    queries, keys = (torch.arange(size, device=scores.device) for size in scores.shape[-2:])
+    return queries[:, None] >= keys
+
+
+def _cap(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """The most that |s| may be: anything where it is seen. The least of two numbers is the fastest of all ways."""
+    return torch.where(seen, math.inf, _low(dtype)).to(dtype)
+
+
+def _low(dtype: torch.dtype) -> float:
+    """|s| of a score that is hidden."""
+    return HIDDEN_IN_DOUBLE if dtype == torch.float64 else HIDDEN

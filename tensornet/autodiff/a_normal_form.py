@@ -1,0 +1,159 @@
+"""A-normal form: equations split until each applies one function or multiplies two tensors.
+
+What the derivatives of several factors have in common is then a tensor with a name, and computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from ..graph.algebra import ONE, ZERO, as_numbers, spread, without_ones
+from ..graph.graph import reads
+from ..graph.shape_inference import Scope
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    flat,
+    free_axes,
+    is_scalar,
+    remade_axes,
+    transform,
+    without,
+)
+from ..ops.structure import PAD
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+from ..passes.window_pushdown import early
+from ..sizes import evaluate
+from .activity import changes
+from .vjp_context import Ways, beside
+
+__all__ = ["take_apart"]
+
+
+def take_apart(ways: Ways, equation: Equation) -> None:
+    """One function, or one product of two tensors, an equation."""
+    scope, ways.order = ways.graph.scope(equation), axes_of_index(equation.left)
+    right = _one(ways, _sized(ways, equation.right, scope), scope, equation.name)
+    if isinstance(right, Call) and remade_axes(right) and not all(isinstance(e, str) for e in equation.left):
+        right = ways.tensor(right, scope, ways.numbered(equation.name))
+    if right == equation.right:
+        ways.body.append(equation)
+    else:
+        ways.put(equation.name, equation.left, right, scope)
+
+
+def _sized(ways: Ways, expression: Expression, scope: Scope) -> Expression:
+    """The expression, in which the sizes of its axes are those of names at large."""
+    if isinstance(expression, Size):
+        return ways.extent(scope[expression.axis])
+    found = flat(transform(expression, lambda part: _sized(ways, part, scope)))
+    if isinstance(found, Contraction) and found != expression:
+        return contraction(without_ones(found.factors), found.summed, found.place)
+    return found
+
+
+def _one(ways: Ways, expression: Expression, scope: Scope, stem: str) -> Expression:
+    """The expression with a tensor in the place of each operand that gets a gradient."""
+    match expression:
+        case Call(function, (operand, *_)) if FUNCTIONS[function].random:
+            return _masked(ways, expression, _operand(ways, operand, scope, stem), scope, stem)
+        case Call(function, _, (first, *rest)) if rest and FUNCTIONS[function].one_by_one:
+            before = replace(expression, axes=(first,))
+            return _one(ways, replace(expression, arguments=(before,), axes=tuple(rest)), scope, stem)
+        case Call(_, arguments):
+            operands = tuple(_operand(ways, each, scope, stem) for each in arguments)
+            return replace(expression, arguments=operands)
+        case Contraction(factors, summed):
+            numbers = [each for each in factors if is_scalar(each)]
+            others = [_operand(ways, each, scope, stem) for each in factors if not is_scalar(each)]
+            if len(others) > 2:
+                others = _before_windows(ways, others, frozenset(free_axes(expression)), scope, stem)
+            if len(others) > 2:
+                others = _in_pairs(ways, others, frozenset(free_axes(expression)), scope, stem)
+            inside = {axis for each in others for axis in free_axes(each)}
+            return contraction((*numbers, *others), tuple(inside & set(summed)), expression.place)
+    return expression
+
+
+def _operand(ways: Ways, expression: Expression, scope: Scope, stem: str) -> Expression:
+    """A tensor that holds the value of an expression, or the expression where no gradient goes there."""
+    if isinstance(expression, Ref) or not changes(expression, ways.active):
+        return expression
+    if isinstance(expression, Call) and remade_axes(expression):
+        scope = beside(scope, ways.scope(expression))
+    return ways.tensor(_one(ways, expression, scope, stem), scope, ways.numbered(stem))
+
+
+def _before_windows(
+    ways: Ways, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
+) -> list[Expression]:
+    """The factors, those that have nothing to do with windows multiplied before these open, where that is less."""
+    while len(factors) > 2:
+        sizes = {axis: evaluate(scope[axis], ways.bound) for each in factors for axis in free_axes(each)}
+        found = early(factors, kept, sizes, ways.dims)
+        if found is None:
+            break
+        factors = list(without(factors, (found.replaced, found.partner)))
+        outside = kept.union(found.windows, *(free_axes(each) for each in factors))
+        padded = _padded(ways, found.opened, found.windows)
+        pair = (found.opened if padded is None else padded.arguments[0], found.partner)
+        inside = {axis for each in pair for axis in free_axes(each)}
+        made: Expression = contraction(pair, tuple(inside - outside), None)
+        if padded is not None:
+            made = ways.tensor(made, scope, ways.numbered(stem), found.windows)
+            made = replace(padded, arguments=(made,))
+        around = beside(scope, Scope(dict(found.sizes)))
+        factors = [found.read(ways.tensor(made, around, ways.numbered(stem), found.windows)), *factors]
+    return factors
+
+
+def _padded(ways: Ways, ref: Ref, axes: Container[Index]) -> Call | None:
+    """Zeros around a tensor along some axes, in the place of what holds them for one product alone; nothing if
+    there are none."""
+    made = next((each for each in ways.body if isinstance(each, Equation) and each.name == ref.name), None)
+    readers = sum(name == ref.name for item in ways.graph.body for name, _ in reads(item))
+    if made is None or readers != 1 or ref.name in ways.graph.outputs:
+        return None
+    match made.right:
+        case Call(PAD.name, (Ref() as plain,), (), options) as call if plain.index == made.left:
+            names = {str(mine): axis for mine, axis in zip(plain.index, ref.index, strict=True)}
+            if all(names.get(axis) in axes for axis, _ in options):  # which no value but 0 is
+                ways.body.remove(made)
+                told = tuple((str(names[axis]), amounts) for axis, amounts in options)
+                return replace(call, arguments=(replace(plain, index=ref.index),), options=told)
+    return None
+
+
+def _in_pairs(
+    ways: Ways, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
+) -> list[Expression]:
+    """Two factors, products of all: an axis is summed as soon as nothing else has it."""
+    axes = [free_axes(each) for each in factors]
+    sizes = {axis: evaluate(scope[axis], ways.bound) for each in axes for axis in each}
+    waiting = dict(enumerate(factors))
+    for number, (one, other) in enumerate(ways.pairs(axes, kept, sizes), len(factors)):
+        if len(waiting) == 2:
+            break
+        pair = (waiting.pop(one), waiting.pop(other))
+        outside = kept.union(*(free_axes(each) for each in waiting.values()))
+        inside = {axis for each in pair for axis in free_axes(each)}
+        product = contraction(pair, tuple(inside - outside), None)
+        waiting[number] = ways.tensor(product, scope, ways.numbered(stem))
+    return list(waiting.values())
+
+
+def _masked(ways: Ways, call: Call, operand: Expression, scope: Scope, stem: str) -> Expression:
+    """What is drawn, a tensor of its own of truth values: the same mask on both ways."""
+    ones = spread(as_numbers(ONE), free_axes(operand))
+    numbers = replace(call, arguments=(ones, *call.arguments[1:]))
+    drawn = Call(CONVERSIONS[Element.TRUTH], (numbers, ZERO))
+    mask = ways.tensor(drawn, scope, ways.fresh(f"{stem}_mask"))
+    return Call(FUNCTIONS[call.function].drawn, (mask, operand, *call.arguments[1:]))

@@ -1,0 +1,98 @@
+"""Activity analysis: which tensors depend on what is differentiated by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping
+
+from ..errors import DtypeError
+from ..graph.call import Apply
+from ..graph.element_types import of_tensors
+from ..graph.graph import Graph
+from ..language.expression import Call, Contraction, Expression, Literal, Ref
+from ..ops.table import FUNCTIONS, Element
+
+__all__ = ["active", "active_inside", "changes", "check_derivatives", "check_real"]
+
+_DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
+"""What the name of a gradient or of a tangent ends in."""
+
+REAL = "give the real and the imaginary part as tensors of their own"
+"""What to do where numbers are complex, of which the records of functions tell no derivatives."""
+
+
+def check_real(graph: Graph) -> None:
+    """Refuses to differentiate a graph in which there are complex numbers.
+
+    Raises:
+        DtypeError: there are some in an equation, or in a constant.
+    """
+    for leaf in (leaf for part in graph.parts() for leaf in part.constants):
+        if leaf.value is not None and "c" in leaf.value.dtype:
+            raise DtypeError(
+                f"gradients are of real numbers, and the constant '{leaf.name}' holds complex ones", fix=REAL
+            )
+    for part in graph.expressions():
+        if isinstance(part, Literal) and isinstance(part.value, complex):
+            raise DtypeError(f"gradients are of real numbers, and {part.value} is none", part.place, REAL)
+
+
+def check_derivatives(graph: Graph) -> None:
+    """Refuses complex numbers in a graph that computes derivatives.
+
+    Raises:
+        DtypeError: it does; so its tensors say by their names.
+    """
+    for name in sorted(graph.flat.needed()):
+        if _DERIVATIVE.search(name):
+            raise DtypeError(f"'{name}' is of real numbers, and complex ones are given", fix=REAL)
+
+
+def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
+    """The tensors of a graph that change where some leaves do."""
+    found, elements = set(wrt), of_tensors(graph)
+    before = -1
+    while before != len(found):  # once, and again where tensors go round
+        before = len(found)
+        _find_active(graph, elements, found)
+        if not graph.recurrences:
+            break
+    return found
+
+
+def active_inside(call: Apply, found: Container[str]) -> set[str]:
+    """The tensors of a block that change in a call where those do that are known to."""
+    leaves = {leaf for leaf, name in call.names().items() if name in found}
+    while True:
+        inside = active(call.graph, leaves)
+        carried = {leaf for leaf, output in call.carried() if output in inside}
+        if carried <= leaves:
+            return inside
+        leaves |= carried
+
+
+def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
+    """Adds the tensors that change where those do that are known to."""
+    for item in graph.body:
+        if isinstance(item, Apply):
+            inside = active_inside(item, found)
+            found.update(result for output, result in item.made if output in inside)
+        elif elements[item.name] >= Element.WIDE and changes(item.right, found):
+            found.add(item.name)
+
+
+def changes(expression: Expression, tensors: Container[str]) -> bool:
+    """Whether a gradient goes from the value of an expression to one of some tensors."""
+    match expression:
+        case Ref(name):
+            return name in tensors
+        case Contraction(factors):
+            return any(changes(factor, tensors) for factor in factors)
+        case Call(function, arguments):
+            row = FUNCTIONS[function]
+            return any(
+                not row.derivative or row.gradient(n) != "0"
+                for n, argument in enumerate(arguments)
+                if changes(argument, tensors)
+            )
+    return False

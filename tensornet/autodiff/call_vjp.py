@@ -1,0 +1,125 @@
+"""The vjp of calls: a forward block that also returns residuals, and its backward block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..graph.call import Apply, scoped
+from ..graph.element_types import of_tensors
+from ..graph.graph import Graph
+from ..language.expression import Ref
+from ..ops.table import Element
+from .activity import active_inside
+from .cotangents import part_of, whole, zeros
+from .joint import Directions
+from .scan_vjp import WayBack, with_firsts
+from .vjp_context import Ways
+
+__all__ = ["Called", "asked", "backward_call", "forward_call"]
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call on both ways: the block's, the leaves that get gradients, what the caller calls its tensors."""
+
+    directions: Directions
+    wrt: tuple[str, ...]
+    names: Mapping[str, str]
+
+
+def asked(ways: Ways, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The results of the block that have gradients, and its leaves whose gradients are asked for."""
+    block, inner = call.graph, call.names()
+    if call.along is not None:
+        inside = active_inside(call, ways.active)
+        outputs = tuple(output for output in block.outputs if output in inside)
+        return outputs, tuple(leaf.name for leaf in block.inputs if leaf.name in inside)
+    wrt = (leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in ways.active)
+    pairs = zip(block.outputs, call.results, strict=True)
+    of = (output for output, name in pairs if name in ways.active and name in ways.needed)
+    return tuple(of), tuple(wrt)
+
+
+def forward_call(ways: Ways, call: Apply, found: Directions, wrt: tuple[str, ...]) -> tuple[Apply, Called]:
+    """A call of the block's way forward; of the block itself, if nothing is to be kept of it.
+
+    Args:
+        ways: what is written.
+        call: the call.
+        found: its block both ways.
+        wrt: the leaves of the block that get gradients.
+    """
+    inner = call.names()
+    if call.along is not None:
+        made = _with_firsts(ways, call)
+        return made, Called(found, wrt, made.names())
+    inner.update(zip(call.graph.outputs, call.results, strict=True))
+    is_again = call.results[0] in ways.again
+    made = replace(call, apart=True) if is_again else _returning(ways, call, found.forward, inner)
+    return made, Called(found, wrt, inner)
+
+
+def _with_firsts(ways: Ways, call: Apply) -> Apply:
+    """Calls along an axis, of which nothing is kept but what each of them goes on from."""
+    made = with_firsts(call, ways.fresh)
+    _note(ways, made, [output for output, _ in made.made])
+    return made
+
+
+def _returning(ways: Ways, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+    """A call of another graph in the place of one; the results that have no name get one."""
+    for name in graph.outputs:
+        if name not in inner:
+            inner[name] = ways.fresh(scoped(call.scope, name))
+    made = replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
+    _note(ways, made, graph.outputs)
+    return made
+
+
+def _note(ways: Ways, made: Apply, outputs: Sequence[str]) -> None:
+    """The dimensions and elements of what a call returns, which are those outputs of its block."""
+    inside = of_tensors(made.graph)
+    for (name, dims), output in zip(made.returned(ways.bound), outputs, strict=True):
+        ways.dims[name], ways.elements[name] = dims, inside[output]
+
+
+def backward_call(ways: Ways, call: Apply, called: Called) -> None:
+    """A call of the block's way back, and what it gives to what the block was given."""
+    if call.along is not None:
+        _backward_along(ways, call, called)
+        return
+    found, inner = called.directions, dict(called.names)
+    if call.results[0] in ways.again and found.kept:
+        inner = {name: tensor for name, tensor in inner.items() if name not in found.kept}
+        ways.body.append(_returning(ways, call, replace(found.forward, outputs=found.kept), inner))
+    for output, seed in found.seeds:
+        inner[seed] = whole(ways, called.names[output])
+    wrt = [inner[name] for name in called.wrt]
+    results = tuple(part_of(ways, name) for name in wrt)
+    operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
+    made = Apply(found.backward, operands, results, call.scope)
+    ways.body.append(made)
+    for (result, dims), name in zip(made.returned(ways.bound), wrt, strict=True):
+        ways.dims[result], ways.elements[result] = dims, Element.NUMBER
+        ways.terms[name].append(Ref(result, ways.axes(name)))
+
+
+def _backward_along(ways: Ways, call: Apply, called: Called) -> None:
+    """The calls made again from the last to the first, each with its way back."""
+    back = WayBack.of(call, called.directions, called.wrt)
+    cut = [whole(ways, name) for name in back.gradients]
+    carried = [whole(ways, name) for name in back.lasts]
+    totals = [zeros(ways, call.names()[leaf]) for leaf in back.totals]
+    names = dict(zip(called.wrt, map(called.names.get, called.wrt), strict=True))
+    results = {leaf: part_of(ways, str(names[leaf])) for leaf in back.results}
+    made = back.call(call, cut, carried, totals, tuple(results.values()))
+    ways.body.append(made)
+    for name, dims in made.returned(ways.bound):
+        ways.dims[name], ways.elements[name] = dims, Element.NUMBER
+    for leaf, result in results.items():
+        tensor = str(names[leaf])
+        if tensor in ways.active:
+            axes = ways.axes(tensor)
+            at = back.cuts.get(leaf, 0)
+            ways.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))

@@ -1,0 +1,63 @@
+"""The joint graph: forward and backward passes, and the residuals between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..graph.call import called_last, told_apart
+from ..graph.graph import Graph
+from ..language.expression import Ref, occurring
+from ..passes.dead_code import prune
+from ..sizes import size_names
+
+__all__ = ["Directions", "tidy"]
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A graph both ways.
+
+    Attributes:
+        forward: what the graph computes, and after it what the way back reads of that.
+        backward: of the leaves and those, and of gradients of the results, the gradients of the leaves.
+        kept: the results of `forward` that the way back reads.
+        seeds: the results that have a gradient from outside, and the inputs of `backward` that these are.
+    """
+
+    forward: Graph
+    backward: Graph
+    kept: tuple[str, ...]
+    seeds: tuple[tuple[str, str], ...]
+
+    def joined(self, outputs: Sequence[str] = ()) -> Graph:
+        """Both as one graph, whose results are some of the forward ones and the gradients."""
+        leaves = {leaf.name: leaf for leaf in (*self.forward.leaves, *self.backward.leaves)}
+        inputs = [leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.kept]
+        others = [leaf for leaf in leaves.values() if leaf.kind != "input"]
+        made = {name for item in self.forward.body for name in item.defines}
+        again = [item for item in self.backward.body if not made.intersection(item.defines)]
+        body = (*self.forward.body, *again)
+        sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
+        found = tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
+        own = told_apart(found.leaves, found.calls)
+        return replace(found, leaves=called_last(own, found.calls))
+
+
+def tidy(graph: Graph) -> Graph:
+    """The graph without sizes that nothing in it speaks of, and formulas of axes whose size tensors tell."""
+    alone = graph.by_name
+    formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
+    used = {*alone, *(name for size in formulas.values() for name in size_names(size))}
+    for leaf in graph.leaves:
+        used.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+    for equation in graph.own:
+        used.update(name for part in equation.parts if not isinstance(part, Ref) for name in occurring(part))
+    for call in graph.calls:
+        used.update(call.graph.bound)
+    sizes = (
+        (name, size)
+        for name, size in graph.sizes
+        if name in formulas or (isinstance(size, int) and name in used)
+    )
+    return replace(graph, sizes=tuple(sizes))

@@ -1,0 +1,173 @@
+"""The vjp of scans: a scan in the other direction.
+
+    y.along, c.last = block(x[s,b,t,i], c0[b,o], W[o,i])    →
+    x.grad.along, c0.grad, W.grad = back(x[s,b,t,i], c.firsts[s,b,o], y.grad.along, c.last.grad, 0, W[o,i])
+
+The gradient of a state goes from call to call, and that of what is given to all of them grows by a part in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..graph.call import Along, Apply
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..language.equation import Equation
+from ..language.expression import Expression, Ref, fresh, sum_of
+
+if TYPE_CHECKING:
+    from .joint import Directions
+
+__all__ = ["WayBack", "with_firsts"]
+
+FIRST = "{}.firsts"
+"""What is called, of all calls, the state that each goes on from."""
+
+
+def _axes(leaf: Leaf) -> tuple[str, ...]:
+    found: list[str] = []
+    for dim in leaf.dims:
+        found.append(fresh("_".join(axis.name for axis in dim), {*found}))
+    return tuple(found)
+
+
+def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
+    """The calls, which also give what each goes on from.
+
+    Args:
+        call: the calls along an axis.
+        named: a name for a result.
+    """
+    assert call.along is not None
+    block, joined = call.graph, call.along.joined(len(call.results))
+    states = block.inputs[len(call.along.cuts) :][: len(call.along.states)]
+    taken = set(block.named)
+    firsts = list[Equation]()
+    for leaf in states:
+        axes, name = _axes(leaf), fresh(FIRST.format(leaf.name), taken)
+        taken.add(name)
+        firsts.append(Equation(name, axes, Ref(leaf.name, axes)))
+    made = tuple(each.name for each in firsts)
+    outputs = (*block.outputs[:joined], *made, *block.outputs[joined:])
+    along = replace(call.along, states=tuple(n if n < joined else n + len(made) for n in call.along.states))
+    return replace(
+        call,
+        graph=replace(block, body=(*block.body, *firsts), outputs=outputs),
+        results=(*call.results[:joined], *map(named, made), *call.results[joined:]),
+        along=along,
+    )
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What the calls of a way back are given, and what they give.
+
+    Attributes:
+        block: what each of them does.
+        cut: the leaves of the call that they are given position by position, with their dimensions, and the states.
+        gradients: the results of the call put together whose gradients they are given so.
+        lasts: the last states of the call whose gradients they start from.
+        totals: the leaves of the call whose gradients grow, given to all calls.
+        cuts: of the leaves that came in position by position, the dimension.
+        results: the leaves of the call whose gradients they give, in order.
+        states: of its outputs those that are handed on.
+    """
+
+    block: Graph
+    cut: tuple[int, ...]
+    gradients: tuple[str, ...]
+    lasts: tuple[str, ...]
+    totals: tuple[str, ...]
+    cuts: Mapping[str, int]
+    results: tuple[str, ...]
+    states: tuple[int, ...]
+
+    @staticmethod
+    def of(call: Apply, ways: Directions, wrt: Sequence[str]) -> WayBack:
+        """The way back of a call of `with_firsts`, of both ways of its block."""
+        assert call.along is not None
+        both, seeds = ways.joined(), dict(ways.seeds)
+        leaves = {leaf.name: leaf for leaf in both.inputs}
+        grads = dict(zip(wrt, both.outputs, strict=True))
+        own = {leaf.name: leaf for leaf in call.graph.inputs}
+        cuts = dict(zip(own, call.along.cuts, strict=False))
+        carried = dict(call.carried())
+        wholes = [name for name in own if name not in cuts and name not in carried]
+        joined = call.along.joined(len(call.results))
+        gradients = [pair for pair in list(call.made)[:joined] if pair[0] in seeds]
+        lasts = dict(zip(carried, call.results[joined:], strict=True))
+        body, taken = list(both.body), {*both.named}
+
+        def named(stem: str) -> str:
+            taken.add(found := fresh(stem, taken))
+            return found
+
+        states, nexts = list[Leaf](), list[str]()
+        for leaf, output in carried.items():
+            if leaf in grads:
+                seed = leaves.get(seeds.get(output, ""))
+                states.append(seed or replace(own[leaf], name=named(f"{leaf}.none"), holds=None))
+                nexts.append(grads[leaf])
+        totals = tuple(name for name in wholes if name in grads)
+        for name in totals:
+            axes, sum_of_all = _axes(own[name]), named(f"{name}.sum")
+            total = named(f"{name}.total")
+            states.append(replace(own[name], name=sum_of_all, holds=None))
+            terms: list[Expression] = [Ref(sum_of_all, axes), Ref(grads[name], axes)]
+            body.append(Equation(total, axes, sum_of(terms)))
+            nexts.append(total)
+        given = [leaves[seeds[output]] for output, _ in gradients]
+        inputs = [
+            *(own[name] for name in (*cuts, *carried)),
+            *given,
+            *states,
+            *(own[name] for name in wholes),
+        ]
+        stacked = [name for name in cuts if name in grads]
+        outputs = (*(grads[name] for name in stacked), *nexts)
+        others = tuple(leaf for leaf in both.leaves if leaf.kind != "input")
+        moved = tuple(name for name in carried if name in grads)
+        return WayBack(
+            Graph((*inputs, *others), tuple(body), outputs, both.sizes),
+            (*call.along.cuts, *([0] * (len(carried) + len(given)))),
+            tuple(result for _, result in gradients),
+            tuple(lasts[name] for name in moved),
+            totals,
+            {name: cuts[name] for name in stacked},
+            (*stacked, *moved, *totals),
+            tuple(range(len(stacked), len(outputs))),
+        )
+
+    def call(
+        self,
+        call: Apply,
+        gradients: Sequence[str],
+        lasts: Sequence[str],
+        totals: Sequence[str],
+        results: tuple[str, ...],
+    ) -> Apply:
+        """The calls.
+
+        Args:
+            call: those whose way back they are.
+            gradients, lasts: the gradients of these results of it.
+            totals: zeros.
+            results: what is called what they give.
+        """
+        assert call.along is not None
+        count, states = len(call.along.cuts), len(call.along.states)
+        joined = call.along.joined(len(call.results))
+        firsts = call.results[joined - states : joined]
+        operands = (
+            *call.operands[:count],
+            *firsts,
+            *gradients,
+            *lasts,
+            *totals,
+            *call.operands[count + states :],
+        )
+        along = Along(call.along.axis, self.cut, self.states, not call.along.back, last=True)
+        return Apply(self.block, operands, results, call.scope, True, along)

@@ -1,0 +1,201 @@
+"""Programs: a plan with the source that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..autodiff.joint import Directions
+from ..device.calibration import profile_of
+from ..device.model import DeviceProfile
+from ..dtypes import element_type, itemsize
+from ..errors import BackendError
+from ..graph.call import Apply
+from ..graph.element_types import holding, of_tensors
+from ..graph.graph import Graph, of_graph
+from ..graph.inline import inlined
+from ..language.equation import Equation
+from ..ops.table import Element
+from ..planning.gradients import Quickest, leaves_of, with_lengths, within
+from ..planning.planner import schedule, whole_sizes
+from ..planning.plans import Plan
+from ..planning.progress import watched
+from ..protocol import Backend, load_backend
+from ..units import Memory, in_bytes
+from .function import arguments_around, generate, generate_around
+from .rematerialization import in_parts, recorded, recorded_within
+from .tuning import check_tuning, tuned
+
+__all__ = ["plan", "planned", "written"]
+
+
+@of_graph
+def plan(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str = "float32",
+    profile: DeviceProfile | None = None,
+    memory_limit: Memory | None = None,
+    compare: bool = True,
+    outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
+    training: bool | int = False,
+    wrt: str | Sequence[str] | None = None,
+    **sizes: int,
+) -> Plan:
+    """Finds the fastest order to compute a graph on a device.
+
+    Args:
+        graph: a layer or a model.
+        backend: "numpy", "torch", "cupy" or "jax".
+        device: where it will run, as the backend names it; the backend's default if not given.
+        dtype: the element type, "float32" and so on; it decides the bytes moved.
+        profile: the device constants; those measured on this machine if not given.
+        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once, as
+            `Plan.peak_memory` counts them: inputs, parameters,
+            constants and tables that are read, results, and all that is made on the way. What needs more is
+            computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
+            is given and the results are alive in any case. With `training`, what is kept for the way back is
+            alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
+            keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are made again too, a
+            segment of their positions at a time. Of a graph without blocks and recurrences it is of what else is
+            alive, and what autograd keeps comes on top.
+        compare: whether to price the order as written and the one of fewest FLOPs as well.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
+        tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
+            the one that is fastest there.
+        training: plan the way back to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
+            of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
+            products which it is handed as they were planned, and `Plan.kept` what it keeps of each call. A number
+            is the size of an axis of that name.
+        wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
+            not given.
+        **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
+            says so. The code works for others.
+
+    Raises:
+        ShapeError: a size is given that is not open.
+        BackendError: there is no such backend, device or way of tuning, or the plan needs more than
+            `memory_limit`, even piece by piece.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=4, p=2, q=2)
+        >>> tn.plan(layer, b=10_000).steps[0].equation.name
+        't1'
+    """
+    chosen, memory_limit = load_backend(backend), in_bytes(memory_limit)
+    if not isinstance(profile, DeviceProfile | None):
+        fix = "leave it out to have it measured, or take one of tensornet.device.model"
+        raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
+    graph = graph if outputs is None else graph.select(outputs)
+    device = chosen.device() if device is None else device
+    if not isinstance(training, bool):
+        sizes, training = {**sizes, "training": training}, False
+    if not training:
+        return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
+    leaves = leaves_of(graph, wrt)
+    if "both_ways" in chosen.templates:
+        bounded = memory_limit is not None and not in_parts(graph)
+        changing = frozenset() if bounded else frozenset(leaves)
+        found = planned(
+            graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
+        )
+        return found if found.recorded else recorded(found, chosen, frozenset(leaves))
+    profile = profile or profile_of(chosen, device, dtype)
+    pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
+
+    def forth_and_back(ways: Directions, limit: int | None) -> tuple[Plan, Plan]:
+        forth = planned(ways.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
+        at = {name: size for name, size in forth.sizes if name in ways.backward.open_sizes}
+        held = of_tensors(ways.forward)
+        seen = {name: held[name] for name in ways.kept if held[name] < Element.WIDE}
+        backward = holding(ways.backward, seen)
+        return forth, planned(backward, at, chosen, device, dtype, profile, limit, tune=tune)
+
+    def peak(ways: Directions) -> int:
+        return max(each.peak_memory for each in forth_and_back(ways, None))
+
+    whole = graph if memory_limit is None else with_lengths(graph, whole_sizes(graph, sizes))
+    forward, back = forth_and_back(within(memory_limit, whole, leaves, pairs, peak), memory_limit)
+    return replace(forward, backward=back)
+
+
+@watched()
+def planned(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    backend: Backend,
+    device: str,
+    dtype: str,
+    profile: DeviceProfile | None = None,
+    memory_limit: int | None = None,
+    compare: bool = False,
+    around: frozenset[str] | None = None,
+    closed: bool = False,
+    tune: str | None = None,
+    changing: frozenset[str] = frozenset(),
+) -> Plan:
+    """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
+
+    Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
+    are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
+    Products that the leaves of `changing` go into are planned both ways.
+    """
+    backend.check_device(device)
+    dtype = element_type(dtype)
+    profile = profile or profile_of(backend, device, dtype)
+    check_tuning(tune)
+    spelled = frozenset(backend.templates)
+    at_once = None if changing else memory_limit
+
+    def made(profile: DeviceProfile) -> Plan:
+        if not changing or memory_limit is None or around is not None:
+            return written(scheduled(graph, profile), backend, around)
+        return recorded_within(in_calls(profile), memory_limit, backend, changing)
+
+    def in_calls(profile: DeviceProfile) -> Iterator[Plan]:
+        """The plan with all blocks as calls, and where there are recurrences that with loops for these, in no calls."""
+        yield replace(scheduled(_apart(graph), profile), graph=graph)
+        if any(part.recurrences for part in graph.parts()):
+            yield replace(scheduled(_apart(inlined(graph, _recurs)), profile, loops=True), graph=graph)
+
+    def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
+        return schedule(
+            graph,
+            backend.name,
+            device,
+            dtype,
+            profile,
+            at_once,
+            compare,
+            sizes,
+            around,
+            spelled,
+            closed,
+            changing,
+            loops,
+        )
+
+    return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
+
+
+def _apart(graph: Graph) -> Graph:
+    """The graph, whose calls are planned as calls in any case."""
+    body = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
+    return replace(graph, body=tuple(body))
+
+
+def _recurs(call: Apply) -> bool:
+    """Whether there are recurrences in a block."""
+    return any(part.recurrences for part in call.graph.parts())
+
+
+def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:
+    """The plan with its code."""
+    if around is None:
+        return replace(plan, code=generate(plan, backend))
+    return replace(plan, code=generate_around(plan, backend, *arguments_around(plan.graph, around)))

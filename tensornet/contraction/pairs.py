@@ -1,0 +1,486 @@
+"""Pairwise contraction: matrix product, dot product or elementwise product, with layouts and costs.
+
+A tensor lies in memory in some order of its axes, its layout. For a pair, the axes fall into
+four groups: batch (in both and in the result), rows (of the left only), columns (of the right
+only) and summed (in both, not in the result). A matrix product wants each group in one piece:
+`view_order` says whether a layout offers that for free, by a transposition, or only by a copy.
+What is priced is the code that `emitting` writes for a pair: every view, every copy, the kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
+
+from ..codec import Choice, document
+from ..device.memory_access import MOST, Walk, walk
+from ..device.model import DeviceProfile
+
+__all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
+
+EXPANDED = 2**20
+"""A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
+derivative is made in that size."""
+
+HELD = 1e15
+"""Elements that no memory holds: how such a tensor would lie is not looked at."""
+
+Layout = tuple[str, ...]
+Groups = tuple[Layout, ...]
+_Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
+_Way = tuple[Layout, float, _Fields]
+"""How the result lies, the seconds, and what an arrangement says besides; few of those priced become one."""
+
+
+@document()
+@dataclass(frozen=True)
+class Arrangement:
+    """One way to contract a pair, with what it costs.
+
+    Attributes:
+        kind: "matmul", "linear" (a matrix product whose rows keep their dimensions, and to which a bias may be
+            added), "dot" (rows and columns empty) or "multiply" (nothing summed).
+        swapped: whether the second tensor stands on the left of the product.
+        batch, rows, columns, summed: the groups, each in the order used. Where the result has not the axes of
+            the batch, its products are added up.
+        result: the groups of the result as it comes out.
+        seconds: expected time, copies of operands included.
+        packed: whether it is computed by a kernel that lays both matrices out anew.
+    """
+
+    kind: Annotated[str, Choice("matmul", "linear", "dot", "multiply")]
+    swapped: bool
+    batch: Layout
+    rows: Layout
+    columns: Layout
+    summed: Layout
+    result: Groups
+    seconds: float
+    packed: bool = False
+
+    @property
+    def groups(self) -> Groups:
+        """Batch, rows, columns and summed axes."""
+        return (self.batch, self.rows, self.columns, self.summed)
+
+    @property
+    def added(self) -> Layout:
+        """The axes of the batch that its products are added up along: all of them, or none."""
+        return self.batch if self.batch and self.batch[0] not in flatten(self.result) else ()
+
+    @property
+    def contracted(self) -> Layout:
+        """All axes that the result has not."""
+        return (*self.added, *self.summed)
+
+    def seen(self, layout: Layout, is_first: bool) -> Groups:
+        """The groups of an operand, in the order in which a product of matrices reads them."""
+        own = tuple(axis for axis in self.batch if axis in layout)
+        outer = self.rows if is_first else self.columns
+        return (own, outer, self.summed) if is_first != self.swapped else (own, self.summed, outer)
+
+    def read(self, layout: Layout, is_first: bool) -> Layout:
+        """How an operand lies as the product reads it: as it does, or copied into another order."""
+        if self.kind != "matmul":
+            return layout
+        groups = self.seen(layout, is_first)
+        return layout if view_order(layout, groups) is not None else flatten(groups)
+
+    def renamed(self, names: Mapping[str, str]) -> Arrangement:
+        """The same of axes under other names."""
+        batch, rows, columns, summed, *result = (
+            tuple(names.get(axis, axis) for axis in group) for group in (*self.groups, *self.result)
+        )
+        return replace(self, batch=batch, rows=rows, columns=columns, summed=summed, result=tuple(result))
+
+
+def flatten(groups: Groups) -> Layout:
+    """The groups as one order."""
+    return tuple(itertools.chain.from_iterable(groups))
+
+
+def ordered(axes: Collection[str], *orders: Sequence[str]) -> Layout:
+    """The axes in the order of the first layouts that mention them."""
+    found = dict.fromkeys([axis for order in orders for axis in order if axis in axes])
+    return tuple(found) if len(found) == len(axes) else (*found, *sorted(set(axes).difference(found)))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
+    """The order in which the groups lie in the layout, or nothing if only a copy brings them there."""
+    starts = {group[0]: number for number, group in enumerate(groups) if group}
+    order: list[int] = []
+    at = 0
+    while at < len(layout):
+        number = starts.pop(layout[at], None)
+        if number is None or layout[at : at + len(groups[number])] != groups[number]:
+            return None
+        order.append(number)
+        at += len(groups[number])
+    return None if starts else tuple(order)
+
+
+def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
+    """The number of positions along some axes, cut off where only a hopeless order comes to."""
+    return min(math.prod([sizes[axis] for axis in axes]), MOST)
+
+
+class _Matrix(NamedTuple):
+    """A tensor as the operand of a product: what it takes to see it so, and how it lies then.
+
+    Attributes:
+        seconds: views, and a copy where there must be one.
+        turned: whether its second group lies before its first.
+        inner: the positions along what lies innermost.
+    """
+
+    seconds: float
+    turned: bool
+    inner: float
+
+
+class Pricing:
+    """The ways to contract pairs of tensors, and what they take on a device.
+
+    Args:
+        sizes: axis to number of positions.
+        profile: the device.
+        itemsize: bytes of one element.
+        expanded: bytes up to which a tensor may be repeated along the batch axes of another.
+        asked: the part of those who read a result that have it copied into the order that would suit.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        profile: DeviceProfile,
+        itemsize: int,
+        expanded: float = EXPANDED,
+        asked: float = 1.0,
+    ) -> None:
+        self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
+        self.expanded, self.asked = expanded, asked
+        self.extent = functools.cache(lambda axes: extent(axes, sizes))
+        self.copied = functools.cache(self._copied)
+        self.matrix = functools.cache(self._matrix)
+        self.walked = functools.cache(self._walked)
+        self.matmul = functools.cache(self._matmul)
+        self.quickest = functools.cache(self._quickest)
+
+    def ways(
+        self,
+        a: Layout,
+        b: Layout,
+        kept: frozenset[str],
+        wanted: Layout | None,
+        readers: Sequence[frozenset[str]],
+        bound: float = math.inf,
+    ) -> list[Arrangement]:
+        """For each order that the result may come out in, the fastest way to contract two tensors, if one takes
+        at most `bound` seconds.
+
+        Args:
+            a: layout of the first tensor.
+            b: layout of the second.
+            kept: the axes of the result.
+            wanted: the order the result must end in, if this is the last step; its cost is included.
+            readers: the axes of the tensors that the result will be contracted with.
+            bound: seconds; products of matrices that take longer are left out.
+        """
+        both = set(a) & set(b)
+        summed, rows, columns = both - kept, set(a) - both, set(b) - both
+        if not summed:
+            found = self._products(a, b, wanted, readers)
+        elif not rows and not columns:
+            found = self._dots(a, b, both & kept, summed, wanted)
+        else:
+            found = self._matrix_products(a, b, both & kept, summed, wanted, bound)
+        best: dict[Layout, tuple[float, _Fields]] = {}
+        for layout, seconds, fields in found:
+            if layout not in best or seconds < best[layout][0]:
+                best[layout] = (seconds, fields)
+        return [Arrangement(*fields, seconds) for seconds, fields in best.values()]
+
+    def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
+        """Seconds that no way to contract two tensors stays below, however they lie."""
+        work = self.extent(a | b) if (a | b) - kept else 0.0
+        moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
+        return self.profile.at_least(work, moved)
+
+    def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
+        """Seconds that no order of contracting some tensors stays below: each is read, in one step less."""
+        read = sum(self.profile.stream(self.itemsize * self.extent(axes)) for axes in tensors)
+        return self.profile.launch * (len(tensors) - 1) + read
+
+    def copied_at_most(self, axes: frozenset[str]) -> float:
+        """Seconds that no copy of a tensor into another order takes longer than."""
+        elements = self.extent(axes)
+        size = self.itemsize * elements
+        worst = Walk(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
+        return self.profile.walked(worst) + self.profile.view
+
+    def added_up(self, axes: frozenset[str]) -> float:
+        """Seconds to add tensors up along leading axes: each is read, and so is the sum so far, written again."""
+        return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
+
+    # ---- products of elements
+
+    def _products(
+        self, a: Layout, b: Layout, wanted: Layout | None, readers: Sequence[frozenset[str]]
+    ) -> Iterator[_Way]:
+        """Elementwise products. The result comes out in the order that the tensors lie in, the one written
+        first before the other; only between axes of one and axes of the other there is a choice."""
+        for swapped in (False, True):
+            one, other = (b, a) if swapped else (a, b)
+            if swapped and _agree(a, b):
+                return
+            choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
+            for result in _results(one, other, choices):
+                seconds = self.walked(result, (one, other)) + self.brought(result, wanted)
+                seconds += self._aligned(one, result) + self._aligned(other, result)
+                groups = tuple((axis,) for axis in result)
+                yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
+
+    def _aligned(self, layout: Layout, result: Layout) -> float:
+        """Views that make an operand broadcast to a result."""
+        present = set(layout)
+        own = tuple(axis for axis in result if axis in present)
+        missing = len(own) < len(result) - (result.index(own[0]) if own else 0)
+        return self.profile.view * ((own != layout) + missing)
+
+    # ---- dot products
+
+    def _dots(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> Iterator[_Way]:
+        """Products of elements, summed: for each order of either tensor."""
+        orders = [order for order in (a, b, wanted) if order]
+        leads = dict.fromkeys(ordered(batch, order, a) for order in orders)
+        tails = dict.fromkeys(ordered(summed, order) for order in (a, b))
+        for lead, tail in itertools.product(leads, tails):
+            seconds, lying = 0.0, list[Layout]()
+            for layout in (a, b):
+                order = view_order(layout, (lead, tail))
+                lying.append(lead + tail if order is None else layout)
+                seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
+                seconds += self.copied(layout, lead + tail) if order is None else 0.0
+            moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
+            seconds += self.walked(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
+            seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
+            yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
+
+    # ---- matrix products
+
+    def _matrix_products(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
+    ) -> Iterator[_Way]:
+        """Products with the tensors as they stand, and with the second before the first."""
+        for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted, bound):
+            is_added = not summed.isdisjoint(together)
+            for swapped in (False, True):
+                one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
+                seconds = self._product(one, two, together, left, right, inner, bound)
+                if is_added:
+                    seconds += self.added_up(frozenset((*together, *rows, *columns)))
+                if seconds <= bound:
+                    result = (() if is_added else together, left, right)
+                    lying = flatten(result)
+                    seconds += self.brought(lying, wanted)
+                    kept = tuple([group for group in result if group])
+                    yield lying, seconds, ("matmul", swapped, together, rows, columns, inner, kept)
+
+    def _product(
+        self,
+        one: Layout,
+        two: Layout,
+        batch: Layout,
+        rows: Layout,
+        columns: Layout,
+        summed: Layout,
+        bound: float,
+    ) -> float:
+        """Seconds of a product of matrices; infinitely many once they are seen to exceed the bound."""
+        many, m, n, k = map(self.extent, (batch, rows, columns, summed))
+        left = self.matrix(one, batch, rows, summed)
+        if left.seconds + self.quickest(many, m, n, k) > bound:
+            return math.inf
+        right = self.matrix(two, batch, summed, columns)
+        seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
+        if batch:
+            return seconds + (0.0 if rows and columns else self.profile.view)
+        if not (rows or right.turned):  # a vector times a matrix goes through it row by row
+            seconds += self.profile.run * k * n / right.inner
+        if not columns:
+            seconds += self.profile.run * k * m / left.inner
+        return seconds
+
+    def _candidates(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
+    ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
+        """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
+        own_a, own_b = _without(a, b), _without(b, a)
+        leads = [()] if batch else [(), *self._leads(a, b, own_a, own_b), *_added(a, b, own_a, own_b, summed)]
+        for lead in leads:
+            rows, columns = _without(own_a, lead), _without(own_b, lead)
+            inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
+            groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
+            many, m, n, k = map(self.extent, groups)
+            if min(self.quickest(many, m, n, k), self.quickest(many, n, m, k)) > bound:
+                continue
+            orders = (a, b) if wanted is None else (a, b, wanted)
+            shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
+            outers = {(rows, columns): None}
+            if wanted is not None:
+                outers[ordered(rows, wanted), ordered(columns, wanted)] = None
+            for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
+                yield together, rows, columns, inner
+
+    def _leads(self, a: Layout, b: Layout, own_a: Layout, own_b: Layout) -> Iterator[Layout]:
+        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""
+        for layout, own, other in ((a, own_a, b), (b, own_b, a)):
+            most = tuple(axis for axis, same in zip(layout, own, strict=False) if axis == same)
+            for count in range(1, len(most) + 1):
+                lead = most[:count]
+                repeated = self.extent(lead) * self.extent(other) * self.itemsize
+                if len(lead) < len(own_a) + len(own_b) and repeated <= self.expanded:
+                    yield lead
+
+    def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
+        own = tuple([axis for axis in batch if axis in layout])
+        groups = (own, outer, inner)
+        order, view = view_order(layout, groups), self.profile.view
+        seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
+        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1
+        if order is None or (order and order[-1] == 0 and (outer or inner)):
+            last = next((group for group in (inner, outer, own) if group), ())
+            copied = self.copied(layout, flatten(groups)) + view * grouped
+            return _Matrix(seconds + copied, False, max(1.0, self.extent(last)))
+        seconds += view * (grouped + (list(order) != sorted(order)))
+        if own:
+            lying = flatten(tuple([groups[number] for number in (0, *(each for each in order if each))]))
+            seconds += self._reached(lying, layout)
+        turned = bool(outer and inner) and order.index(1) > order.index(2)
+        return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
+
+    def _matmul(self, many: float, m: float, n: float, k: float, turned: bool, crossed: bool) -> float:
+        return self.profile.matmul(many, m, n, k, self.itemsize, turned, crossed)
+
+    def _quickest(self, many: float, m: float, n: float, k: float) -> float:
+        """Seconds of a product of matrices that lie as they are multiplied most quickly."""
+        return min(
+            self.matmul(many, m, n, k, *lying) for lying in ((False, False), (True, False), (True, True))
+        )
+
+    # ---- memory
+
+    def _walked(self, result: Layout, operands: tuple[Layout, ...]) -> float:
+        if self.extent(result) > HELD:
+            return self.profile.pointwise(self.itemsize * self.extent(result), 0.0)
+        return self.profile.walked(walk(result, operands, self.sizes, self.itemsize))
+
+    def _reached(self, order: Layout, layout: Layout) -> float:
+        """Seconds that it takes longer to read a tensor in another order than as it lies."""
+        if order == layout:
+            return 0.0
+        return self.profile.reached(walk(order, (layout,), self.sizes, self.itemsize))
+
+    def _copied(self, layout: Layout, order: Layout) -> float:
+        """Seconds to bring a tensor into another order, the view of it in that order included."""
+        return self.walked(order, (layout,)) + self.profile.view
+
+    def brought(self, result: Layout, wanted: Layout | None) -> float:
+        """Seconds in which those who read the last result bring it into the order that would suit, in the mean."""
+        if wanted is None or wanted == result:
+            return 0.0
+        return self.profile.view + self.asked * self.walked(wanted, (result,))
+
+
+def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str]) -> Iterator[Layout]:
+    """Leading axes of both tensors along which there may be products that are added up, where that spares a copy."""
+
+    def is_offered(lead: Layout) -> bool:
+        inner = ordered(summed.difference(lead), a)
+        pairs = ((a, own_a), (b, own_b))
+        return all(view_order(layout[len(lead) :], (own, inner)) is not None for layout, own in pairs)
+
+    if own_a and own_b and not is_offered(()):
+        leading = itertools.takewhile(lambda both: both[0] == both[1] in summed, zip(a, b, strict=False))
+        lead = tuple(axis for axis, _ in leading)
+        yield from (
+            lead[:count]
+            for count in range(1, min(len(lead), len(summed) - 1) + 1)
+            if is_offered(lead[:count])
+        )
+
+
+def _without(layout: Layout, axes: Collection[str]) -> Layout:
+    """A layout without some axes."""
+    return tuple([axis for axis in layout if axis not in axes])
+
+
+def _agree(a: Layout, b: Layout) -> bool:
+    """Whether two layouts have what they share in the same order."""
+    shared = set(a) & set(b)
+    return [axis for axis in a if axis in shared] == [axis for axis in b if axis in shared]
+
+
+def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[frozenset[tuple[str, int]]]:
+    """Which axes of an elementwise product had better lie outside: by what is wanted, or read together."""
+    if wanted is not None:
+        yield frozenset((axis, place) for place, axis in enumerate(wanted))
+        return
+    yield frozenset()
+    for axes in readers:
+        yield frozenset((axis, 1) for axis in axes)
+        yield frozenset((axis, -1) for axis in axes)
+
+
+def _results(one: Layout, other: Layout, choices: Iterable[frozenset[tuple[str, int]]]) -> Iterable[Layout]:
+    """The orders that an elementwise product may come out in: those that it then lies in as well."""
+    found = dict.fromkeys(_lying(_merged(one, other, ranks), one, other) for ranks in choices)
+    return [each for each in found if _lying(each, one, other) == each] or found
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
+    """How an elementwise product that is written in some order comes to lie in memory.
+
+    Libraries sort the axes: of two, the first tensor that has both says which is the outer one, and where none
+    has both they stay as they are written.
+    """
+    places = [{axis: place for place, axis in enumerate(layout)} for layout in (one, other)]
+    found = list(order)
+    for last in range(len(found) - 2, -1, -1):
+        at = last
+        for beside in range(last + 1, len(found)):
+            both = next((each for each in places if found[at] in each and found[beside] in each), None)
+            if both is not None and both[found[at]] < both[found[beside]]:
+                break
+            if both is not None:
+                found[at], found[beside] = found[beside], found[at]
+                at = beside
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _merged(one: Layout, other: Layout, ranks: frozenset[tuple[str, int]]) -> Layout:
+    """The axes of two tensors, each tensor's in its own order as far as the first allows; of the axes that may
+    come next the one of least rank comes, or else that of the first tensor."""
+    shared, rank = set(one) & set(other), dict(ranks)
+    order = iter([axis for axis in one if axis in shared])
+    theirs = [next(order) if axis in shared else axis for axis in other]
+    result: list[str] = []
+    at = 0
+    for axis in one:
+        while at < len(theirs) and theirs[at] not in shared:
+            if axis not in shared and rank.get(axis, 0) <= rank.get(theirs[at], 0):
+                break
+            result.append(theirs[at])
+            at += 1
+        result.append(axis)
+        at += axis in shared
+    return (*result, *theirs[at:])

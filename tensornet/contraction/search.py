@@ -1,0 +1,466 @@
+"""Contraction search: dynamic programming over operand sets and their layouts."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..device.model import DeviceProfile
+from .pairs import EXPANDED, Arrangement, Layout, Pricing, flatten
+
+__all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
+
+FORMS, SOME, FEW = 16, 6, 3
+"""Of each intermediate so many orders in memory are followed: along one tree and of few operands, along a tree whose
+parts may be made in any order, and while trees are compared. The plan of the largest preset takes as long as with 16
+everywhere, within 0.1 %, and is found in 0.6 of the time."""
+
+
+READERS = 5
+"""The order of an elementwise product is fitted to so many of the operands that are still to come."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An n-ary contraction to be ordered.
+
+    Attributes:
+        layouts: the axes of each operand, as they lie.
+        kept: the axes of the result.
+        wanted: the order in memory that would suit the result.
+        sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
+        still: the operands that depend on nothing that a call gives.
+        expanded: bytes up to which an operand may be repeated along the batch axes of another.
+        asked: the part of those who read the result that have it copied into the order that would suit.
+    """
+
+    layouts: tuple[Layout, ...]
+    kept: frozenset[str]
+    wanted: Layout | None
+    sizes: Mapping[str, int]
+    profile: DeviceProfile
+    itemsize: int
+    still: frozenset[int] = frozenset()
+    expanded: float = EXPANDED
+    asked: float = 1.0
+
+    @functools.cached_property
+    def pricing(self) -> Pricing:
+        """What its pairs take."""
+        return Pricing(self.sizes, self.profile, self.itemsize, self.expanded, self.asked)
+
+    def holders(self) -> dict[str, int]:
+        """The operands that have each axis, as a set of bits."""
+        found: dict[str, int] = dict.fromkeys(itertools.chain(*self.layouts), 0)
+        for number, layout in enumerate(self.layouts):
+            for axis in layout:
+                found[axis] |= 1 << number
+        return found
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two tensors and the way to contract them.
+
+    A number below that of the operands is one of these; the ones above are the results of pairs, in order.
+    """
+
+    first: int
+    second: int
+    way: Arrangement
+
+
+Order: TypeAlias = "tuple[Pair, ...]"
+"""An n-ary contraction decided: which pairs, and each in which way. Empty for a single operand."""
+
+Choose: TypeAlias = "Callable[[Problem], Order]"
+
+Tree: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Which tensors to contract with which, numbered as in `Pair`."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An intermediate on the way to an order: what it was made of, how, and the operands in it."""
+
+    first: _Made | int
+    second: _Made | int
+    way: Arrangement
+    subset: int
+
+
+_Forms: TypeAlias = dict[Layout, tuple[float, "_Made | int"]]
+"""For every order in memory that an intermediate may come out in, its form, the fastest way to it."""
+
+
+class Search:
+    """Ways to make the intermediates of one contraction, by dynamic programming over their forms.
+
+    A set of operands is a number, with a bit for each of them.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.everything = (1 << len(problem.layouts)) - 1
+        self.holders = problem.holders()
+        self.axes = [frozenset(layout) for layout in problem.layouts]
+        self.pricing = problem.pricing
+        self.axes_of = functools.cache(self._axes_of)
+        self.floor = functools.cache(self._floor)
+
+    def _operands(self) -> dict[int, _Forms]:
+        return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
+
+    def union(
+        self,
+        subset: int,
+        halves: Iterable[tuple[int, int]],
+        known: Mapping[int, _Forms],
+        bound: float,
+        most: int = FORMS,
+    ) -> _Forms:
+        """The forms worth following of what some operands become, if they take at most `bound` seconds.
+
+        The parts in their forms are looked at in the order of what no way to contract them stays below, until
+        nothing that is left can be among the forms that are kept.
+
+        Args:
+            subset: the operands.
+            halves: the ways to cut them in two, each half with its forms in `known`.
+            known: the forms of sets of operands.
+            bound: seconds.
+            most: so many forms are kept.
+        """
+        problem, found, kept = self.problem, _Forms(), self.axes_of(subset)
+        wanted = problem.wanted if subset == self.everything else None
+        readers = self._readers(subset, kept)
+        enough = most if subset != self.everything else 1
+        is_copied = not kept <= problem.kept  # by products of matrices; elementwise ones take it as it lies
+        farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
+        pairs = sorted(self._pairs(halves, known), key=lambda each: each[0])
+        for lowest, before, (a, made_a), (b, made_b) in pairs:
+            if lowest > bound:
+                break
+            changed = False
+            for way in self.pricing.ways(a, b, kept, wanted, readers, bound - before):
+                form, seconds = flatten(way.result), before + way.seconds
+                if seconds < found[form][0] if form in found else seconds <= bound:
+                    found[form] = (seconds, _made(made_a, made_b, way, subset))
+                    changed = True
+            if changed:
+                times = sorted(seconds for seconds, _ in found.values())
+                bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
+        return self.worthwhile(found, is_copied, most) if found else found
+
+    def _pairs(
+        self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms]
+    ) -> Iterator[tuple[float, float, tuple[Layout, _Made | int], tuple[Layout, _Made | int]]]:
+        """Two parts in their forms, with the seconds that what they become takes at least, and those before."""
+        for one, other in halves:
+            least = self.floor(one, other)
+            for a, (time_a, made_a) in known[one].items():
+                for b, (time_b, made_b) in known[other].items():
+                    yield time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b)
+
+    def _floor(self, one: int, other: int) -> float:
+        """A lower bound: seconds that contracting two intermediates takes, however they lie."""
+        return self.pricing.least(self.axes_of(one), self.axes_of(other), self.axes_of(one | other))
+
+    def _after(self, subset: int) -> float:
+        """A lower bound of what remains to be done once there is an intermediate, in any order."""
+        waiting = [axes for number, axes in enumerate(self.axes) if not subset >> number & 1]
+        return self.pricing.least_of([self.axes_of(subset), *waiting]) if waiting else 0.0
+
+    def _after_each(self, parts: Mapping[int, float]) -> dict[int, float]:
+        """The same for every union of some intermediates that all become one, in any order.
+
+        Dynamic programming twice over: what making each union takes at least, and then what the whole takes beside it.
+
+        Args:
+            parts: the intermediates, each with the seconds that it takes at least.
+        """
+        unions = [sum(each) for n in range(1, len(parts) + 1) for each in itertools.combinations(parts, n)]
+        inside, whole = dict(parts), unions[-1]
+        for subset in unions[len(parts) :]:
+            halves = _halves([part for part in parts if part & subset])
+            inside[subset] = min(inside[a] + inside[b] + self.floor(a, b) for a, b in halves)
+        after = {whole: self._after(whole)}
+        for subset in reversed(unions[:-1]):
+            others = (each for each in unions if not each & subset)
+            after[subset] = min(
+                inside[each] + self.floor(subset, each) + after[subset | each] for each in others
+            )
+        return after
+
+    def _axes_of(self, subset: int) -> frozenset[str]:
+        """The axes of what some operands become; those of one alone are all its own."""
+        if subset & (subset - 1) == 0:
+            return self.axes[subset.bit_length() - 1]
+        kept, outside = self.problem.kept, ~subset
+        return frozenset(
+            axis for axis, bits in self.holders.items() if bits & subset and (axis in kept or bits & outside)
+        )
+
+    def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
+        """Of the axes of an intermediate those that each of a few other operands has, where not all."""
+        others = {axis: self.holders[axis] & ~subset for axis in kept}
+        waiting = functools.reduce(operator.or_, others.values(), 0)
+        found: dict[frozenset[str], None] = {}
+        for _ in range(READERS):
+            last, waiting = waiting & -waiting, waiting & (waiting - 1)
+            found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
+        return tuple(axes for axes in found if axes and axes != kept)
+
+    def worthwhile(self, forms: _Forms, is_copied: bool, most: int) -> _Forms:
+        """The forms that nothing beats: not the fastest and a copy, if one is made, and the quickest ones."""
+        least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
+        ranked = sorted(forms.items(), key=lambda each: each[1][0])
+        near = (
+            each
+            for each in ranked
+            if not is_copied or each[1][0] <= least + self.pricing.copied(layout, each[0])
+        )
+        return dict(itertools.islice(near, most))
+
+    def along(self, tree: Tree, bound: float = math.inf, most: int = FORMS) -> tuple[float, Order]:
+        """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
+
+        Args:
+            tree: which tensors to contract with which.
+            bound: seconds; where every order along the tree takes longer, that is infinitely long.
+            most: so many forms of each intermediate are followed.
+        """
+        known = self._operands()
+        made, within = [*known], [0.0] * len(known)
+        for one, other in tree:
+            made.append(made[one] | made[other])
+            within.append(within[one] + within[other] + self.floor(made[one], made[other]))
+        for (one, other), subset, least in zip(tree, made[len(known) :], within[len(known) :], strict=True):
+            pair = sorted((made[one], made[other]), key=lambda each: each & -each)
+            forms = self.union(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least), most)
+            if not forms:
+                return math.inf, ()
+            known[subset] = forms
+        return self._fastest(known[self.everything])
+
+    def refined(self, tree: Tree, breadth: int, bound: float = math.inf) -> tuple[float, Order]:
+        """The fastest forms along a tree in which each intermediate may be made of its parts in any order.
+
+        Args:
+            tree: which tensors to contract with which.
+            breadth: into so many parts an intermediate is cut.
+            bound: seconds; where every such order takes longer, that is infinitely long.
+        """
+        known = self._operands()
+        made = list(known)
+        for one, other in tree:
+            made.append(made[one] | made[other])
+            known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound, SOME)
+            if made[-1] not in known:
+                return math.inf, ()
+        return self._fastest(known[self.everything])
+
+    def least(self, tree: Tree) -> float:
+        """A lower bound of the seconds of a tree, however its tensors lie."""
+        made, total = [1 << number for number in range(len(self.problem.layouts))], 0.0
+        for one, other in tree:
+            total += self.floor(made[one], made[other])
+            made.append(made[one] | made[other])
+        return total
+
+    def best_along(self, trees: Iterable[Tree]) -> tuple[float, Order, Tree]:
+        """The fastest of some trees as they are, and which one it is."""
+        best: tuple[float, Order, Tree] = (math.inf, (), ())
+        for tree in sorted(trees, key=self.least):  # a good one first, so that bad ones end early
+            seconds, order = self.along(tree, best[0], FEW)
+            if seconds < best[0]:
+                best = (seconds, order, tree)
+        if best[0] == math.inf:
+            return best
+        return min(best, (*self.along(best[2], best[0]), best[2]), key=lambda each: each[0])
+
+    def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
+        """The fastest of all trees.
+
+        Args:
+            trees: good ones; an intermediate that takes longer than the fastest of them is not looked at.
+        """
+        known = self._operands()
+        least, order, _ = self.best_along(trees)
+        forms = self._among(list(known), known, least).get(self.everything)
+        found = (math.inf, ()) if forms is None else self._fastest(forms)
+        return found if found[0] < least else (least, order)
+
+    def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
+        """The two parts of an intermediate cut finer, the slowest first, as they were made."""
+        parts = {subset: self._least(known[subset]) for subset in (one, other)}
+        while len(parts) < breadth and any(isinstance(made, _Made) for _, made in parts.values()):
+            subset, (_, made) = max(parts.items(), key=lambda each: each[1][0])
+            assert isinstance(made, _Made)
+            first = made.first.subset if isinstance(made.first, _Made) else 1 << made.first
+            del parts[subset]
+            parts |= {half: self._least(known[half]) for half in (first, subset ^ first)}
+        return sorted(parts, key=lambda subset: subset & -subset)
+
+    def _least(self, forms: _Forms) -> tuple[float, _Made | int]:
+        """The seconds an intermediate takes at least, and how it is made then."""
+        return min(forms.values(), key=lambda each: each[0])
+
+    def _among(
+        self, parts: Sequence[int], known: Mapping[int, _Forms], bound: float = math.inf, most: int = FORMS
+    ) -> dict[int, _Forms]:
+        """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
+        found = {subset: known[subset] for subset in parts}
+        least = {subset: self._least(forms)[0] for subset, forms in found.items()}
+        after = self._after_each(least)
+        for number in range(2, len(parts) + 1):
+            for members in itertools.combinations(parts, number):
+                subset = sum(members)
+                left = bound - after[subset]
+                halves = [
+                    (half, rest)
+                    for half, rest in _halves(members)
+                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= left
+                ]
+                if halves and (forms := self.union(subset, halves, found, left, most)):
+                    found[subset], least[subset] = forms, self._least(forms)[0]
+        return found
+
+    def _fastest(self, forms: _Forms) -> tuple[float, Order]:
+        seconds, made = self._least(forms)
+        return seconds, _in_order(made, len(self.problem.layouts))
+
+
+def _in_order(made: _Made | int, count: int) -> Order:
+    """The pairs of an intermediate of `count` operands, each after those it is made of."""
+    numbers: dict[int, int] = {}
+    pairs: list[Pair] = []
+    waiting: list[_Made | int] = [made]
+    while waiting:
+        last = waiting[-1]
+        parts = () if isinstance(last, int) else (last.first, last.second)
+        unmade = [part for part in parts if isinstance(part, _Made) and id(part) not in numbers]
+        if unmade:
+            waiting.extend(reversed(unmade))
+            continue
+        waiting.pop()
+        if isinstance(last, _Made) and id(last) not in numbers:
+            one, other = (part if isinstance(part, int) else numbers[id(part)] for part in parts)
+            numbers[id(last)] = count + len(pairs)
+            pairs.append(Pair(one, other, last.way))
+    return tuple(pairs)
+
+
+def _made(one: _Made | int, other: _Made | int, way: Arrangement, subset: int) -> _Made:
+    """An intermediate; of an elementwise product the tensor that gives the order stands first."""
+    if way.kind == "multiply" and way.swapped:
+        one, other, way = other, one, replace(way, swapped=False)
+    return _Made(one, other, way, subset)
+
+
+def _halves(parts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The ways to cut some sets of operands in two, each once, the first of them in the first half."""
+    for chosen in _choices(len(parts)):
+        half = sum(part for place, part in enumerate(parts) if chosen >> place & 1)
+        yield half, sum(parts) ^ half
+
+
+@functools.cache
+def _choices(count: int) -> tuple[int, ...]:
+    """The ways to cut `count` things in two, each once, as the set of bits that holds the first."""
+    return tuple(half for half in range((1 << count) - 2, 0, -1) if half & 1)
+
+
+# ---------------------------------------------------------------------------- trees and paths
+
+
+def left_to_right(count: int) -> Tree:
+    """Each operand onto what came of those before it."""
+    return tuple((number if number == 0 else count + number - 1, number + 1) for number in range(count - 1))
+
+
+def tree_of(path: Iterable[Sequence[int]], count: int) -> Tree:
+    """opt_einsum's path (positions in a shrinking list) as pairs; a step of more than two goes from the left."""
+    present, tree = list(range(count)), list[tuple[int, int]]()
+
+    def join(one: int, other: int) -> int:
+        tree.append((one, other))
+        return count + len(tree) - 1
+
+    for positions in path:
+        taken = [present.pop(position) for position in sorted(positions, reverse=True)][::-1]
+        present.append(functools.reduce(join, taken))
+    functools.reduce(join, present)
+    return tuple(tree)
+
+
+def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
+    """An order of pairs as opt_einsum's path."""
+    present, path = list(range(count)), list[tuple[int, ...]]()
+    for number, pair in enumerate(order):
+        positions = sorted((present.index(pair.first), present.index(pair.second)))
+        path.append(tuple(positions))
+        for position in reversed(positions):
+            present.pop(position)
+        present.append(count + number)
+    return path
+
+
+# ---------------------------------------------------------------------------- equal problems
+
+
+def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..., Order]:
+    """The choice, made once for all problems that differ in the names of their axes alone.
+
+    It may be told more than the problem, which then is the same as well. The names that stand in for the axes
+    sort as they do, so that nothing decided by order changes.
+    """
+
+    @functools.lru_cache(maxsize=most)
+    def chosen(
+        layouts: tuple[Layout, ...],
+        kept: frozenset[str],
+        wanted: Layout | None,
+        sizes: tuple[int, ...],
+        profile: DeviceProfile,
+        itemsize: int,
+        expanded: float,
+        asked: float,
+        *more: Hashable,
+    ) -> Order:
+        named = {f"{number:05}": size for number, size in enumerate(sizes)}
+        problem = Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
+        return choose(problem, *more)
+
+    def choice(problem: Problem, *more: Hashable) -> Order:
+        axes = sorted(set(itertools.chain(*problem.layouts)))
+        stand_in = {axis: f"{number:05}" for number, axis in enumerate(axes)}
+        own = {name: axis for axis, name in stand_in.items()}
+
+        def moved(layout: Layout, names: Mapping[str, str]) -> Layout:
+            return tuple(names[axis] for axis in layout)
+
+        def way_back(way: Arrangement) -> Arrangement:
+            batch, rows, columns, summed = (moved(each, own) for each in way.groups)
+            result = tuple(moved(group, own) for group in way.result)
+            return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)
+
+        order = chosen(
+            tuple(moved(layout, stand_in) for layout in problem.layouts),
+            frozenset(stand_in[axis] for axis in problem.kept if axis in stand_in),
+            None if problem.wanted is None else moved(problem.wanted, stand_in),
+            tuple(problem.sizes[axis] for axis in axes),
+            problem.profile,
+            problem.itemsize,
+            problem.expanded,
+            problem.asked,
+            *more,
+        )
+        return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
+
+    return choice

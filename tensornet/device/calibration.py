@@ -1,0 +1,474 @@
+"""Calibration: the constants of a device, measured once for each machine and element type.
+
+Each constant comes from a probe: an operation that it alone decides once those before it are known. The
+rounds are spread over time and the least time of each probe counts, so that a passing load does not become
+a constant; that the rounds differ says how much load there was. Other operations, timed in the last round,
+are held against what the constants say of them. Constants are kept for later processes; those measured while the
+device had other work are kept provisionally.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..dtypes import itemsize, real_type
+from ..errors import BackendError
+from ..ops.along_axes import NORMALIZE
+from ..planning.progress import say
+from ..protocol import Backend, is_offered
+from ..threads import apart, is_busy, others_at_work
+from .heap import MAPPED, keep_freed
+from .memory_access import LINE, Walk, walk
+from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
+from .profiles import bounded, is_due, load_profile, save_profile
+
+__all__ = ["measure", "profile_of"]
+
+PATIENCE = 2.0
+"""Seconds of a first call after which no further round begins, once there are two."""
+
+ENOUGH = 0.01
+"""Seconds of the runs of a probe after which a round does not repeat it again."""
+
+TELLING = 1.0
+"""Seconds from which a person learns that a device was measured."""
+
+LOOPED = 400
+"""Multiply-adds below which torch multiplies the matrices of a batch in a plain loop on the processor."""
+
+PLAUSIBLE = 16.0
+"""What is measured is cut off where it lies further from the usual than this factor."""
+
+PIECES = "launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line"
+RATES = "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth", "pass_bandwidth"
+"""Constants of a call and of small pieces, and of what is large."""
+
+SHALLOW, DEEP = 4, 64
+"""Positions summed in the products that tell what a row of the result takes."""
+
+FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
+"""Copies that lose lines from both caches, from the first alone, and that go through the last in runs."""
+
+
+def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
+    """The constants of a device: measured before, or measured now and kept.
+
+    Constants measured while the device had other work are provisional: once a day, if the machine is quiet, they
+    are measured again. With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
+    missing, the built-in constants.
+    """
+    if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or not is_offered(backend.name):
+        return default_profile(device, dtype)
+    return _profile_of(backend, device, dtype)
+
+
+@functools.cache
+def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
+    try:
+        known = load_profile(_key(backend, device, dtype))
+    except BackendError:
+        return default_profile(device, dtype)
+    if known is None or (is_due(known) and not is_busy()):
+        measured = _measured(backend, device, dtype)
+        known = measured if known is None else min(known, measured, key=lambda profile: profile.unrest)
+        save_profile(known)
+    return known
+
+
+def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
+    """The constants, measured now, with a line for a person who waited."""
+    start = time.monotonic()
+    found = apart(lambda: measure(backend, device, dtype))
+    seconds = time.monotonic() - start
+    if seconds > TELLING:
+        kept = (
+            "kept"
+            if found.is_steady
+            else "the device had other work: kept provisionally, see `tensornet calibrate`"
+        )
+        say(
+            f"tensornet: measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no); {kept}"
+        )
+    return found if found.is_steady else _provisional(found, default_profile(device, dtype))
+
+
+def _key(backend: Backend, device: str, dtype: str) -> str:
+    return f"{backend.version(device)}, {dtype}"
+
+
+def measure(
+    backend: Backend, device: str, dtype: str = "float32", rounds: int = 4, patience: float = PATIENCE
+) -> DeviceProfile:
+    """Times a few operations on the device, in some seconds.
+
+    Args:
+        backend: the library.
+        device: the device, as it names it.
+        dtype: the element type.
+        rounds: how often each operation is looked at; the least time counts.
+        patience: seconds after which no third or later round begins.
+
+    Raises:
+        BackendError: the library or the device is missing.
+    """
+    backend.check_device(device)
+    key = _key(backend, device, dtype)  # before anything is timed: is it here?
+    probe, others = _Probe(backend, device, dtype), others_at_work()
+    usual = default_profile(device, dtype)
+    found = usual
+    start = time.monotonic()
+    for number in range(rounds):
+        if number > 1 and time.monotonic() - start > patience:
+            break
+        found = _plausible(_constants(probe, usual), usual)
+        ratios = [measured / expected for measured, expected in _others(probe, found)]
+    away = sorted(abs(math.log(ratio)) for ratio in ratios)
+    spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
+    unrest = max(probe.unrest(), others() if device.startswith("cpu") else 0.0)
+    return bounded(replace(found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
+
+
+def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
+    """The constants, those of a call and of small pieces not too far from the usual."""
+    return replace(found, **_near(found, usual, PIECES))
+
+
+def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
+    """The usual constants with those measured that differences of two probes do not decide, not too far from them:
+    what is left between two times that vary is chance."""
+    own = replace(usual, key=found.key, spread=found.spread, unrest=found.unrest, small=found.small)
+    return replace(own, **_near(found, usual, (*PIECES, *RATES)))
+
+
+def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
+        for name in names
+        for middle in [getattr(usual, name)]
+    }
+
+
+def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
+    """The constants that the least times so far imply, each with the help of those before it."""
+    on_cpu = probe.device.startswith("cpu")
+    size = probe.itemsize
+    found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
+    found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
+    held, elements = IN_CACHE // (4 * size), 2**19 if on_cpu else 2**26
+    held_rate = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
+    near = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
+    most = 3 * NEAR // (2 * size)  # the result not so large that it is touched for the first time
+    away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
+    found = replace(
+        found,
+        bandwidth=min(away, near),
+        near_bandwidth=near,
+        held_bandwidth=max(held_rate, near),
+        jump_bandwidth=near,
+    )
+    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
+        found = replace(found, pass_bandwidth=_pass(probe, found))
+    large = 768 if on_cpu else 4096
+    seconds = probe.matmul((large, large), (large, large)) - found.launch
+    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
+    found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
+    if on_cpu:
+        found = replace(found, product=0.0, vector_bandwidth=1e18)
+        found = replace(found, stored=_stored(probe, found), widths=(), starts=())
+        found = _few(probe, found)
+        found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
+        found = replace(found, aliased=_aliased(probe, found))
+        found = _packed(probe, found, large)
+        found = replace(found, product=_product(probe, found), vector_bandwidth=_vector(probe, found))
+    found = replace(found, batch=0.0, small=0.0)
+    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
+    found = replace(found, batch=max(1e-12, many / 4096))
+    found = _loop(probe, found)
+    found = replace(
+        found, cores=1.0, grain=0.0, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0
+    )
+    found = replace(found, run=max(1e-13, _loops(probe, found, 4)))
+    found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // size))))
+    found = replace(found, cores=_cores(probe, found) if on_cpu else 1.0, grain=float(GRAIN * size))
+    found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
+    found = replace(found, blocked=_blocked(probe, found))
+    found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
+    found = replace(found, line=max(1e-14, probe.copied(*FAR, found, "fetched")))
+    jumps = probe.copied(*JUMPING, found, "jumped")
+    found = replace(found, jump_bandwidth=1.0 / (1.0 / near + max(0.0, jumps)))
+    return _fresh(probe, found)
+
+
+def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
+    """Seconds that an innermost loop of so many elements takes, where that is still left out of what is known."""
+    sizes = {"a": 512, "b": 128, "c": inner}
+    loops = walk("abc", ("ab", "ac"), sizes, probe.itemsize)
+    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
+    return (seconds - found.walked(loops)) / loops.runs
+
+
+def _cores(probe: _Probe, found: DeviceProfile) -> float:
+    """How many times as long a small step takes as its share of a large one."""
+    a, b, c = 48, 128, 4
+    loops = walk("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
+    seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
+    return max(1.0, min(os.cpu_count() or 1, seconds / (found.walked(loops) - found.launch)))
+
+
+def _blocked(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that each row of a matrix takes that is turned, where the library does that in blocks."""
+    rows, columns = 8192, 4
+    seconds = probe.permuted((rows, columns), (1, 0)) - found.view
+    left = seconds - found.walked(_copy((rows, columns), (1, 0), probe.itemsize))
+    return left / rows if left > found.scattered * rows * columns else 0.0
+
+
+def _pass(probe: _Probe, found: DeviceProfile) -> float:
+    """The bytes per second of a pass of a function that computes, which one record tells."""
+    rows, columns = 512, 256
+    moved = 2.0 * probe.itemsize * rows * columns
+    seconds = probe.beyond(found.pointwise(moved, 0.0), f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
+    return (NORMALIZE.passes[0] - 1.0) * moved / max(seconds, 0.1 * found.stream(moved))
+
+
+def _stored(probe: _Probe, found: DeviceProfile) -> float:
+    """Multiply-adds that an element of a product's result costs besides: a shallow product is slower than its share."""
+    m, n = 4000, 64
+    least, most = (_arithmetic(probe, found, m, n, k) for k in (SHALLOW, DEEP))
+    share = min(0.5, least / max(most, 1e-9))
+    return max(0.0, (DEEP * share - SHALLOW) / (1.0 - share))
+
+
+def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With what rows of a large product take that have few columns, however its matrices lie.
+
+    A library that cannot lay a view out has none, as far as is known: it lays matrices out as it likes, so that one
+    layout tells of all, and compiles each product for its shapes, so that every other of `COLUMNS` has to do.
+    """
+    layouts, columns = ((False, False), (False, True), (True, True)), list(COLUMNS)
+    if probe.backend.templates["contiguous"] == "{0}":
+        layouts, columns = (layouts[0],) * 3, [COLUMNS[0], *COLUMNS[1::2]]
+    tables = {lies: _rows(probe, found, columns, *lies) for lies in layouts}
+    widths, starts = zip(*map(tables.__getitem__, layouts), strict=True)
+    return replace(found, widths=widths, starts=starts)
+
+
+def _rows(
+    probe: _Probe, found: DeviceProfile, columns: Sequence[int], crossed: bool, turned: bool
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of one layout the widths and the starts at all `COLUMNS`, measured at some of them."""
+    import numpy
+
+    rows = [[_row(probe, found, n, k, turned, crossed) for n in columns] for k in (SHALLOW, DEEP)]
+    pairs = [_line(*each) for each in zip(*rows, columns, strict=True)]
+    widths, starts = (numpy.interp(COLUMNS, columns, each).tolist() for each in zip(*pairs, strict=True))
+    return tuple(widths), tuple(starts)
+
+
+def _row(probe: _Probe, found: DeviceProfile, n: int, k: int, turned: bool, crossed: bool) -> float:
+    """Multiply-adds in whose time a row of a large product is computed."""
+    m = 4000
+    return _arithmetic(probe, found, m, n, k, turned, crossed) * found.flops / (2.0 * m)
+
+
+def _line(shallow: float, deep: float, columns: int) -> tuple[float, float]:
+    """What each position that is summed adds, at least what the columns take, and what is left of both depths."""
+    width = max(float(columns), (deep - shallow) / (DEEP - SHALLOW))
+    return width, max(0.0, shallow - SHALLOW * width)
+
+
+def _packing(probe: _Probe, found: DeviceProfile) -> float:
+    """Rows that take the time in which the second matrix is laid out."""
+    m, n, k = 8, 4000, DEEP
+    rows = _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored) * n)
+    return max(0.0, rows - m)
+
+
+def _turned(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that an element of the second matrix takes more where that lies transposed."""
+    m, n, k = 16, 4000, DEEP
+    straight, turned = (_arithmetic(probe, found, m, n, k, each) for each in (False, True))
+    return max(0.0, (turned - straight) / (n * k))
+
+
+def _aliased(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that an element of the first matrix takes more where it lies transposed, its lines whole pages apart."""
+    (even, odd), n, k = (2048, 2064), 64, DEEP
+    lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
+    return max(0.0, (lost - usual) / k)
+
+
+def _product(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that a small product takes beyond its work."""
+    n = 32
+    return max(0.0, probe.matmul((n, n), (n, n)) - found.matmul(1, n, n, n, probe.itemsize))
+
+
+def _vector(probe: _Probe, found: DeviceProfile) -> float:
+    """The bytes per second of a product of a vector and a matrix."""
+    n, k = 2000, 512
+    seconds = max(1e-9, probe.matmul((1, k), (k, n)) - found.launch)
+    return probe.itemsize * float(k * n + k + n) / seconds
+
+
+def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
+    """With how fast the kernels are that lay both matrices out anew, where the library has them."""
+    template = probe.backend.templates.get(PACKED)
+    if template is None or probe.dtype != "float32":
+        return found
+    launch = probe.seconds(template.format("{0}, {1}"), (8, 8), (8, 8), repeats=100)
+    seconds = probe.seconds(template.format("{0}, {1}"), (large, large), (large, large)) - launch
+    seconds -= min(found.laid_out(large, large, large, probe.itemsize), 0.5 * seconds)
+    moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * seconds)
+    left = math.sqrt(seconds**2 - moved**2)
+    work = 2.0 * large**2 * (large + found.stored)
+    return replace(found, packed_flops=work / left, packed_launch=max(0.0, launch - found.launch))
+
+
+def _arithmetic(
+    probe: _Probe,
+    found: DeviceProfile,
+    m: int,
+    n: int,
+    k: int,
+    turned: bool = False,
+    crossed: bool = False,
+) -> float:
+    """Seconds that a product computes, most of which memory is moved in."""
+    seconds = max(0.0, probe.matmul((m, k), (k, n), turned=turned, crossed=crossed) - found.launch)
+    moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
+    return math.sqrt(max(0.0, seconds**2 - moved**2))
+
+
+def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With it from how few multiply-adds on the matrices of a batch go through a plain loop, and how fast it is."""
+    seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
+    if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
+        return found
+    along = probe.matmul((2048, 7, 8), (2048, 8, 7), turned=True)
+    found = replace(found, small=float(LOOPED), plain=0.0, along=0.0)
+    fixed = found.matmul(2048, 7, 7, 8, probe.itemsize)
+    each = replace(found, plain=1.0).matmul(2048, 7, 7, 8, probe.itemsize)
+    return replace(found, plain=(seconds - fixed) / each, along=(min(along, seconds) - fixed) / each)
+
+
+def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]]:
+    """Measured and expected seconds of operations that no constant was taken from."""
+    size = probe.itemsize
+    for m, n, k in (
+        (2000, 64, 64),
+        (64, 64, 2000),
+        (300, 300, 300),
+        (20_000, 8, 24),
+        (400, 400, 8),
+        (32, 32, 32),
+    ):
+        yield probe.matmul((m, k), (k, n)), found.matmul(1, m, n, k, size)
+    for batch, m, n, k in ((300, 32, 32, 32), (1000, 16, 40, 12), (3000, 4, 4, 4), (50, 100, 20, 60)):
+        yield probe.matmul((batch, m, k), (batch, k, n)), found.matmul(batch, m, n, k, size)
+    for shape, axes in (((40, 60, 80), (1, 0, 2)), ((300, 400), (1, 0)), ((30, 50, 6, 20), (2, 0, 3, 1))):
+        yield probe.permuted(shape, axes), found.walked(_copy(shape, axes, size)) + found.view
+    for a, b in (((200, 1000), (200, 1)), ((3000, 12), (1, 12)), ((60, 1, 50), (60, 40, 1))):
+        sizes = {name: max(pair) for name, *pair in zip("abc", a, b, strict=False)}
+        layouts = [[name for name, n in zip("abc", shape, strict=False) if n > 1] for shape in (a, b)]
+        yield probe.seconds("{0} * {1}", a, b), found.walked(walk(list(sizes), layouts, sizes, size))
+
+
+def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Walk:
+    """What it takes to copy a tensor into another order of its axes."""
+    names = "abcdef"[: len(shape)]
+    return walk([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
+
+
+def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
+    """With the threshold and the bandwidths of first touch, where it costs anything."""
+    size = 5 * MAPPED // 4
+    found = replace(found, fresh_bytes=1e18, fresh_bandwidth=1e18, fresh_product=1e18)
+    moved = found.stream(2.0 * size)
+    excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
+    if excess < moved / 2.0:
+        return found
+    m, n, k = size // probe.itemsize // 1024, 1024, 8
+    template = probe.backend.templates.get("large_matmul", probe.backend.templates["matmul"])
+    product = probe.seconds(template, (m, k), (k, n), repeats=2) - found.matmul(1, m, n, k, probe.itemsize)
+    written = size / max(product, excess / PLAUSIBLE)
+    return replace(found, fresh_bytes=float(MAPPED), fresh_bandwidth=size / excess, fresh_product=written)
+
+
+class _Probe:
+    """Times operations of one backend, spelled as in generated code."""
+
+    def __init__(self, backend: Backend, device: str, dtype: str) -> None:
+        self.backend, self.device, self.dtype = backend, device, dtype
+        self.itemsize = itemsize(dtype)
+        self.names = dict(backend.namespace())
+        self.rounds: dict[tuple[object, ...], list[float]] = {}
+        keep_freed()
+
+    def unrest(self) -> float:
+        """By which part the rounds of a probe lie above the least of them, in the middle of all probes."""
+        return statistics.median(statistics.median(each) / min(each) - 1.0 for each in self.rounds.values())
+
+    def matmul(self, *shapes: tuple[int, ...], turned: bool = False, crossed: bool = False) -> float:
+        """A product of matrices, of which the second or the first may lie transposed."""
+        lying, places = list[tuple[int, ...]](), list[str]()
+        for number, (shape, lies) in enumerate(zip(shapes, (crossed, turned), strict=True)):
+            axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            place = f"{{{number}}}"
+            lying.append(tuple(shape[axis] for axis in axes) if lies else shape)
+            places.append(self.backend.templates["permute"].format(place, axes=axes) if lies else place)
+        return self.seconds(self.backend.templates["matmul"].format(*places), *lying)
+
+    def reshaped(self, shape: tuple[int, ...], to: tuple[int, ...], repeats: int) -> float:
+        return self.seconds(self.backend.templates["reshape"].format("{0}", shape=to), shape, repeats=repeats)
+
+    def permuted(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> float:
+        permuted = self.backend.templates["permute"].format("{0}", axes=axes)
+        return self.seconds(self.backend.templates["contiguous"].format(permuted), shape)
+
+    def copied(
+        self, shape: tuple[int, ...], axes: tuple[int, ...], known: DeviceProfile, counted: str
+    ) -> float:
+        """What one of the things that are counted of a walk must take, so that this copy takes the time it does."""
+        path = _copy(shape, axes, self.itemsize)
+        left = self.permuted(shape, axes) - known.view - known.walked(path)
+        return left / float(getattr(path, counted))
+
+    def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        """Seconds above those that the call takes."""
+        return max(self.seconds(source, *shapes, repeats=repeats) - fixed, 1e-9)
+
+    def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        """The least time of all rounds so far; of a round the least of its runs, the first not counted."""
+        arrays = [self._array(shape) for shape in shapes]
+        names = [f"a{n}" for n in range(len(arrays))]
+        run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)
+        rounds = self.rounds.setdefault((source, shapes), [])
+        rounds.append(min(self._runs(run, arrays, repeats)))
+        return min(rounds)
+
+    def _runs(self, run: Callable[..., Any], arrays: Sequence[Any], repeats: int) -> Iterator[float]:
+        spent = 0.0
+        for number in range(repeats + 1):
+            self.backend.synchronize(self.device)
+            start = time.perf_counter()
+            self.backend.synchronize(self.device, run(*arrays))
+            seconds = time.perf_counter() - start
+            if number:
+                yield seconds
+                spent += seconds
+            if spent > ENOUGH:
+                return
+
+    def _array(self, shape: tuple[int, ...]) -> Any:
+        import numpy
+
+        ones = numpy.ones(shape, dtype=numpy.float32)
+        return self.backend.asarray(ones, dtype=self.dtype, device=self.device)

@@ -1,0 +1,93 @@
+"""Timing side by side in one process: interleaved runs, medians, quartiles."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["Clock", "Timing", "timings"]
+
+SHORTEST = 2e-3
+"""Seconds that a sample takes at least: a quicker run is repeated within it."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a run: the median, and between which half of the samples lie."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the time of a run is read.
+
+    Attributes:
+        now: seconds since any moment.
+        wait: returns when what was started is done, as on a GPU; it is given what a run made, if one was.
+    """
+
+    now: Callable[[], float] = time.perf_counter
+    wait: Callable[..., object] = lambda *made: None
+
+    def sample(self, run: Callable[[], object], repeats: int) -> float:
+        """Seconds of one of so many runs."""
+        self.wait()
+        start = self.now()
+        for _ in range(repeats - 1):
+            run()
+        self.wait(run())
+        return (self.now() - start) / repeats
+
+    def turn(self, run: Callable[[], object], seconds: float) -> float:
+        """Seconds of one of as many runs as begin within so many seconds, one at least."""
+        self.wait()
+        start, count = self.now(), 0
+        while True:
+            made = run()
+            count += 1
+            if self.now() - start >= seconds:
+                self.wait(made)
+                return (self.now() - start) / count
+            del made  # its memory is there for the next
+
+
+def timings(
+    contestants: Mapping[str, Callable[[], object]],
+    rounds: int = 15,
+    warmup: int = 2,
+    clock: Clock = Clock(),
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Timing]:
+    """The time of each contestant; they take turns, so that drift of the machine hits all alike.
+
+    Args:
+        contestants: what is run, by name.
+        rounds: samples of each.
+        warmup: runs of each before them; the last says how often a sample has to repeat it.
+        clock: how time is read.
+        told: is told how many samples there are, of how many, before each.
+    """
+    repeats = {}
+    for name, run in contestants.items():
+        seconds = [clock.sample(run, 1) for _ in range(warmup)]
+        repeats[name] = max(1, round(SHORTEST / seconds[-1]))
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for turn in range(rounds):
+        for offset in range(len(names)):
+            told(turn * len(names) + offset, rounds * len(names))
+            name = names[(turn + offset) % len(names)]
+            samples[name].append(clock.sample(contestants[name], repeats[name]))
+    return {name: _timing(each) for name, each in samples.items()}
+
+
+def _timing(samples: list[float]) -> Timing:
+    if len(samples) == 1:
+        return Timing(samples[0], samples[0], samples[0])
+    low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return Timing(median, low, high)

@@ -1,0 +1,4 @@
+"""Pictures of graphs.
+
+In: a graph. Out: a layered drawing as SVG.
+"""

@@ -1,0 +1,210 @@
+"""Pictures of graphs: tensors and operations as nodes, axes on the edges, blocks folded."""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import EquationError, path_of
+from ..files import whole
+from ..graph.graph import Graph, of_graph
+from ..graph.shape_inference import dim_size, index_of
+from ..language.equation import Equation
+from ..language.expression import Call, Contraction, Expression, is_scalar, parts_of, show_index
+from ..ops.table import FUNCTIONS
+from ..sizes import evaluate, show_size
+from .layered_layout import Layout, layered
+
+__all__ = ["Picture", "draw"]
+
+CHARACTER, LINE, DEEP, MARGIN = 7.2, 16.0, 92.0, 16.0
+"""Of a monospaced font of 12 pixels: a character, a line; from layer to layer; around the picture."""
+
+FILLS = {
+    "input": "#dbeafe",
+    "parameter": "#dcfce7",
+    "constant": "#f3f4f6",
+    "equation": "#ffffff",
+    "block": "#fef3c7",
+}
+"""The colours of the kinds of node."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in SVG; a notebook shows it."""
+
+    svg: str
+
+    def __str__(self) -> str:
+        return self.svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A box: its kind, and the lines in it."""
+
+    kind: str
+    lines: tuple[str, ...]
+    bold: bool = False
+
+    @property
+    def width(self) -> float:
+        """How wide the box is."""
+        return max(len(line) for line in self.lines) * CHARACTER + 16
+
+    @property
+    def height(self) -> float:
+        """How high the box is."""
+        return len(self.lines) * LINE + 10
+
+
+@of_graph
+def draw(graph: Graph, path: str | Path | None = None) -> Picture:
+    """A graph as a picture: what is read stands above what is made of it.
+
+    A box is an input, a parameter, a constant, an equation with what it does, or a call of a block,
+    folded; an edge has the axes that a tensor is read with there, and below them its sizes, where one is known.
+
+    Args:
+        graph: a layer or a model.
+        path: the SVG file to write, if any.
+
+    Raises:
+        EquationError: the file is called otherwise.
+        TensornetError: it cannot be written.
+
+    Example:
+        >>> import tensornet as tn
+        >>> picture = tn.draw(tn.layer("y[b,o] = gelu(x[b,i] * W[o,i])", inputs="x"))
+        >>> picture.svg[:4], "Σ i" in picture.svg
+        ('<svg', True)
+    """
+    picture = Picture(_svg(graph))
+    if path is not None:
+        if path_of(path).suffix.lower() != ".svg":
+            raise EquationError(f"'{path}' is no name of an SVG file", fix="let it end with .svg")
+        with whole(path_of(path)) as half:
+            half.write_text(picture.svg, encoding="utf-8")
+    return picture
+
+
+def _svg(graph: Graph) -> str:
+    nodes, labels = _nodes(graph), dict[tuple[str, str], dict[str, str]]()
+    for start, end, name, axes in _edges(graph):
+        labels.setdefault((start, end), {})[axes] = _sizes(graph, name)
+    layout = layered(list(nodes), list(labels), {name: node.width for name, node in nodes.items()})
+    width, height = layout.width + 2 * MARGIN, (layout.layers - 1) * DEEP + 2 * MARGIN + 60
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
+        f' viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="12">',
+        "<style>.axes{fill:#475569;paint-order:stroke;stroke:#fff;stroke-width:4px}"
+        ".edge{fill:none;stroke:#94a3b8}.box{stroke:#475569}</style>",
+    ]
+    lines += _drawn_edges(layout, labels)
+    for name, node in nodes.items():
+        lines += _drawn_box(node, *_at(layout.centres[name]))
+    return "\n".join([*lines, "</svg>"])
+
+
+def _at(point: tuple[float, float]) -> tuple[float, float]:
+    return point[0] + MARGIN, point[1] * DEEP + MARGIN + 30
+
+
+def _drawn_edges(layout: Layout, labels: dict[tuple[str, str], dict[str, str]]) -> Iterator[str]:
+    texts = []
+    for edge, label in labels.items():
+        points = [_at(point) for point in layout.routes[edge]]
+        way = f"M{points[0][0]:.1f},{points[0][1]:.1f}"
+        for (x, y), (u, v) in itertools.pairwise(points):
+            middle = (y + v) / 2
+            way += f" C{x:.1f},{middle:.1f} {u:.1f},{middle:.1f} {u:.1f},{v:.1f}"
+        yield f'<path class="edge" d="{way}"/>'
+        (x, y), (u, v) = points[-2:]
+        told = ("; ".join(label), "; ".join(each for each in label.values() if each))
+        for n, text in enumerate(each for each in told if each):
+            texts.append(f'<text class="axes" x="{(x + u) / 2:.1f}" y="{(y + v) / 2 + 4 + n * LINE:.1f}"'
+                         f' text-anchor="middle">{html.escape(text)}</text>')  # fmt: skip
+    yield from texts
+
+
+def _drawn_box(node: _Node, x: float, y: float) -> Iterator[str]:
+    left, top = x - node.width / 2, y - node.height / 2
+    thick = 2 if node.bold else 1
+    yield (
+        f'<rect class="box" x="{left:.1f}" y="{top:.1f}" width="{node.width:.1f}" height="{node.height:.1f}"'
+        f' rx="6" fill="{FILLS[node.kind]}" stroke-width="{thick}"/>'
+    )
+    for n, line in enumerate(node.lines):
+        bottom = top + 5 + (n + 0.75) * LINE
+        weight = ' font-weight="bold"' if n == 0 else ""
+        yield f'<text x="{x:.1f}" y="{bottom:.1f}" text-anchor="middle"{weight}>{html.escape(line)}</text>'
+
+
+# ---------------------------------------------------------------------------- boxes and edges
+
+
+def _nodes(graph: Graph) -> dict[str, _Node]:
+    """The boxes, by the tensor that each stands for, or the first of several; in the order of the graph."""
+    read = {start for start, *_ in _edges(graph)}
+    found: dict[str, _Node] = {}
+    for leaf in graph.leaves:
+        if leaf.name in read or leaf.name in graph.outputs:
+            index = show_index(index_of(leaf.dims))
+            found[leaf.name] = _Node(leaf.kind, (leaf.name, f"[{index}]") if index else (leaf.name,))
+    names = graph.names_of_blocks()
+    for item in graph.body:
+        outputs = any(name in graph.outputs for name in item.defines)
+        if isinstance(item, Equation):
+            left = f"{item.name}[{show_index(item.left)}]" if item.left else item.name
+            found[item.name] = _Node("equation", (left, *_done(item.right)), outputs)
+        else:
+            lines = (
+                ", ".join(item.results),
+                f"{names[item.graph]}(…)",
+                *([item.scope] if item.scope else []),
+            )
+            found[item.results[0]] = _Node("block", lines, outputs)
+    return found
+
+
+def _done(right: Expression) -> tuple[str, ...]:
+    """What an equation does, in a line: the axes it sums, and the functions it calls."""
+    waiting, summed, called = [right], dict[str, None](), dict[str, None]()
+    products = 0
+    while waiting:
+        part = waiting.pop(0)
+        if isinstance(part, Contraction):
+            summed.update(dict.fromkeys(part.summed))
+            products += sum(not is_scalar(each) for each in part.factors) > 1
+        elif isinstance(part, Call):
+            row = FUNCTIONS[part.function]
+            over = f"[{','.join(part.axes)}]" if part.axes else ""
+            called[row.infix or f"{row.name}{over}"] = None
+        waiting += parts_of(part)
+    words = [*called, *(["×"] if products else []), *([f"Σ {','.join(summed)}"] if summed else [])]
+    return (" ".join(words),) if words else ()
+
+
+def _sizes(graph: Graph, name: str) -> str:
+    """The sizes of a tensor, `b×4×8`; nothing where none is known."""
+    sizes = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
+    return "×".join(map(show_size, sizes)) if any(isinstance(size, int) for size in sizes) else ""
+
+
+def _edges(graph: Graph) -> Iterator[tuple[str, str, str, str]]:
+    """From which box to which, the tensor, and the axes that it is read with."""
+    made = {name: item.defines[0] for item in graph.body for name in item.defines}
+    for item in graph.body:
+        if isinstance(item, Equation):
+            for ref in dict.fromkeys(item.references):
+                yield made.get(ref.name, ref.name), item.name, ref.name, show_index(ref.index)
+        else:
+            for name in dict.fromkeys(item.operands):
+                yield made.get(name, name), item.results[0], name, show_index(index_of(graph.named[name]))

@@ -1,0 +1,172 @@
+"""Calls of blocks in a text: of given graphs, of `def` blocks, and along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import EquationError, told_in
+from ..graph.call import Apply, scoped
+from ..graph.inline import renamed_axes, spoken_sizes
+from ..graph.shape_inference import Dim, dim_size, index_of
+from ..language.equation import Calling
+from ..language.expression import Index, Ref, fresh, show_index
+from ..scan.unroll import Repeated
+from ..sizes import are_equal, symbol
+from .call_sizes import Matched, matched
+from .context import Known, Text, defined_by, leaves_of
+
+__all__ = ["call", "call_along"]
+
+
+@told_in("blocks")
+def call(text: Text, line: Calling) -> Apply | Matched:
+    """A call of a block: its leaves and its results are known from here on."""
+    block = _called(text, line)
+    for name in line.operands:
+        _dims_of(text, name, line)
+    call = _fitted(text, block, line)
+    text.told.update(_leaves_known(text, call, line))
+    returned = call.returned(text.given) if isinstance(call, Apply) else call.returned()
+    for name, (_, dims) in zip(line.results, returned, strict=True):
+        if name in text.known:
+            raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
+        text.known[name] = Known("result", index_of(dims), dims)
+    return call
+
+
+@told_in("blocks")
+def call_along(text: Text, line: Calling) -> None:
+    """A call of a block at each position of an axis: its equations, for all positions."""
+    assert line.along is not None
+    block, axis = _called(text, line).flat, line.along.axis
+    for name, index in zip(line.operands, line.along.read, strict=True):
+        text.meet(Ref(name, index, line.place))
+    operands = [
+        (name, *_at_one(text, name, index, axis, line))
+        for name, index in zip(line.operands, line.along.read, strict=True)
+    ]
+    for each in line.lefts:
+        if text.known.get(each.name, Known("foreseen")).kind != "foreseen":
+            fix = "give each result its own name"
+            raise EquationError(f"'{each.name}' is defined twice", line.place, fix)
+        text.foresee(each)
+    _check_ranks(text, block, line)
+    results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
+    given = [(name, dims) for name, dims, _ in operands]
+    call = matched(block, given, line.scope, text.unifier, text.open_names(), line.place, results)
+    if call.lead is not None:
+        fix = "name the axes of what it takes"
+        raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
+    _leaves_known(text, call, line)
+    names = dict(zip((leaf.name for leaf in block.inputs), line.operands, strict=True))
+    names |= {leaf.name: scoped(line.scope, leaf.name) for leaf in block.leaves if leaf.kind != "input"}
+    varying = {
+        leaf.name: at for leaf, (_, _, at) in zip(block.inputs, operands, strict=True) if at is not None
+    }
+    own = _sized_alone(text, block, call)
+    taken = {*text.known, *(name for each in text.body for name in defined_by(each))}
+    repeated = Repeated(axis, names, varying, taken)
+    body = [renamed_axes(each, own) for each in block.own]
+    for equation in repeated.equations(line, body, block.outputs):
+        text.keep(equation, text.sizes_around(equation.right))
+
+
+def _called(text: Text, line: Calling) -> Any:
+    """The block that a line calls, on as many tensors as it takes."""
+    block = text.blocks.get(line.block) or _defined(text, line)
+    if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
+        counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
+        raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
+    return block
+
+
+def _defined(text: Text, line: Calling) -> Any:
+    """The block that the text defines, with the values that are given for its leaves under this scope."""
+    definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
+    inside = tuple(leaves_of(definition.statements))
+    constants, init = (
+        {name: part[f"{prefix}{name}"] for name in inside if f"{prefix}{name}" in part}
+        for part in text.values
+    )
+    scope = scoped(text.scope, line.scope)
+    made = text.define(definition, constants, init, scope)
+    if not constants and not init:
+        text.blocks[line.block] = made
+    return made
+
+
+def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
+    """Makes the leaves of a called block known, those that are not yet; gives their names."""
+    found = [leaf for leaf in call.leaves() if leaf.name not in text.known]
+    for leaf in found:
+        text.known[leaf.name] = Known(
+            leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
+        )
+        text.init.pop(leaf.name, None)
+    return [leaf.name for leaf in found]
+
+
+def _check_ranks(text: Text, block: Any, line: Calling) -> None:
+    """Refuses results that have other axes than the block's and the one that it is called along."""
+    for output, each in zip(block.outputs, line.lefts, strict=True):
+        own = [len(dim) for dim in block.named[output]]
+        said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
+        at = each.left.index(line.along.axis) if line.along else 0
+        if said[:at] + said[at + 1 :] != own:
+            message = f"'{each.name}' has other axes than what '{line.block}' gives"
+            fix = f"it gives {output}[{show_index(index_of(block.named[output]))}], and '{{}}' is one more"
+            raise EquationError(message, line.place, fix.format(each.left[at]))
+
+
+def _at_one(
+    text: Text, name: str, index: tuple[Index, ...], axis: str, line: Calling
+) -> tuple[tuple[Dim, ...], int | None]:
+    """The dimensions of a tensor at one position of an axis, and which of them it has that in, if any."""
+    dims = text.unifier.dims(_dims_of(text, name, line))
+    index = index or text.known[name].index or ()
+    if len(index) != len(dims):
+        message = f"'{name}' has {len(dims)} dimension(s), and is read with {len(index)}"
+        raise EquationError(message, line.place, "name each of its axes")
+    if axis not in index:
+        return dims, None
+    at = index.index(axis)
+    return (*dims[:at], *dims[at + 1 :]), at
+
+
+def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
+    """The dimensions of a tensor that a block is called on."""
+    dims = text.known.get(name, Known("")).dims
+    if dims is None:
+        fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
+        raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+    return dims
+
+
+def _sized_alone(text: Text, block: Any, call: Matched) -> dict[str, str]:
+    """Other names for the axes of a block that no tensor sizes, and for sizes that it speaks of."""
+    names = dict[str, str]()
+    for name in sorted(block.by_name.union(*map(spoken_sizes, block.own))):
+        size = call.private.moved(symbol(name))
+        if size != symbol(name):
+            names[name] = fresh(name, text.axes)
+            text.axes.add(names[name])
+            text.unifier.agree(symbol(names[name]), size, name, None)
+    return names
+
+
+def _fitted(text: Text, block: Any, line: Calling) -> Apply | Matched:
+    """The call, of the block as it stands where that reads tensors of just these sizes, else in sizes that do."""
+    known = {name: text.known[name].dims or () for name in line.operands}
+    operands = [(name, text.unifier.dims(known[name])) for name in line.operands]
+    if all(
+        len(leaf.dims) == len(dims)
+        and all(
+            are_equal(dim_size(ours), dim_size(theirs), text.unifier.bound)
+            for ours, theirs in zip(leaf.dims, dims, strict=True)
+        )
+        for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
+    ):
+        return Apply(block, line.operands, line.results, line.scope)
+    call = matched(block, operands, line.scope, text.unifier, text.open_names(), line.place)
+    call.results = line.results
+    return call

@@ -1,0 +1,219 @@
+"""Model building: a Python function calls layers on symbolic tensors, and a graph comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import EquationError, ShapeError, near
+from ..graph.call import called_last, scoped
+from ..graph.graph import Graph
+from ..graph.inline import inlined
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, Dim, dim_size
+from ..graph.unify import Unifier
+from ..language.equation import Declaration
+from ..language.expression import fresh
+from ..language.parser import parse_names, read_sizes
+from ..passes.dead_code import prune
+from ..sizes import evaluate, is_name, size_names, symbol
+from .call_sizes import Matched, matched
+from .size_names import open_symbols
+
+__all__ = ["Tensor", "Trace", "model"]
+
+_SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a model being built: a name, its dimensions, and the trace it belongs to."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    trace: Trace = field(compare=False, repr=False)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The size of each dimension, an integer or symbolic where open."""
+        return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
+
+    def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+        """Adds a call of `graph` to the model; `Graph.__call__` comes here."""
+        return _apply(graph, tensors, scope)
+
+
+def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
+    """Runs `function` on symbolic tensors and returns the graph of what it did.
+
+    Layers (graphs) are called on the tensors, `layer(x, scope="first")`; the scope prefixes the
+    names of the parameters, and a scope used twice shares them.
+
+    Args:
+        function: takes one symbolic tensor for each input, returns one or a tuple of them.
+        inputs: the inputs with their axes, as in `"x[b,n,c]"`.
+        **sizes: the sizes of axes of the inputs, and those that layers leave open: a positive integer,
+            a sympy expression or a text such as `"4*D"`; what is left out is open.
+
+    Raises:
+        EquationError: the function returns something else, or tensors of another model.
+        ShapeError: a layer is called on a tensor it does not fit.
+
+    Example:
+        >>> import tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", o=8)
+        >>> twice = tn.model(lambda x: dense(dense(x, scope="a"), scope="b"), inputs="x[b,i]", i=8)
+        >>> [leaf.name for leaf in twice.parameters], tn.parameter_count(twice)
+        (['a.W', 'b.W'], 128)
+    """
+    given = read_sizes(sizes)
+    trace = Trace(given)
+    tensors = [trace.input(each) for each in parse_names(inputs, "input")]
+    results = function(*tensors)
+    outputs = results if isinstance(results, tuple) else (results,)
+    for each in outputs:
+        if not isinstance(each, Tensor) or each.trace is not trace:
+            raise EquationError(
+                f"the model returns {each!r}, not a tensor of its own", fix="return what its layers returned"
+            )
+    trace.check_given()
+    return trace.graph(tuple(each.name for each in outputs))
+
+
+def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
+    """Calls a graph on symbolic tensors; see `Graph.__call__`."""
+    for each in tensors:
+        if not isinstance(each, Tensor):
+            raise EquationError(
+                f"a graph is called on the tensors of a model, not on {type(each).__name__}",
+                fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
+            )
+    if not isinstance(scope, str) or (scope and not _is_scope(scope)):
+        raise EquationError(
+            f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
+        )
+    trace = tensors[0].trace
+    if any(each.trace is not trace for each in tensors):
+        raise EquationError("these tensors belong to different models", fix="build them in one function")
+    results: tuple[Tensor, ...] = trace.call(graph, tensors, scope)
+    return results[0] if len(results) == 1 else results
+
+
+def _is_scope(text: str) -> bool:
+    """Whether a name after this prefix comes back from a text as it went in."""
+    return bool(_SCOPE.fullmatch(text)) and is_name(text.replace(".", "_") + "_")
+
+
+class Trace:
+    """The graph under construction. Mutable, and seen by nobody after `model` returns."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.unifier = Unifier(
+            {name: size for name, size in given.items() if isinstance(size, int)},
+            {name: size for name, size in given.items() if not isinstance(size, int)},
+        )
+        self.bound = self.unifier.bound
+        self.given = given
+        self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
+        self.leaves: dict[str, Leaf] = {}
+        self.calls: list[Matched] = []
+        self.dims: dict[str, tuple[Dim, ...]] = {}
+        self.opened: set[str] = set()  # the names in sizes of dimensions
+
+    def input(self, declared: Declaration) -> Tensor:
+        """Adds an input of the model."""
+        if declared.dims is None:
+            raise EquationError(
+                f"the input '{declared.name}' needs its axes", fix=f'write inputs="{declared.name}[b,i]"'
+            )
+        if declared.name in self.leaves:
+            raise EquationError(f"the input '{declared.name}' is named twice", fix="give each input one name")
+        dims = tuple(
+            tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
+            for dim in declared.dims
+        )
+        self.spoken.update(name.name for dim in dims for axis in dim for name in open_symbols(axis.size))
+        self.spoken.update(axis.name for dim in dims for axis in dim)
+        return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
+
+    def check_given(self) -> None:
+        """Refuses a size that nothing in the model goes by."""
+        for size in self.unifier.solution.values():
+            self.spoken.update(name.name for name in open_symbols(size))
+        for name in self.given:
+            if name not in self.spoken:
+                raise ShapeError(
+                    f"a size is given for '{name}', which no input and no layer of the model uses",
+                    fix=f"{near(name, self.spoken)}the sizes are"
+                    f" {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
+                )
+
+    def leaf(self, leaf: Leaf) -> Tensor:
+        """Adds a leaf, or shares the one of that name."""
+        known = self.leaves.get(leaf.name)
+        if known is not None:
+            sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
+            if known.start is None and leaf.start is not None:
+                self.leaves[leaf.name] = known = replace(known, start=leaf.start)
+            if leaf.start not in (None, known.start):
+                raise EquationError(
+                    f"'{leaf.name}' is shared by two calls, and starts otherwise in each",
+                    fix="give both the same init=, or different scopes",
+                )
+            if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
+                raise ShapeError(
+                    f"'{leaf.name}' is shared by two calls that disagree: {sizes[0]} and {sizes[1]}",
+                    fix="give the calls different scopes",
+                )
+        else:
+            if leaf.name in self.dims:
+                raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
+            self.leaves[leaf.name] = leaf
+            self._keep(leaf.name, leaf.dims)
+        return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
+
+    def _keep(self, name: str, dims: tuple[Dim, ...]) -> None:
+        self.dims[name] = dims
+        self.opened.update(size for dim in dims for axis in dim for size in size_names(axis.size))
+
+    def open_names(self) -> set[str]:
+        """The names of the sizes in use that have no value."""
+        return self.opened - set(self.bound)
+
+    def graph(self, outputs: tuple[str, ...]) -> Graph:
+        """The finished graph; what was called without a scope is written out, the rest stays calls.
+
+        What the function called and made no use of goes.
+        """
+        leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
+        values = tuple(sorted(self.bound.items()))
+        calls = tuple(pending.applied(self.unifier, values) for pending in self.calls)
+        names = {
+            name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
+        }
+        names.update(
+            name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
+        )
+        sizes = tuple((name, self.bound[name]) for name in names if name in self.bound)
+        whole = prune(inlined(Graph(leaves, calls, outputs, sizes), lambda call: not call.scope))
+        told = {leaf.name for call in whole.calls for leaf in call.leaves()}
+        ordered = called_last((leaf for leaf in leaves if leaf.name not in told), whole.calls)
+        known = {leaf.name: leaf for leaf in leaves}
+        return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))
+
+    # ---- calling a graph
+
+    def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
+        """Notes a call of `graph`, and what its sizes are in the model."""
+        operands = [(each.name, each.dims) for each in tensors]
+        call = matched(graph, operands, scope, self.unifier, self.open_names())
+        self.spoken.update(call.size_names())
+        for leaf in call.leaves():
+            self.leaf(leaf)
+        for output, dims in call.returned():
+            call.results += (fresh(scoped(scope, output), set(self.dims)),)
+            self._keep(call.results[-1], dims)
+        self.calls.append(call)
+        return tuple(Tensor(name, self.dims[name], self) for name in call.results)

@@ -1,0 +1,258 @@
+"""The elaboration context: what is known of each name while a text is read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..errors import EquationError, Place, ShapeError, told_in
+from ..graph.call import Apply, scoped
+from ..graph.leaves import Constant, start_of
+from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of
+from ..graph.unify import Unifier
+from ..language.equation import Calling, Declaration, Definition, Equation, Statement
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    fresh,
+    occurring,
+    remade_axes,
+    subexpressions,
+)
+from ..language.parser import parse_names
+from ..sizes import as_size, size_names, symbol
+from .call_sizes import Matched
+
+__all__ = ["Define", "Known", "Names", "Text", "defined_by"]
+
+Names: TypeAlias = "str | Sequence[str]"
+
+Define: TypeAlias = "Callable[[Definition, Mapping[str, Any], Mapping[str, Any], str], Any]"
+"""Makes a graph of a block that a text defines, of values of its leaves, of their starts, and of its scope."""
+
+
+@dataclass
+class Known:
+    """What is known of a tensor.
+
+    Attributes:
+        kind: that of a leaf, or "result", or "foreseen": read before it is defined.
+        index: how a bare name is read.
+        dims: its dimensions.
+        start: how it starts, if it is a parameter.
+        place: where it was declared or met.
+        value: that of a constant.
+    """
+
+    kind: str
+    index: tuple[Index, ...] | None = None
+    dims: tuple[Dim, ...] | None = None
+    start: tuple[str, float] | Constant | None = None
+    place: Place | None = None
+    value: Constant | None = None
+
+
+class Text:
+    """The statements of a block of text; what is known grows as they are read in order.
+
+    Attributes:
+        lines: the equations as they were written.
+        body: they and the calls.
+        blocks: the graphs that may be called.
+        definitions: of the blocks that the text defines.
+        define: makes graphs of these.
+        scope: under which the block itself is called.
+        printed: whether it is the text of a graph.
+        given: the sizes that are told.
+        strict: those of them that hold wherever the axis is named; `i: 4` in the text only names one.
+        values: of constants, and the starts of parameters, as they were given.
+        init: the starts that no parameter has taken yet.
+        declared_outputs: the outputs that lines declare.
+        known: the tensors.
+        guessed: leaves that have the axes of the line that reads them first.
+        axes: the names that are axes.
+        unifier: learns the sizes.
+        equations, scopes: the lines that were read, and the sizes in each.
+        calls: the calls that were read, by how many equations and calls are before.
+        told: leaves that calls brought.
+        waiting: equations of parts of tensors that are foreseen, for when these are defined.
+        openings: of what tensors that recur start from, which of the axes of these it has.
+    """
+
+    def __init__(
+        self,
+        statements: Sequence[Statement],
+        inputs: Names,
+        given: Mapping[str, Any],
+        constants: Mapping[str, Any],
+        init: Mapping[str, Any],
+        blocks: Mapping[str, Any],
+        define: Define,
+        scope: str = "",
+        printed: bool = False,
+    ) -> None:
+        self.scope, self.printed = scope, printed
+        declarations = [s for s in statements if isinstance(s, Declaration)]
+        self.lines = [s for s in statements if isinstance(s, Equation)]
+        self.body = [s for s in statements if isinstance(s, Equation | Calling)]
+        self.blocks, self.define = dict(blocks), define
+        self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
+        self.calls: dict[int, Apply | Matched] = {}
+        self.told: set[str] = set()
+        self.waiting = defaultdict[str, list[Equation]](list)
+        self.openings: dict[str, tuple[bool, ...]] = {}
+        self.values = constants, init
+        self.strict = frozenset(given)
+        self.given = _sizes_told(given, declarations)
+        self.unifier = Unifier(
+            {name: size for name, size in self.given.items() if isinstance(size, int)},
+            {name: size for name, size in self.given.items() if not isinstance(size, int)},
+        )
+        self.unifier.check_circles()
+        self.init = {name: start_of(name, value) for name, value in init.items()}
+        self.known: dict[str, Known] = {}
+        self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
+        for each in [*parse_names(inputs, "input"), *declarations]:
+            if each.kind in ("input", "parameter", "constant"):
+                self._declare(each)
+        axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
+        self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
+        of_blocks = set(leaves_of(s for s in statements if isinstance(s, Calling | Definition)))
+        for name, value in constants.items():
+            if name not in self.known and name in of_blocks:
+                continue
+            entry = self.known.setdefault(name, Known("constant"))
+            entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
+        self.guessed: set[str] = set()
+        self.axes = self._axis_names()
+        self.equations: list[Equation] = []
+        self.scopes: list[Scope] = []
+
+    def _declare(self, each: Declaration) -> None:
+        previous = self.known.get(each.name)
+        if previous is not None and (previous.kind != each.kind or (previous.dims and each.dims)):
+            raise EquationError(f"'{each.name}' is declared twice", each.place, "declare it once")
+        entry = previous or Known(each.kind, place=each.place)
+        if each.dims is not None:
+            entry.dims = tuple(
+                tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
+                for dim in each.dims
+            )
+            entry.index = index_of(entry.dims)
+        if each.options:
+            entry.start = each.options[0]
+        self.known[each.name] = entry
+
+    def _axis_names(self) -> set[str]:
+        names = set(self.given)
+        for entry in self.known.values():
+            for dim in entry.dims or ():
+                names.update(axis.name for axis in dim)
+        for line in self.lines:
+            names.update(axes_of_index(line.left))
+            names.update(occurring(line.right))
+        if ELLIPSIS in names and "lead" in names:
+            raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
+        return names
+
+    def meet(self, ref: Ref) -> None:
+        """Gives a leaf that brackets show for the first time its axes."""
+        entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
+        if entry.dims is None and ref.index:
+            entry.dims = tuple(self.new_dim(ref, at, each, Scope()) for at, each in enumerate(ref.index))
+            entry.index = index_of(entry.dims)
+            self.guessed.add(ref.name)
+
+    def foresee(self, line: Equation) -> None:
+        """Makes known what a recurrence reads before the line that defines it: its axes, as long as their names say."""
+        if line.name not in self.known:
+            dims = result_dims(line, Scope())
+            self.known[line.name] = Known("foreseen", tuple(line.left), dims)
+
+    def keep(self, line: Equation, scope: Scope) -> None:
+        """Takes in an equation, and what it defines."""
+        self.equations.append(line)
+        self.scopes.append(scope)
+        dims = result_dims(line, scope)
+        foreseen = self.known.get(line.name)
+        if foreseen is not None and foreseen.dims is not None:
+            for ours, theirs in zip(dims, foreseen.dims, strict=True):
+                for one, other in zip(ours, theirs, strict=True):
+                    self.unifier.agree(one.size, other.size, one.name, None)
+        self.known[line.name] = Known("result", tuple(line.left), dims)
+        for part in self.waiting.pop(line.name, ()):
+            self.keep(part, self.sizes_around(part.right))
+
+    @told_in("sizes")
+    def sizes_around(self, expression: Expression) -> Scope:
+        """The sizes of the axes in an expression; what it tells of others is learned."""
+        return scope_of(expression, self.dims(), self.unifier.agree, self.unifier.bound, solves=False)
+
+    def dims(self) -> dict[str, tuple[Dim, ...]]:
+        """The dimensions of the tensors that have some yet."""
+        return {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
+
+    def new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
+        """The dimension of a leaf that an entry of the first brackets read."""
+        match entry:
+            case str():
+                return (Axis(entry, scope.sizes.get(entry, symbol(entry))),)
+            case tuple():
+                return tuple(Axis(name, scope.sizes.get(name, symbol(name))) for name in entry)
+        name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+        return (Axis(name, symbol(name)),)
+
+    def held(self, expression: Expression) -> frozenset[str]:
+        """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
+        calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+        return self.strict.difference(axis for call in calls for axis in remade_axes(call))
+
+    def open_names(self) -> set[str]:
+        """The names in sizes of tensors that have no value."""
+        dims = (dim for entry in self.known.values() for dim in entry.dims or ())
+        found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
+        return found - set(self.unifier.bound)
+
+
+def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:
+    """The sizes that are given beside the text, and those in it."""
+    found = dict(given)
+    for each in declarations:
+        if each.kind == "size":
+            size = as_size(each.size, each.name)
+            if found.get(each.name, size) != size:
+                message = f"the size of '{each.name}' is given twice: {found[each.name]} and {size}"
+                raise ShapeError(message, each.place, "give it once")
+            found[each.name] = size
+    return found
+
+
+def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
+    """The names in a text that may be leaves: declared, or read without being defined; those of blocks scoped."""
+    statements = tuple(statements)
+    made = {name for s in statements for name in defined_by(s)}
+    blocks = {s.name: s for s in statements if isinstance(s, Definition)}
+    for statement in statements:
+        match statement:
+            case Declaration(name):
+                yield name
+            case Equation():
+                yield from (ref.name for ref in statement.references if ref.name not in made)
+            case Calling(block=block, scope=scope) if block in blocks:
+                yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
+
+
+def defined_by(statement: Statement) -> tuple[str, ...]:
+    """The tensors that a line defines."""
+    match statement:
+        case Equation(name):
+            return (name,)
+        case Calling(results):
+            return results
+    return ()

@@ -1,0 +1,173 @@
+"""Instantiation: a graph in the sizes of its caller."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..graph.call import Apply
+from ..graph.inline import renamed_axes, spoken_sizes
+from ..graph.shape_inference import Axis, Dim
+from ..graph.unify import Unifier
+from ..language.equation import Equation
+from ..language.expression import ELLIPSIS, fresh, rename_tensors, sized_by_name
+from ..language.index_forms import expand_ellipsis, expand_index
+from ..sizes import put_in, size_names, symbol
+
+if TYPE_CHECKING:
+    from ..graph.graph import Graph
+
+__all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
+
+Sizes = tuple[tuple[str, Any], ...]
+"""Names of sizes, and what they are: integers, or expressions in other names."""
+
+
+@functools.lru_cache(maxsize=1024)
+def instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
+    """The graph in other sizes.
+
+    Args:
+        graph: the graph.
+        sizes: for every name that the graph goes by, what it is in the names of the caller.
+        values: the caller's names that have a value.
+        lead: the axes that `...` stands for.
+    """
+    return _Instance(dict(sizes), dict(values), lead).of(graph)
+
+
+def names_of_sizes(graph: Graph) -> set[str]:
+    """Every name that sizes of the graph go by."""
+    names = set(graph.bound) | set(graph.open_sizes)
+    for equation in graph.own:
+        names.update(sized_by_name(equation.right), spoken_sizes(equation))
+    return names
+
+
+def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:
+    """Dimensions, those that `...` stands for one by one."""
+    found: list[Dim] = []
+    for dim in dims:
+        leading = lead is not None and dim[:1] and dim[0].name == ELLIPSIS
+        found.extend(((axis,) for axis in lead or ()) if leading else (dim,))
+    return tuple(found)
+
+
+class _Instance:
+    def __init__(self, sizes: dict[str, Any], values: dict[str, Any], lead: tuple[Axis, ...] | None) -> None:
+        self.sizes, self.values, self.lead = sizes, values, lead
+
+    def of(self, graph: Graph) -> Graph:
+        leaves = tuple(replace(leaf, dims=self._dims(leaf.dims)) for leaf in graph.leaves)
+        by_name = graph.by_name
+        arriving = {name for size in self.sizes.values() for name in size_names(size)}
+        axes = self._giving_way(graph, by_name, arriving)
+        put = _Simultaneous(
+            {axes.get(name, name): size for name, size in self.sizes.items() if size != symbol(name)}
+        )
+        body = tuple(
+            self._call(graph, item)
+            if isinstance(item, Apply)
+            else self._equation(renamed_axes(item, axes), put)
+            for item in graph.body
+        )
+        local = {axes.get(name, name): self.sizes[name] for name in by_name}
+        known = {name: size for name, size in local.items() if size != symbol(name)}
+        used = {
+            name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
+        }
+        used |= {name for size in known.values() for name in size_names(size)} | set(local)
+        for item in body:
+            used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
+        values = {name: self.values[name] for name in used - set(known) if name in self.values}
+        names = _tensors_giving_way(graph, body)
+        return replace(
+            graph,
+            leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
+            body=tuple(of_tensors_named(item, names) for item in body) if names else body,
+            outputs=tuple(names.get(name, name) for name in graph.outputs),
+            sizes=tuple({**known, **values}.items()),
+        )
+
+    def _giving_way(self, graph: Graph, by_name: frozenset[str], arriving: set[str]) -> dict[str, str]:
+        """Other names for axes with a size of their own whose name is one of the caller's sizes."""
+        taken = arriving.union(*(equation.axes for equation in graph.own))
+        axes: dict[str, str] = {}
+        for name in sorted(by_name & arriving):
+            if self.sizes[name] != symbol(name):
+                axes[name] = fresh(name, taken)
+                taken.add(axes[name])
+        return axes
+
+    def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Dimensions in the caller's sizes, `...` written out."""
+        moved = tuple(tuple(Axis(axis.name, self._size(axis.size)) for axis in dim) for dim in dims)
+        return written_out(moved, self.lead)
+
+    def _size(self, size: Any) -> Any:
+        return put_in(size, self.sizes)
+
+    def _equation(self, equation: Equation, put: Unifier) -> Equation:
+        if self.lead is not None:
+            taken = set(equation.axes)
+            names: list[str] = []
+            for axis in self.lead:
+                names.append(fresh(axis.name, taken))
+                taken.add(names[-1])
+            left, right = (
+                expand_index(equation.left, tuple(names)),
+                expand_ellipsis(equation.right, tuple(names)),
+            )
+            equation = replace(equation, left=left, right=right)
+        return put.equation(equation)
+
+    def _call(self, graph: Graph, call: Apply) -> Apply:
+        """A call inside, whose block goes by the names of the graph, and by some of its own."""
+        inner = {
+            name: self._size(symbol(name))
+            if graph.bound.get(name, symbol(name)) == known
+            else self._size(known)
+            for name in names_of_sizes(call.graph)
+            for known in [call.graph.bound.get(name, symbol(name))]
+        }
+        return replace(
+            call,
+            graph=instance(
+                call.graph, tuple(sorted(inner.items())), tuple(sorted(self.values.items())), None
+            ),
+        )
+
+
+def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[str, str]:
+    """Other names for tensors whose name is that of a size that equations speak of by now.
+
+    Parameters and constants keep theirs: the caller knows them by it.
+    """
+    spoken = {name for item in body if isinstance(item, Equation) for name in spoken_sizes(item)}
+    kept = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
+    taken, names = set(graph.named) | spoken, dict[str, str]()
+    for name in sorted((spoken & set(graph.named)) - kept):
+        names[name] = fresh(name, taken)
+        taken.add(names[name])
+    return names
+
+
+def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Equation | Apply:
+    """The equation, or the call, of tensors under other names."""
+    if isinstance(item, Equation):
+        name = names.get(item.name, item.name)
+        return replace(item, name=name, right=rename_tensors(item.right, names))
+    operands, results = (tuple(names.get(each, each) for each in of) for of in (item.operands, item.results))
+    return replace(item, operands=operands, results=results)
+
+
+class _Simultaneous(Unifier):
+    """Puts sizes in once, not again into what was put in."""
+
+    def __init__(self, solution: dict[str, Any]) -> None:
+        super().__init__({}, solution)
+
+    def resolve(self, size: Any) -> Any:
+        return put_in(size, self.solution)

@@ -1,0 +1,156 @@
+"""Leaf inference: a tensor that no line defines gets the axes of its first use."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from ..errors import EquationError, TensornetWarning, near, told_in
+from ..graph.shape_inference import Axis, Dim, Scope, index_of, scope_of
+from ..language.diagnostics import misplaced, slip_of
+from ..language.equation import Equation, locate, summed_alone
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    contraction,
+    fresh,
+    option_axes,
+    references,
+    remade_axes,
+    show,
+    transform,
+)
+from ..ops.table import FUNCTIONS
+from ..sizes import symbol
+from .context import Known, Text
+
+__all__ = ["check_undeclared", "declare_leaves", "doubt_sums", "with_extents"]
+
+
+def with_extents(text: Text, expression: Expression) -> Expression:
+    """`concat[n](cls[1,c], …)`: the 1 is how long the parameter `cls` is along n."""
+    if isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined":
+        arguments = tuple(_with_extent(text, part, expression.axes[0]) for part in expression.arguments)
+        expression = replace(expression, arguments=arguments)
+    return transform(expression, partial(with_extents, text))
+
+
+def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
+    if not isinstance(part, Ref) or part.name in text.known or axis in axes_of_index(part.index):
+        return part
+    extents = [entry for entry in part.index if isinstance(entry, int) and entry > 0]
+    if len(extents) != 1:
+        return part
+    index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
+    dims: list[Dim] = []
+    for position, entry in enumerate(index):
+        dim = text.new_dim(part, position, entry, Scope())
+        dims.append((Axis(axis, extents[0]),) if entry == axis else dim)
+    text.known[part.name] = Known("parameter", index, tuple(dims), place=part.place)
+    text.guessed.add(part.name)
+    return replace(part, index=index)
+
+
+@told_in("names")
+def check_undeclared(text: Text, line: Equation) -> None:
+    """Refuses a number to be trained that can only be a slip, and says so of what may be one."""
+    names = {ref.name for ref in line.references if not ref.index} - text.known.keys() - text.init.keys()
+    if not names:
+        return
+    for ref, why in misplaced(line.right, names):
+        others = [*text.axes, *(name for name, entry in text.known.items() if entry.index != ())]
+        raise EquationError(
+            f"'{ref.name}' is no axis, size or tensor here, and hardly a number to be trained: {why}",
+            ref.place,
+            f"{near(ref.name, others)}give {ref.name}=… if it is a size, list it in inputs= if it is data,"
+            f" or declare it, {ref.name}[()]: parameter",
+        )
+    known = [*text.axes, *(name for name, entry in text.known.items() if entry.index)]
+    for ref in line.references:
+        if ref.name in names and (other := slip_of(ref.name, known)):
+            message = f"'{ref.name}' is read as a number to be trained: did you mean '{other}'?"
+            warnings.warn(
+                TensornetWarning(message, ref.place, f"else declare it, {ref.name}[()]: parameter"),
+                stacklevel=2,
+            )
+
+
+def doubt_sums(line: Equation) -> None:
+    """Warns of a sum over an axis that one tensor has, where others stand beside it: a slip in a name looks so."""
+    for ref, axes in summed_alone(line):
+        meant = show(contraction((ref,), axes, None))
+        message = f"the axis '{axes[0]}' of {show(ref)} is summed, and nothing else has it"
+        warnings.warn(
+            TensornetWarning(
+                message, locate(ref.place, axes[0]), f"correct it, or write {meant} where it is meant"
+            ),
+            stacklevel=2,
+        )
+
+
+def declare_leaves(text: Text, line: Equation) -> None:
+    """Gives every tensor met for the first time the dimensions this line reads it with.
+
+    Those in functions that give an axis another size come first: around these the axis is as long as they make it.
+    """
+    new = {ref.name for ref in line.references if text.known.get(ref.name, Known("")).dims is None}
+    for ref in line.references if new else ():
+        text.known.setdefault(ref.name, Known("parameter", place=ref.place))
+    calls = (part for part in line.parts if isinstance(part, Call) and remade_axes(part))
+    resized = new & {ref.name for call in calls for ref in references(call)}
+    for names in filter(None, (resized, new - resized)):
+        for ref, scope in _placed(text, line.right, _sizes_met(text, line.right)):
+            if ref.name in names and text.known[ref.name].dims is None:
+                _declare(text, ref, scope)
+
+
+def _declare(text: Text, ref: Ref, scope: Scope) -> None:
+    """Gives a tensor the dimensions that it is read with."""
+    entry = text.known[ref.name]
+    entry.dims = tuple(text.new_dim(ref, position, each, scope) for position, each in enumerate(ref.index))
+    if ELLIPSIS in ref.index and entry.kind != "input":
+        raise EquationError(
+            f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
+        )
+    entry.index = index_of(entry.dims)
+    text.guessed.add(ref.name)
+
+
+@told_in("sizes")
+def _sizes_met(text: Text, expression: Expression) -> Scope:
+    """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
+    unifier = text.unifier
+    return scope_of(expression, text.dims(), unifier.agree, unifier.bound, text.held(expression), [])
+
+
+def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
+    """Every tensor read, with the sizes around it: inside a function that gives an axis another
+    size (concat, pad) or hides it (mean), that axis is the argument's own."""
+    if isinstance(expression, Ref):
+        yield expression, scope
+    own: set[str] = set()
+    if isinstance(expression, Call):
+        row = FUNCTIONS[expression.function]
+        own = {*option_axes(expression), *row.leaves_out(expression.axes)}
+        own = set(expression.axes) if row.axes == "joined" else own
+    elif isinstance(expression, Contraction):
+        own = set(expression.summed)
+    parts: list[Expression] = []
+    transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
+    joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
+    for number, part in enumerate(parts, 1):
+        inner = scope
+        if own:
+            found = dict(_sizes_met(text, part).sizes)
+            if joined and number > 1:  # each operand is as long as it likes
+                for axis in own:
+                    found.setdefault(axis, symbol(fresh(f"{axis}_{number}", text.axes)))
+            sizes = {n: s for n, s in scope.sizes.items() if n not in own}
+            inner = Scope(sizes | {n: found[n] for n in own if n in found}, scope.assumed)
+        yield from _placed(text, part, inner)

@@ -1,0 +1,196 @@
+"""Elaboration of one line: bare names, `...`, windows, and what it may not read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+
+from ..errors import EquationError, ShapeError, told_in
+from ..graph.recurrences import early
+from ..graph.shape_inference import Dim, Shorter, dim_size, scope_of
+from ..graph.slices import cropped, cut_to_window, in_order, not_whole, read_in, reading
+from ..language.equation import Equation, Opening, resolve
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Ref,
+    axes_of_index,
+    free_axes,
+    fresh,
+    is_told,
+    occurring,
+    remade_axes,
+    show,
+    show_index,
+    subexpressions,
+    transform,
+)
+from ..language.index_forms import expand_ellipsis, expand_index
+from ..sizes import symbol
+from .context import Known, Text
+
+__all__ = ["check_given", "check_order", "check_positions", "resolved", "whole", "with_lead"]
+
+
+def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
+    """Refuses to read what a later line defines, other than at earlier positions of a recurrence."""
+    for ref in early(line):
+        if ref.name in definitions and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
+            raise EquationError(
+                f"'{ref.name}' is used before it is defined",
+                ref.place,
+                "order the lines so that it comes first",
+            )
+
+
+def resolved(text: Text, line: Equation) -> Equation:
+    """The line with brackets behind every name of a tensor, and sums of axes begun by the one that they tell."""
+    indices = {name: entry.index for name, entry in text.known.items() if entry.index is not None}
+    indices |= _read_here(text, line, indices)
+    for ref in line.references:
+        entry = text.known.get(ref.name)
+        if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
+            if ref.name in indices or ref.name in text.axes:
+                continue
+            fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
+            raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
+    right = cropped(
+        _openings_read(text, line.right), {name: entry.dims for name, entry in text.known.items()}
+    )
+    kept = axes_of_index(line.left)
+    right = in_order(resolve(right, indices, lambda name: name in text.axes, kept), kept)
+    return _opened(text, line, right) if isinstance(line, Opening) else replace(line, right=right)
+
+
+def _opened(text: Text, line: Opening, right: Expression) -> Equation:
+    """What a tensor that recurs starts from, without the axes along which it is the same."""
+    present = free_axes(right)
+    text.openings[line.name] = tuple(axis in present for axis in axes_of_index(line.left))
+    return Equation(line.name, tuple(a for a in axes_of_index(line.left) if a in present), right, line.place)
+
+
+def _openings_read(text: Text, part: Expression) -> Expression:
+    """An expression that reads what tensors start from under the axes that these have."""
+    part = transform(part, partial(_openings_read, text))
+    if not isinstance(part, Ref) or part.name not in text.openings:
+        return part
+    axes = (axis for entry in part.index for axis in (entry if isinstance(entry, tuple) else (entry,)))
+    return replace(part, index=tuple(itertools.compress(axes, text.openings[part.name])))
+
+
+def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
+    """How a line is the first to read tensors that bare names in it stand for too."""
+    found: dict[str, tuple[Index, ...]] = {}
+    bare = {ref.name: ref for ref in line.references if not ref.index}
+    for ref in line.references:
+        if ref.name in known or ref.name in text.axes or not ref.index or ref.name not in bare:
+            continue
+        first = found.setdefault(ref.name, ref.index)
+        if first != ref.index or not all(isinstance(entry, str | tuple) for entry in ref.index):
+            shown = " and ".join(
+                dict.fromkeys(f"{ref.name}[{show_index(each)}]" for each in (first, ref.index))
+            )
+            message = f"which axes the bare name '{ref.name}' stands for is open: the line reads {shown}"
+            raise EquationError(message, bare[ref.name].place, f"write {ref.name}[…] with the axes meant")
+    return found
+
+
+@told_in("axes")
+def with_lead(text: Text, line: Equation) -> Equation:
+    """Writes `...` out wherever a tensor's leading axes are known by name."""
+    lead: tuple[str, ...] | None = None
+    for ref in line.references:
+        entry = text.known.get(ref.name)
+        if ELLIPSIS not in ref.index or entry is None or entry.dims is None:
+            continue
+        if any(axis.name == ELLIPSIS for dim in entry.dims for axis in dim):
+            continue
+        count = len(entry.dims) - (len(ref.index) - 1)
+        if count < 0 or (lead is not None and len(lead) != count):
+            expected = "none" if count < 0 else f"{len(lead or ())}"
+            raise ShapeError(
+                f"'...' stands for {max(count, 0)} axes of '{ref.name}', and for {expected} elsewhere in the line",
+                ref.place,
+                "write the axes out",
+            )
+        if lead is None:
+            lead = _lead_names(text, line, entry.dims, ref.index.index(ELLIPSIS), count)
+    if lead is None:
+        return line
+    return Equation(line.name, expand_index(line.left, lead), expand_ellipsis(line.right, lead), line.place)
+
+
+def _lead_names(text: Text, line: Equation, dims: tuple[Dim, ...], start: int, count: int) -> tuple[str, ...]:
+    taken = occurring(line.right) | set(axes_of_index(line.left))
+    names: list[str] = []
+    for dim in dims[start : start + count]:
+        names.append(fresh("_".join(axis.name for axis in dim), taken))
+        taken.add(names[-1])
+    return tuple(names)
+
+
+@told_in("axes")
+def check_positions(text: Text, line: Equation) -> None:
+    """Refuses positions that no integers tell."""
+    for ref in line.references:
+        for entry in ref.index:
+            if is_told(entry):
+                _check_told(text, ref, entry)
+
+
+def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
+    found = not_whole(entry)
+    if found is not None:
+        raise EquationError(
+            f"{show(found)} is no integer, and indexes '{ref.name}'",
+            found.place or ref.place,
+            "use + - * // % and other functions that keep integers",
+        )
+    for each in read_in(entry):
+        if text.known[each.name].kind == "parameter":
+            raise EquationError(
+                f"'{each.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
+                each.place,
+                f"list '{each.name}' in inputs=, or its positions in constants=",
+            )
+
+
+@told_in("sizes")
+def whole(text: Text, line: Equation) -> Equation:
+    """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
+    dims = text.dims()
+    shorter: list[Shorter] = []
+    told = text.held(line.right)
+    scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter, solves=False)
+    if not shorter:
+        return line
+    first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
+    name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*text.known, *text.axes, *read})
+    cut, instead = cut_to_window(first, dims[first.ref.name] or (), name)
+    if text.known[first.ref.name].kind == "foreseen":
+        text.foresee(cut)
+        text.waiting[first.ref.name].append(cut)
+    else:
+        text.keep(cut, text.sizes_around(cut.right))
+    return whole(text, replace(line, right=reading(line.right, first.ref, instead)))
+
+
+@told_in("sizes")
+def check_given(text: Text, line: Equation) -> None:
+    """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
+    remade = {axis for each in [*text.equations, line] for axis in _remade(each.right)}
+    for ref in line.references:
+        for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
+            if isinstance(entry, str) and entry in text.strict and entry not in remade:
+                text.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
+
+
+def _remade(expression: Expression) -> Iterator[str]:
+    """The axes that functions in the expression give a new size."""
+    for part in subexpressions(expression):
+        if isinstance(part, Call):
+            yield from remade_axes(part)

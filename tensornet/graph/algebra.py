@@ -1,0 +1,118 @@
+"""Algebra of expressions: sums and products without ones and zeros, and elementwise maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    contraction,
+    free_axes,
+    is_scalar,
+    product_of,
+    references,
+    scalar_value,
+    subexpressions,
+    sum_of,
+    transform,
+)
+from ..ops.structure import REPEAT
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+
+__all__ = [
+    "ONE",
+    "ZERO",
+    "as_numbers",
+    "folded",
+    "function_of_one",
+    "multiplied",
+    "put",
+    "spread",
+    "summed_over",
+    "without_ones",
+]
+
+ONE, ZERO = Literal(1), Literal(0)
+
+
+def as_numbers(expression: Expression) -> Expression:
+    """The expression in the working type."""
+    return Call(CONVERSIONS[Element.NUMBER], (expression,))
+
+
+def spread(expression: Expression, axes: Iterable[str]) -> Expression:
+    """The expression with all of some axes: the same along those that it lacks."""
+    for axis in axes:
+        if axis not in free_axes(expression):
+            expression = Call(REPEAT.name, (expression,), (axis,))
+    return expression
+
+
+def multiplied(factors: Sequence[Expression]) -> Expression:
+    """The product of some factors, without ones."""
+    return product_of(list(without_ones(factors)))
+
+
+def without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
+    """The factors that are not 1; one at least."""
+    return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
+
+
+def summed_over(expression: Expression, axes: Sequence[str]) -> Expression:
+    """The sum over some axes, of the factors where it is a product."""
+    plain = isinstance(expression, Contraction) and not expression.summed
+    factors = expression.factors if plain else (expression,)  # type: ignore[union-attr]
+    return contraction(factors, tuple(axes), None)
+
+
+def folded(expression: Expression) -> Expression:
+    """The expression with numbers computed, ones and zeros gone, and products in products one."""
+    expression = transform(expression, folded)
+    value = scalar_value(expression) if is_scalar(expression) else None
+    if value is not None and not isinstance(value, bool):
+        return Literal(value)
+    match expression:
+        case Contraction(factors, summed):
+            factors = tuple(
+                each
+                for factor in factors
+                for each in (
+                    factor.factors if isinstance(factor, Contraction) and not factor.summed else (factor,)
+                )
+            )
+            if ZERO in factors or Literal(0.0) in factors:
+                return ZERO
+            return contraction(without_ones(factors), summed, expression.place)
+        case Call("add", terms):
+            return sum_of([term for term in terms if term != ZERO] or [ZERO], expression.place)
+        case Call("power", (base, exponent)) if exponent in (ONE, Literal(1.0)):
+            return base
+    return expression
+
+
+def function_of_one(expression: Expression) -> Ref | None:
+    """The tensor that an expression maps element by element, if there is one and no other."""
+    refs = set(references(expression))
+    if len(refs) != 1:
+        return None
+    for part in subexpressions(expression):
+        match part:
+            case Ref() | Literal() | Size() | Contraction(summed=()):
+                pass
+            case Call(function) if FUNCTIONS[function].kind == "pointwise" and FUNCTIONS[function].scalar:
+                pass
+            case _:
+                return None
+    return refs.pop()
+
+
+def put(expression: Expression, one: Expression, other: Expression) -> Expression:
+    """The expression with another for a part of it."""
+    if expression is one or expression == one:
+        return other
+    return transform(expression, lambda part: put(part, one, other))

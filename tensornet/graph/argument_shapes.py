@@ -1,0 +1,90 @@
+"""Argument shapes against leaves: whether arrays fit, and which open sizes they determine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import Place, ShapeError
+from ..sizes import evaluate, solve_size
+from .graph import Graph
+from .leaves import Leaf
+from .shape_inference import dim_size
+
+__all__ = ["sizes_from_shapes"]
+
+
+def sizes_from_shapes(
+    graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]
+) -> dict[str, int]:
+    """The open sizes implied by the shapes of the leaves.
+
+    Raises:
+        ShapeError: a shape does not fit the equations, or two of them disagree.
+    """
+    known: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    dims: list[tuple[Leaf, int, Any, int]] = []
+    lead: dict[str, tuple[tuple[int, ...], str]] = {}
+    for leaf, shape in zip(leaves, shapes, strict=False):
+        shape = _without_lead(leaf, shape, lead)
+        for position, (dim, size) in enumerate(zip(leaf.dims, shape, strict=True)):
+            dims.append((leaf, position, dim_size(dim), size))
+    for _ in range(len(dims) + 1):
+        before = len(known)
+        for leaf, _position, formula, size in dims:
+            solved = solve_size(evaluate(formula, {**graph.bound, **known}), size)
+            if solved is not None and solved[0] not in known:
+                known[solved[0]] = solved[1]
+                origin[solved[0]] = leaf.name
+        if len(known) == before:
+            break
+    for leaf, position, formula, size in dims:
+        expected = evaluate(formula, {**graph.bound, **known})
+        if expected != size:
+            raise _wrong_size(leaf, position, expected, size, origin)
+    return {name: known[name] for name in graph.open_sizes if name in known}
+
+
+def _without_lead(
+    leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]
+) -> tuple[int, ...]:
+    """The shape with the axes that `...` stands for made one."""
+    at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == "..."), None)
+    if at is None:
+        if len(shape) != len(leaf.dims):
+            raise _wrong_rank(leaf, shape)
+        return shape
+    after = len(leaf.dims) - at - 1
+    if len(shape) < len(leaf.dims) - 1:
+        raise _wrong_rank(leaf, shape)
+    leading = shape[at : len(shape) - after]
+    known = lead.setdefault("...", (leading, leaf.name))
+    if known[0] != leading:
+        raise ShapeError(
+            f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'",
+            fix="'...' stands for the same axes in all lines: write them out where they are others",
+        )
+    return (*shape[:at], math.prod(leading), *shape[len(shape) - after :])
+
+
+def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
+    text = str(leaf)
+    return ShapeError(
+        f"'{leaf.name}' has shape {shape}: {len(shape)} dimension(s), where the equations read {len(leaf.dims)}",
+        Place(text, 1, 0, len(text.split(":")[0])),
+        "pass an array with a dimension for each axis",
+    )
+
+
+def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
+    names = ",".join(axis.name for axis in leaf.dims[position])
+    text = f"{leaf.name}[{', '.join(','.join(axis.name for axis in dim) for dim in leaf.dims)}]"
+    column = len(leaf.name) + 1 + sum(len(",".join(a.name for a in dim)) + 2 for dim in leaf.dims[:position])
+    why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
+    return ShapeError(
+        f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
+        Place(text, 1, column, len(names)),
+        f"pass '{leaf.name}' with {expected} positions along dimension {position}",
+    )

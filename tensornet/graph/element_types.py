@@ -1,0 +1,269 @@
+"""Element type inference: one rule, from the operation alone.
+
+truth values and integers stay exact · reals made of them, and constants, are wide ·
+all become numbers of the working type where they meet them
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from ..errors import DtypeError
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    is_scalar,
+    is_told,
+    parts_of,
+    scalar_value,
+    subexpressions,
+)
+from ..ops.structure import ONEHOT
+from ..ops.table import FUNCTIONS, Element, Function
+from .call import Apply
+from .graph import Graph
+from .leaves import Leaf
+from .recurrences import read_later
+from .slices import read_in
+
+__all__ = [
+    "bytes_of",
+    "check_complex",
+    "holding",
+    "of_body",
+    "of_dtype",
+    "of_expression",
+    "of_leaf",
+    "of_leaves",
+    "of_number",
+    "of_tensors",
+]
+
+
+def of_number(number: Expression) -> Element:
+    """What a number is: whole, real, or complex (and then of the working type)."""
+    match scalar_value(number):
+        case bool():
+            return Element.TRUTH
+        case int():
+            return Element.WHOLE
+        case float():
+            return Element.WIDE
+        case complex():
+            return Element.NUMBER
+    return Element.WHOLE if all(map(_keeps_whole, subexpressions(number))) else Element.WIDE
+
+
+def _keeps_whole(part: Expression) -> bool:
+    match part:
+        case Literal(value):
+            return isinstance(value, int)
+        case Size() | Contraction():
+            return True
+        case Call(function):
+            return FUNCTIONS[function].yields == "same"
+        case _:
+            return False
+
+
+def of_dtype(dtype: str, working: str) -> Element:
+    """What an array of some element type holds, where the working type is another or the same."""
+    if dtype == "bool":
+        return Element.TRUTH
+    if "int" in dtype:
+        return Element.WHOLE if dtype == "int64" else Element.SHORT
+    real_beside_complex = "complex" in working and "complex" not in dtype
+    return Element.WIDE if real_beside_complex else Element.NUMBER
+
+
+def bytes_of(element: Element, itemsize: int) -> int:
+    """Bytes of one element, of a kind, beside numbers of the working type of so many."""
+    match element:
+        case Element.TRUTH:
+            return 1
+        case Element.SHORT | Element.WHOLE:
+            return 8
+        case Element.WIDE:
+            return max(4, itemsize)
+    return itemsize
+
+
+def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:
+    """What a leaf holds: what was seen, or the value of a constant, or else what its use tells."""
+    if leaf.holds is not None:
+        return leaf.holds
+    if leaf.value is not None:
+        dtype = leaf.value.array().dtype
+        return Element.WIDE if dtype.kind == "f" else of_dtype(str(dtype), "")
+    return Element.WHOLE if indexes else Element.NUMBER
+
+
+def of_leaves(graph: Graph) -> dict[str, Element]:
+    """What each leaf holds; one that indexes a tensor, or goes into what does, holds positions."""
+    found = _positions(graph, frozenset())
+    return {leaf.name: of_leaf(leaf, leaf.name in found) for leaf in graph.leaves}
+
+
+def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
+    """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
+    found = {
+        ref.name for equation in graph.own for part in equation.parts for ref in _telling(part)
+    } | outputs
+    for item in reversed(graph.body):
+        if isinstance(item, Apply):
+            inside = _positions(item.graph, frozenset(output for output, name in item.made if name in found))
+            found.update(name for leaf, name in item.names().items() if leaf in inside)
+        elif item.name in found:
+            found.update(ref.name for ref in _handed_on(item.right))
+    return found
+
+
+def _telling(part: Expression) -> Iterator[Ref]:
+    """The tensors that hold positions because a part of an equation reads or adds there."""
+    match part:
+        case Ref(_, index):
+            yield from (ref for entry in index if is_told(entry) for ref in read_in(entry))
+        case Call(ONEHOT.name, (told,)):
+            yield from _handed_on(told)
+
+
+def _handed_on(expression: Expression) -> Iterator[Ref]:
+    """The tensors in an expression whose elements go into its value; not those of which positions are told."""
+    if isinstance(expression, Ref):
+        yield expression
+    if not isinstance(expression, Call) or FUNCTIONS[expression.function].yields != "position":
+        for part in parts_of(expression):
+            yield from _handed_on(part)
+
+
+def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
+    """The graph with what its leaves were seen to hold."""
+    return _holding(graph, tuple(seen.get(leaf.name, leaf.holds) for leaf in graph.leaves))
+
+
+@functools.lru_cache(maxsize=1024)
+def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
+    """The graph, each of whose leaves holds what is said: a block is called many times on the like."""
+    leaves = tuple(replace(leaf, holds=each) for leaf, each in zip(graph.leaves, held, strict=True))
+    return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
+
+
+# ---------------------------------------------------------------------------- of what is computed
+
+
+def of_tensors(graph: Graph) -> dict[str, Element]:
+    """What each tensor of the graph itself holds, and what its calls return."""
+    return dict(zip(graph.named, _of_tensors(graph), strict=True))
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_tensors(graph: Graph) -> tuple[Element, ...]:
+    """What the tensors hold, in the order of `named`."""
+    known = of_body(graph.body, of_leaves(graph))
+    return tuple(known[name] for name in graph.named)
+
+
+def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> dict[str, Element]:
+    """What the tensors hold that equations and calls define, one after another.
+
+    Args:
+        body: the equations and calls.
+        leaves: what the tensors hold that nothing in there defines.
+    """
+    body, known = tuple(body), dict(leaves)
+    around = dict.fromkeys(read_later(body, leaves), Element.TRUTH)
+    while True:  # once, and again where tensors go round
+        known.update(around)
+        _go_through(body, known)
+        found = {name: known[name] for name in around}
+        if found == around:
+            return known
+        around = found
+
+
+def _go_through(body: Iterable[Equation | Apply], known: dict[str, Element]) -> None:
+    """Notes what tensors hold that equations and calls define, of what is known so far."""
+    for item in body:
+        if isinstance(item, Apply):
+            given = {leaf: known[name] for leaf, name in item.names().items()}
+            inside = of_tensors(holding(item.graph, given))
+            known.update({name: inside[output] for output, name in item.made})
+        else:
+            known[item.name] = of_expression(item.right, known)
+
+
+def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:
+    """What the value of an expression holds.
+
+    Args:
+        expression: the expression.
+        known: what the tensors hold that it reads.
+    """
+    match expression:
+        case _ if is_scalar(expression):
+            return of_number(expression)
+        case Ref(name):
+            return known[name]
+        case Contraction(factors):
+            return max(Element.WHOLE, *(of_expression(factor, known) for factor in factors))
+        case Call():
+            return _of_call(expression, FUNCTIONS[expression.function], known)
+    raise AssertionError(expression)
+
+
+def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> Element:
+    """What a function makes of its operands."""
+    if function.rounds and _is_whole_quotient(call.arguments[0], known):
+        return Element.WHOLE
+    found = [of_expression(each, known) for each in call.arguments]
+    if function.rounds:
+        return max(Element.WHOLE, *found)
+    if function.converts is not None and len(found) == 1:
+        return function.converts
+    if function.keeps_whole is not None:
+        function = function.beside([scalar_value(a) if is_scalar(a) else None for a in call.arguments])
+    filling = [of_number(value) for _, values in call.options for value in values if function.resized]
+    return function.meeting(found[function.conditions :], filling)[1]
+
+
+def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> bool:
+    """Whether integers are divided there by a whole number, and not by 0."""
+    match expression:
+        case Contraction((*above, Call("reciprocal", (below,))), ()) if above and is_scalar(below):
+            whole = all(of_expression(each, known) <= Element.WHOLE for each in (*above, below))
+            return whole and scalar_value(below) != 0
+    return False
+
+
+# ---------------------------------------------------------------------------- complex numbers
+
+
+def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:
+    """Refuses functions that complex numbers have not.
+
+    Args:
+        equations: steps, each of one function.
+        complex_names: the tensors given that hold complex numbers.
+
+    Raises:
+        DtypeError: a function of real numbers is applied to complex ones.
+    """
+    found = set(complex_names)
+    for equation in equations:
+        operands = [ref.name for ref in equation.references if ref.name in found]
+        called = [FUNCTIONS[part.function] for part in equation.parts if isinstance(part, Call)]
+        refusing = [function.name for function in called if function.complex == "refused"]
+        if operands and refusing:
+            raise DtypeError(
+                f"{min(refusing)} is of real numbers, and '{operands[0]}' holds complex ones",
+                fix="take abs(…) first, or give real arrays",
+            )
+        if operands and not any(function.complex == "measured" for function in called):
+            found.add(equation.name)

@@ -1,0 +1,150 @@
+"""Cost formulas: parameters in elements, work in FLOPs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..errors import ShapeError
+from ..language.expression import Contraction, free_axes, is_scalar
+from ..notebook import table
+from ..sizes import evaluate, product
+from .graph import Graph, of_graph
+from .shape_inference import scope_inside
+
+__all__ = [
+    "ParameterPart",
+    "ParameterTable",
+    "naive_flop_formula",
+    "parameter_count",
+    "parameter_formula",
+    "parameter_table",
+]
+
+
+class ParameterPart(NamedTuple):
+    """The parameters of one part of a model.
+
+    Attributes:
+        name: the part.
+        formula: how many they are, in the names of the axes.
+        parameters: how many they are: a number, or a formula in the sizes still open.
+    """
+
+    name: str
+    formula: Any
+    parameters: Any
+
+
+class ParameterTable(tuple[ParameterPart, ...]):
+    """Parameters by part, a tuple of `ParameterPart`; prints as a table."""
+
+    __slots__ = ()
+
+    @property
+    def parameters(self) -> Any:
+        """All of them: a number, or a formula in the sizes still open."""
+        return sum(part.parameters for part in self)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        rows = [(part.name, str(part.formula), _grouped(part.parameters)) for part in self]
+        return [*rows, ("total", "", _grouped(self.parameters))]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
+        return "\n".join(f"{name:<{first}}  {formula:<{second}}  {n:>{third}}" for name, formula, n in rows)
+
+    def _repr_html_(self) -> str:
+        return table(("part", "formula", "parameters"), self._rows())
+
+
+def _grouped(number: Any) -> str:
+    return f"{number:,}" if isinstance(number, int) else str(number)
+
+
+@of_graph
+def parameter_formula(graph: Graph) -> Any:
+    """The number of trainable elements: Σ over the parameters of the product of their sizes.
+
+    Args:
+        graph: a layer or a model.
+
+    Returns:
+        A sympy expression in the names of the axes; sizes given as expressions appear as such.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.parameter_formula(tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x"))
+        i*p + j*q
+    """
+    import sympy
+
+    return sympy.Integer(0) + sum((product(leaf.shape) for leaf in graph.parameters), sympy.Integer(0))
+
+
+@of_graph
+def parameter_count(graph: Graph, **sizes: int) -> Any:
+    """The number of trainable elements: an `int`, or a formula in the sizes still open.
+
+    Args:
+        graph: a layer or a model.
+        **sizes: values for open sizes.
+
+    Raises:
+        ShapeError: a size is given that is not open.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.parameter_count(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=4, o=2))
+        10
+    """
+    return evaluate(parameter_formula(graph), (graph.bind(**sizes) if sizes else graph).bound)
+
+
+@of_graph
+def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
+    """The parameters by part: names cut to `depth` dotted parts, each with its formula and its number.
+
+    Args:
+        graph: a layer or a model.
+        depth: how many parts of a name tell one part of the model from another.
+
+    Raises:
+        ShapeError: the depth is less than 1.
+
+    Example:
+        >>> import tensornet as tn
+        >>> print(tn.parameter_table(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=4, o=2)))
+        W      i*o   8
+        u      o     2
+        total       10
+    """
+    if not isinstance(depth, int) or depth < 1:
+        raise ShapeError(f"depth={depth!r}", fix="give a whole number from 1")
+    parts: dict[str, Any] = {}
+    for leaf in graph.parameters:
+        scope = ".".join(leaf.name.split(".")[:depth])
+        parts[scope] = parts.get(scope, 0) + product(leaf.shape)
+    rows = ((name, formula, evaluate(formula, graph.bound)) for name, formula in parts.items())
+    return ParameterTable(ParameterPart(*row) for row in rows)
+
+
+def naive_flop_formula(graph: Graph) -> Any:
+    """2 × the product of all axes of each contraction as it is written, all factors at once."""
+    import sympy
+
+    flat, total = graph.flat, sympy.Integer(0)
+    for equation in flat.own:
+        for part in equation.parts:
+            if isinstance(part, Contraction):
+                total += _term_flops(part, flat)
+    return sympy.sympify(evaluate(total, flat.sizes_beside(graph.bound)))
+
+
+def _term_flops(term: Contraction, graph: Graph) -> Any:
+    tensors = [factor for factor in term.factors if not is_scalar(factor)]
+    if len(tensors) < 2:
+        return 0
+    scope = scope_inside(Contraction(tuple(tensors)), graph.dims, graph.bound)
+    axes = dict.fromkeys(axis for factor in tensors for axis in free_axes(factor))
+    return 2 * product(scope[axis] for axis in axes)

@@ -1,0 +1,90 @@
+"""Shape inference of recurrences, whose equations read results that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..language.equation import Equation
+from ..language.expression import Ref
+from ..sizes import size_names, symbol
+from .call import Apply
+from .leaves import Leaf
+from .recurrences import Recurrence, read_later
+from .shape_inference import Axis, Dim, Scope, scope_of
+from .unify import Unifier
+
+__all__ = ["dims_of_recurrences"]
+
+_MARK = "@"  # which no name holds
+
+
+def dims_of_recurrences(
+    leaves: Iterable[Leaf],
+    body: Iterable[Equation | Apply],
+    groups: Iterable[Recurrence],
+    bound: Mapping[str, Any],
+) -> dict[str, tuple[Dim, ...]]:
+    """The dimensions of the tensors that go round or stand below their readers; a size that nothing tells is that of
+    the axis' name.
+
+    Args:
+        leaves, body: those of a graph.
+        groups: its recurrences.
+        bound: the sizes that have a value.
+    """
+    body, found = list(body), _Foreseen()
+    known = {leaf.name: leaf.dims for leaf in leaves}
+    later = {*read_later(body, known)}
+    round_about = {each.name: each for group in groups for each in group.equations}
+    round_about |= {each.name: each for each in body if isinstance(each, Equation) and each.name in later}
+    known.update({name: _marked(each, Scope()) for name, each in round_about.items()})
+    for item in body:
+        if isinstance(item, Apply):
+            known.update(item.returned(bound))
+            continue
+        scope = scope_of(item.right, known, found.agree, bound, solves=False)
+        made = _marked(item, scope)
+        for ours, theirs in zip(made, known.get(item.name, made), strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                found.agree(one.size, other.size, one.name, None)
+        known[item.name] = made
+    return {name: tuple(map(_named, found.dims(known[name]))) for name in round_about}
+
+
+def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
+    """The dimensions of what an equation defines, with sizes that are to be found where nothing tells them yet."""
+    told = {**scope.inner, **scope.assumed, **scope.sizes}
+
+    def axis(name: str) -> Axis:
+        return Axis(name, told.get(name, symbol(f"{equation.name}{_MARK}{name}")))
+
+    entries = ((entry,) if isinstance(entry, str) else entry for entry in equation.left)
+    return tuple(tuple(map(axis, entry)) for entry in entries)
+
+
+def _named(dim: Dim) -> Dim:
+    """A dimension, whose sizes that nothing told are those of the names of its axes."""
+    marked = {axis.name for axis in dim if any(_MARK in name for name in size_names(axis.size))}
+    return tuple(Axis(axis.name, symbol(axis.name)) if axis.name in marked else axis for axis in dim)
+
+
+class _Foreseen(Unifier):
+    """Finds the marked sizes alone; whether others agree is seen later."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def is_open(self, size: Any) -> bool:
+        return bool(getattr(size, "is_Symbol", False)) and _MARK in size.name
+
+    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+        a, b = self.resolve(a), self.resolve(b)
+        difference = a - b
+        for size in sorted(getattr(difference, "free_symbols", ()), key=str, reverse=True):
+            times = difference.coeff(size)
+            rest = times * size - difference
+            if self.is_open(size) and times in (1, -1) and size not in getattr(rest, "free_symbols", ()):
+                self.solution[size.name] = rest * times
+                return self.resolve(a)
+        return a

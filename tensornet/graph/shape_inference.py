@@ -1,0 +1,549 @@
+"""Shape inference: sizes of the axes in an equation, in one walk over the expression."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..codec import document
+from ..errors import EquationError, Place, ShapeError
+from ..language.affine import Affine, affine
+from ..language.equation import Equation, locate
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    free_axes,
+    option_axes,
+    product_of,
+    show,
+    show_entry,
+    sum_of,
+)
+from ..ops.table import FUNCTIONS
+from ..sizes import evaluate, floored, power_of, product, solve_size, symbol
+
+__all__ = [
+    "Axis",
+    "Dim",
+    "Scope",
+    "Shorter",
+    "componentwise",
+    "dim_size",
+    "index_of",
+    "result_dims",
+    "scalar_size",
+    "scope_inside",
+    "scope_of",
+    "size_expression",
+]
+
+
+@document()
+@dataclass(frozen=True)
+class Axis:
+    """A named axis and its size: an integer, or a sympy expression in open sizes."""
+
+    name: str
+    size: Any
+
+
+Dim: TypeAlias = "tuple[Axis, ...]"
+"""One dimension of an array: an axis, or several laid out row-major as a composite."""
+
+
+def dim_size(dim: Dim) -> Any:
+    """The number of positions along a dimension."""
+    return dim[0].size if len(dim) == 1 else product(axis.size for axis in dim)
+
+
+def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
+    """The axes that a tensor of these dimensions is read with, as it was declared."""
+    return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
+
+
+Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
+"""Decides what the size of an axis is when two places give it; raises when they cannot agree."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A dimension of some size that is read at affine positions, and the open sizes that have a value."""
+
+    ref: Ref
+    position: int
+    positions: Affine
+    size: Any
+    given: _Given
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """So many positions of a window fit in what it reads; an axis is as long, where nothing else tells its size.
+
+    Attributes:
+        size: how long the axis may be.
+        window: what is read.
+        step: by how many positions the axis moves on.
+        room: how many positions lie beyond where the axis has its first one.
+    """
+
+    size: Any
+    window: _Window
+    step: Any
+    room: Any
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """A window that does not reach from end to end.
+
+    Attributes:
+        ref: the tensor, as it is read.
+        position: the dimension.
+        size: how long it is.
+        left: how many positions are left of it.
+        back: whether these are the first ones.
+    """
+
+    ref: Ref
+    position: int
+    size: int
+    left: int
+    back: bool
+
+
+@dataclass
+class Scope:
+    """Axis name to size, as tensors fix them (`sizes`), as windows let them be (`fitting`), or as functions merely
+    assume them (`assumed`)."""
+
+    sizes: dict[str, Any] = field(default_factory=dict)
+    assumed: dict[str, Any] = field(default_factory=dict)
+    fitting: dict[str, list[_Fit]] = field(default_factory=dict)
+    composites: list[tuple[Ref, tuple[str, ...], Any, _Given]] = field(default_factory=list)
+    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
+    windows: list[_Window] = field(default_factory=list)
+
+    def __getitem__(self, axis: str) -> Any:
+        found = self.sizes.get(axis)
+        if found is None and axis in self.fitting:
+            found = self.fitting[axis][0].size
+        if found is None:
+            found = self.assumed.get(axis, self.inner.get(axis))
+        return symbol(axis) if found is None else found
+
+    def settle(self, agree: Agree, axes: Collection[str] | None = None) -> None:
+        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for, and
+        windows as many as fit, or fewer where something else tells how many."""
+        moving, self.windows = self.windows, []
+        for window in moving:
+            for axis in window.given.told.intersection(window.positions.axes):
+                self.sizes.setdefault(axis, symbol(axis))
+        for window in moving:
+            if axes is not None and not set(axes) & set(window.positions.axes):
+                self.windows.append(window)
+            else:
+                self._fit(window)
+        for axis in tuple(self.fitting if axes is None else set(axes) & self.fitting.keys()):
+            for fit in self.fitting.pop(axis):
+                self._meet(axis, fit, agree)
+        waiting, self.composites = self.composites, []
+        for ref, names, size, given in waiting:
+            if axes is not None and not set(axes) & set(names):
+                self.composites.append((ref, names, size, given))
+            else:
+                if given.solves:
+                    self._solve(names, size, given.bound)
+                agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+
+    def _solve(self, names: tuple[str, ...], size: Any, bound: Mapping[str, Any]) -> None:
+        """Makes the one part of a composite that nothing else tells as long as it takes."""
+        whole, parts = evaluate(size, bound), {name: evaluate(self[name], bound) for name in names}
+        unknown = [name for name, part in parts.items() if part == symbol(name)]
+        others = [part for name, part in parts.items() if name not in unknown]
+        if len(unknown) == 1 and all(isinstance(each, int) and each for each in (whole, *others)):
+            length, left = divmod(whole, math.prod(others))
+            if not left:
+                self.sizes[unknown[0]] = length
+
+    def _meet(self, axis: str, fit: _Fit, agree: Agree) -> None:
+        """Makes an axis as long as fits, unless it is known to be shorter."""
+        window, given = fit.window, fit.window.given
+        known = self.sizes.get(axis, fit.size)
+        told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
+        if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
+            needed = window.size - fit.room + abs(fit.step) * (told - 1)
+            agree(window.size, needed, axis, window.ref)  # no longer than what is read of it
+        elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
+            self.tell(axis, fit.size, agree, window.ref)
+        elif told > fits:
+            raise ShapeError(
+                f"'{window.ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
+                window.ref.place,
+                f"pad it there first, or make '{axis}' shorter",
+            )
+        elif given.shorter is None:
+            self.tell(axis, fit.size, agree, window.ref)
+        else:
+            size, room, step = (evaluate(each, given.bound) for each in (window.size, fit.room, fit.step))
+            left = room - abs(step) * (told - 1)
+            given.shorter.append(Shorter(window.ref, window.position, size, left, step < 0))
+
+    def _fit(self, window: _Window) -> None:
+        """How long the first axis of a window may be."""
+        ref, bound = window.ref, window.given.bound
+        (axis, step), *others = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
+        steps = [
+            (evaluate(self[other], bound) - 1, by) for other, by in others
+        ]  # so that like sizes look alike
+        before = scalar_size(window.positions.offset, self)
+        after = (
+            window.size
+            - 1
+            - before
+            - sum((last * by for last, by in steps if not _is_negative(by, bound)), 0)
+        )
+        before += sum((last * by for last, by in steps if _is_negative(by, bound)), 0)
+        if _is_negative(before, bound):
+            raise ShapeError(
+                f"'{ref.name}' is read {evaluate(-before, bound)} position(s) before its first one",
+                ref.place,
+                "pad it there first, as in pad(x, t=(1,0))",
+            )
+        back = _is_negative(step, bound)
+        room = before if back else after
+        if back and _is_negative(after, bound):
+            raise ShapeError(
+                f"'{ref.name}' is read {evaluate(-after, bound)} position(s) after its last one",
+                ref.place,
+                "pad it there first, as in pad(x, t=(0,1))",
+            )
+        size = floored(room, -step if back else step) + 1
+        there, left = evaluate(window.size, bound), evaluate(room, bound)
+        if isinstance(left, int) and left < (0 if others and there else -abs(step)):
+            raise ShapeError(
+                f"a window of '{ref.name}' reaches over {there - left} positions, and there are {there}",
+                ref.place,
+                "pad it there first, or make the window shorter",
+            )
+        self.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
+
+    def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
+        """The scope outside a binder of `axes`."""
+        if not axes:
+            return self
+        self.settle(agree, axes)
+        return Scope(
+            {name: size for name, size in self.sizes.items() if name not in axes},
+            {name: size for name, size in self.assumed.items() if name not in axes},
+            self.fitting,
+            self.composites,
+            {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
+            self.windows,
+        )
+
+    def tell(self, axis: str, size: Any, agree: Agree, origin: Ref | None) -> None:
+        """Takes in the size of an axis, as a tensor fixes it."""
+        known = self.sizes.get(axis)
+        self.sizes[axis] = size if known is None else agree(known, size, axis, origin)
+
+    def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
+        """Takes in what another part of the equation says."""
+        for name, size in other.sizes.items():
+            self.tell(name, size, agree, origin)
+        for name, size in other.assumed.items():
+            self.assumed.setdefault(name, size)
+        for name, size in other.inner.items():
+            self.inner.setdefault(name, size)
+        for name, fits in other.fitting.items():
+            self.fitting.setdefault(name, []).extend(fits)
+        self.composites += other.composites
+        self.windows += other.windows
+
+
+def scope_of(
+    expression: Expression,
+    dims: Mapping[str, tuple[Dim, ...]],
+    agree: Agree,
+    bound: Mapping[str, Any],
+    told: frozenset[str] = frozenset(),
+    shorter: list[Shorter] | None = None,
+    *,
+    solves: bool = True,
+) -> Scope:
+    """The sizes of the axes visible in an expression.
+
+    Args:
+        expression: the expression.
+        dims: the dimensions of every tensor it may read; a tensor that is missing says nothing.
+        agree: called where two places size the same axis.
+        bound: the open sizes that have a value.
+        told: axes that are as long as their names say where no tensor tells.
+        shorter: takes the windows that do not reach from end to end, which are an error without it.
+        solves: whether one unknown part of a composite is as long as it takes, where `agree` does not learn it.
+    """
+    scope = _scope_of(expression, _Given(dims, agree, bound, told, shorter, solves))
+    scope.settle(agree)
+    return scope
+
+
+def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
+    """The sizes of the axes visible in a part of an equation.
+
+    They agree, for those of the whole do; what the parts of a composite are may be told elsewhere in it.
+
+    Args:
+        part: the part.
+        dims: the dimensions of every tensor it may read.
+        bound: the open sizes that have a value.
+    """
+    return scope_of(part, dims, lambda a, b, axis, ref: a, bound)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a walk over an expression is given; see `scope_of`."""
+
+    dims: Mapping[str, tuple[Dim, ...]]
+    agree: Agree
+    bound: Mapping[str, Any]
+    told: frozenset[str]
+    shorter: list[Shorter] | None
+    solves: bool
+
+
+def _scope_of(expression: Expression, given: _Given) -> Scope:
+    scope, agree = Scope(), given.agree
+    match expression:
+        case Ref():
+            return _scope_of_ref(expression, given)
+        case Contraction(factors, summed):
+            for factor in factors:
+                scope.add(_scope_of(factor, given), agree, _first_ref(factor))
+            return scope.without(summed, agree)
+        case Call(function, arguments, axes):
+            row = FUNCTIONS[function]
+            if row.axes == "joined":
+                return _scope_of_joined(arguments, axes[0], given)
+            for argument in arguments:
+                scope.add(_scope_of(argument, given), agree, _first_ref(argument))
+            if row.resized is not None:
+                scope.settle(agree, option_axes(expression))
+            for name, values in expression.options:
+                if row.resized is not None and name in scope.sizes and name in option_axes(expression):
+                    amounts = (scalar_size(value, scope) for value in values)
+                    scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
+            scope = scope.without(row.leaves_out(axes), agree)
+            for axis in row.makes(axes):
+                scope.assumed.setdefault(axis, symbol(axis))
+            return scope
+    return scope
+
+
+def _first_ref(expression: Expression) -> Ref | None:
+    return expression if isinstance(expression, Ref) else None
+
+
+def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
+    scope, agree, bound = Scope(), given.agree, given.bound
+    known = given.dims.get(ref.name)
+    if known is not None and len(known) != len(ref.index):
+        raise ShapeError(
+            f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
+            ref.place,
+            f"'{ref.name}' was defined as {ref.name}[{','.join(_show_dim(dim) for dim in known)}]",
+        )
+    for position, entry in enumerate(ref.index):
+        dim = known[position] if known is not None else None
+        match entry:
+            case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
+                raise EquationError(
+                    f"'{ref.name}' is read with '...' in one place, and with axes there in another",
+                    ref.place,
+                    f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
+                )
+            case str() if dim is not None:
+                scope.tell(entry, dim_size(dim), agree, ref)
+            case tuple() if dim is not None:
+                _tell_composite(scope, ref, entry, dim, given)
+            case Ref() | Contraction() | Call():
+                scope.add(_scope_of(entry, given), agree, _first_ref(entry))
+                window = affine(entry)
+                if dim is not None and window is not None:
+                    scope.windows.append(_Window(ref, position, window, dim_size(dim), given))
+            case int() if dim is not None:
+                size = evaluate(dim_size(dim), bound)
+                if isinstance(size, int) and not -size <= entry < size:
+                    raise ShapeError(
+                        f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
+                        ref.place,
+                        f"use an index below {size}",
+                    )
+    return scope
+
+
+def _is_told_by_many(size: Any, observed: int) -> bool:
+    """Whether several values of an open size come to this one, as ⌊x/3⌋ does."""
+    return not isinstance(size, int) and solve_size(size, observed) is None
+
+
+def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
+    """Whether a size is known to be below 0: as a number, or as one below 0 times sizes."""
+    value = evaluate(size, bound)
+    if isinstance(value, int):
+        return value < 0
+    first = value.args[0] if value.is_Mul else value
+    return bool(first.is_number and first < 0)
+
+
+def _show_dim(dim: Dim) -> str:
+    return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
+
+
+def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, given: _Given) -> None:
+    """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
+    if componentwise(names, dim, given.bound):
+        for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
+            scope.tell(name, size, given.agree, ref)
+        return
+    for name in names:
+        scope.assumed.setdefault(name, symbol(name))
+    scope.composites.append((ref, names, dim_size(dim), given))
+
+
+def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
+    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    return len(names) == len(dim) and all(
+        name == axis.name or name not in bound or evaluate(bound[name], bound) == evaluate(axis.size, bound)
+        for name, axis in zip(names, dim, strict=True)
+    )
+
+
+def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given) -> Scope:
+    """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
+    scope, total = Scope(), 0
+    for argument in arguments:
+        inner = _scope_of(argument, given)
+        inner.settle(given.agree, (axis,))
+        total = total + (inner[axis] if axis in free_axes(argument) else 1)
+        scope.add(inner.without((axis,), given.agree), given.agree, _first_ref(argument))
+    scope.sizes[axis] = total
+    return scope
+
+
+def scalar_size(expression: Expression, scope: Scope) -> Any:
+    """The value of an integer expression of sizes, as `-s // 2`'s parts in `roll(x, i=-s)`."""
+    match expression:
+        case Literal(int(value)):
+            return value
+        case Size(axis):
+            return scope[axis]
+        case Contraction(factors, ()):
+            return product(scalar_size(factor, scope) for factor in factors)
+        case Call("add", terms):
+            return sum((scalar_size(term, scope) for term in terms), 0)
+        case Call("reciprocal", (argument,)):
+            from sympy import Integer
+
+            return 1 / (Integer(1) * scalar_size(argument, scope))
+        case Call("power", (base, Literal(int(power)))):
+            found = power_of(scalar_size(base, scope), power)
+            if found is not None:
+                return found
+        case Call(function, arguments) if FUNCTIONS[function].in_sizes:
+            import sympy
+
+            made = getattr(sympy, FUNCTIONS[function].in_sizes)
+            return made(*(scalar_size(argument, scope) for argument in arguments))
+    place: Place | None = expression.place
+    raise ShapeError(
+        f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
+    )
+
+
+def size_expression(size: Any) -> Expression:
+    """A size as an expression of the language."""
+    import sympy
+
+    if isinstance(size, int):
+        return Literal(size)
+    match size:
+        case sympy.Integer():
+            return Literal(int(size))
+        case sympy.Symbol():
+            return Size(size.name)
+        case sympy.Add():
+            return sum_of([size_expression(term) for term in size.args])
+        case sympy.Mul() if (divided := sympy.fraction(size))[1] != 1:
+            below = Call("reciprocal", (size_expression(divided[1]),))
+            return product_of([size_expression(divided[0]), below])
+        case sympy.Mul():
+            return product_of([size_expression(factor) for factor in size.args])
+        case sympy.Pow() if size.exp == -1:
+            return Call("reciprocal", (size_expression(size.base),))
+        case sympy.Pow():
+            return Call("power", (size_expression(size.base), size_expression(size.exp)))
+        case sympy.Rational():
+            return product_of([Literal(int(size.p)), Call("reciprocal", (Literal(int(size.q)),))])
+        case sympy.ceiling():
+            return product_of([Literal(-1), size_expression(sympy.floor(-size.args[0]))])
+    for row in FUNCTIONS.values():
+        if row.in_sizes and isinstance(size, getattr(sympy, row.in_sizes)):
+            return _nested(row.name, [size_expression(each) for each in size.args])
+    raise ShapeError(f"{size} cannot be written as a size", fix="use + - * / and powers of axis sizes")
+
+
+def _nested(function: str, terms: list[Expression]) -> Expression:
+    """A function of one term, or of two and again of that and the next."""
+    if len(terms) == 1:
+        return Call(function, (terms[0],))
+    return functools.reduce(lambda a, b: Call(function, (a, b)), terms)
+
+
+def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
+    """The dimensions of what an equation defines."""
+    dims: list[Dim] = []
+    for entry in equation.left:
+        names = (entry,) if isinstance(entry, str) else entry
+        dims.append(tuple(Axis(name, scope[name]) for name in names))
+    return tuple(dims)
+
+
+def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, Any]) -> ShapeError:
+    """The error for an axis that two places size differently."""
+
+    def told(size: Any) -> str:
+        value = evaluate(size, bound)
+        return f"{size} = {value}" if str(size) != str(value) else f"{value}"
+
+    where = f" in '{ref.name}'" if ref is not None else ""
+    remedy = _remedy(evaluate(a, bound), evaluate(b, bound), axis, ref)
+    known = axes_of_index(ref.index) if ref is not None else ()
+    return ShapeError(
+        f"sizes disagree: axis '{axis}' is {told(a)}, but{where} it is {told(b)}",
+        locate(ref.place, axis) if ref is not None and axis in known else (ref.place if ref else None),
+        f"{remedy}give the two axes different names, or make their sizes equal",
+    )
+
+
+def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
+    """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
+    more = evaluate(a - b, {})
+    if open_sizes := getattr(more, "free_symbols", ()):
+        named = ", ".join(f"{name}=…" for name in sorted(map(str, open_sizes)))
+        return f"give those that are not known yet, {named}; or "
+    if isinstance(a, int) and isinstance(b, int) and a < b and ref is not None and axis in ref.index:
+        read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
+        return f"read the first {a} of the {b}, {ref.name}[{read}]; or "
+    if isinstance(a, int) or not isinstance(more, int):
+        return ""
+    return f"read a part of the longer, as in x[{abs(more)}:] or x[:-{abs(more)}]; or "

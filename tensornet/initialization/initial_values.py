@@ -1,0 +1,142 @@
+"""Initial values, derived from the equations so that every product keeps the variance.
+
+A product of independent factors with mean squares m₁, m₂, …, summed over axes of total size S, has
+the mean square S·m₁·m₂·…; the parameters in it share what makes this 1 (`moments.py` estimates it for
+any expression). What is asked of an expression is handed down to its parts:
+
+    product            shared by its weights, each charged for the summed axes that it has
+                       (Glorot and Bengio 2010; He et al. 2015)
+    sum of weights     shared by the terms
+    sum with data      a weight beside it is a bias, and starts at zero; of a product of weights the
+    or a frozen value  last does, so that the others learn (Hu et al. 2021, LoRA)
+    function           its parameters start on the scale that brings it nearest
+    factor that only   one           gain[c] * normalize[c](x)
+    scales
+    product of data    by those of them that weights scale      silu(x * W) * (x * V)
+    alone              1             a table, a token
+
+A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
+reads it asks. Of what no start can bring within a factor of 2 a warning says so.
+
+What is asked is handed down by `aiming.py`; numbers that only trying finds are found by `scaling.py`; what no start
+brings near is told by `doubting.py`; and where moments do not tell what is typical, `looking.py` looks at the tensor
+itself, if a function is given that runs the graph. A state of gates is as large as these let it be: that of an LSTM
+a seventh, as at torch's start, and below a half at any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import EquationError, TensornetWarning
+from ..graph.graph import Graph
+from ..graph.shape_inference import index_of
+from ..language.equation import Equation
+from ..language.expression import Ref
+from ..ops.moments import STANDARD
+from .diagnostics import check_repeated
+from .gain_propagation import aim, vanish
+from .measured import Looking, Sampled
+from .moments import Estimator
+from .state import Starts
+
+__all__ = ["Derived", "derived", "starts_of_weight"]
+
+ROUNDS, SETTLED = 32, 0.01
+"""So often the moments of a recurrence are gone round, until they change by no more than this share."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """How parameters start, and what is to be said of it.
+
+    Attributes:
+        starts: `("std", s)` or `("value", v)` of each parameter that equations say something of.
+        doubts: of which products no start is right.
+    """
+
+    starts: Mapping[str, tuple[str, float]]
+    doubts: tuple[TensornetWarning, ...]
+
+
+def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, float]]:
+    """How the parameters of a weight start, whose mean square is to be this.
+
+    Args:
+        program: what the weight is made of; its one output is the weight.
+        square: the mean square; if it is zero, all but one factor of a product are alive.
+    """
+    graph = program.flat
+    starts = Starts.of(graph)
+    starts.read.update(equation.name for equation in graph.equations)  # by the model, which is not at hand
+    for equation in graph.equations:
+        _choose(starts, equation)
+    (weight,) = graph.outputs
+    index = index_of(graph.named[weight])
+    read = Ref(weight, index)
+    starts.line = Equation(weight, index, read)
+    if square:
+        aim(starts, read, square, starts.known.scope(read))
+    else:
+        vanish(starts, read, 1.0, starts.known.scope(read))
+    return starts.found
+
+
+def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
+    """How the parameters start that equations say something of, the same for every seed.
+
+    Args:
+        graph: a layer or a model.
+        sampled: gives the moments of a tensor by the starts that are chosen before it, measured, or nothing
+            where it cannot. It is asked where independence is too much to suppose.
+
+    Raises:
+        EquationError: weights are made of weights too many times.
+    """
+    graph = graph.flat
+    starts = Starts.of(graph)
+    looking = Looking(starts, sampled) if sampled is not None else None
+    try:
+        for equation in graph.equations:
+            _choose(starts, equation, looking)
+            for each in graph.recurrences:
+                if equation.name == each.equations[-1].name:
+                    _settle(starts.known, each.equations)
+                    check_repeated(starts, each)
+    except RecursionError:
+        place, fix = starts.line.place, "write the product in fewer lines"
+        raise EquationError("weights are made of weights too many times", place, fix) from None
+    return Derived(starts.found, tuple(starts.doubts))
+
+
+def _choose(starts: Starts, equation: Equation, looking: Looking | None = None) -> None:
+    """Chooses what an equation is the first to read; a weight waits for who reads it."""
+    starts.line, right, known = equation, equation.right, starts.known
+    is_read = equation.name in starts.read
+    if is_read and starts.is_weight(right) and starts.below(right) & starts.parameters:
+        starts.define(equation)
+        return
+    since, free, elastic = len(starts.doubts), starts.free(right), starts.is_elastic(right)
+    aim(starts, right, 1.0, known.scope(right))
+    found = known.of(right)
+    if looking is not None:
+        found = looking.look(equation, found, since, free, elastic)
+    known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
+
+
+def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
+    """Goes round a recurrence, whose weights are chosen, until the moments stay; who reads it learns of these.
+
+    What grows from step to step, as a running sum does, keeps those of its first step.
+    """
+    first = {equation.name: known.tensors[equation.name] for equation in equations}
+    for _ in range(ROUNDS):
+        before = {name: known.tensors[name].square for name in first}
+        for equation in equations:
+            known.tensors[equation.name] = known.of(equation.right)
+        after = {name: known.tensors[name].square for name in first}
+        if all(math.isclose(before[name], after[name], rel_tol=SETTLED) for name in first):
+            return
+    known.tensors.update(first)

@@ -1,0 +1,118 @@
+"""Affine indices: positions that are a sum of scaled axes, `x[b, 2*p + u - 1]`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from ..ops.protocols import Reached
+from ..ops.structure import INDEX, INSIDE, ONEHOT
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    free_axes,
+    is_scalar,
+    is_told,
+    product_of,
+    references,
+    scalar_value,
+    sum_of,
+)
+
+__all__ = ["Affine", "affine", "is_cut", "is_window", "ones_at", "reached"]
+
+ZERO, ONE = Literal(0), Literal(1)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`offset + Σ step · axis`.
+
+    Attributes:
+        steps: by how many positions each axis moves on, numbers that may speak of sizes, in the order of the text.
+        offset: where the first positions along all axes are.
+    """
+
+    steps: tuple[tuple[str, Expression], ...]
+    offset: Expression
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes, of which the first is as long as what is read lets it, where nothing else tells."""
+        return tuple(axis for axis, _ in self.steps)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def affine(expression: Expression) -> Affine | None:
+    """The positions that an expression tells as such a sum; nothing if it is none, or names an axis twice."""
+    if not free_axes(expression):
+        return None
+    terms = _terms(expression)
+    if terms is None:
+        return None
+    steps = tuple((axis, step) for axis, step in terms if axis)
+    if len({axis for axis, _ in steps}) < len(steps):
+        return None
+    return Affine(steps, sum_of([step for axis, step in terms if not axis] or [ZERO]))
+
+
+def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
+    """The terms of a sum, each an axis and what it is multiplied with; without an axis, a number."""
+    match expression:
+        case _ if is_scalar(expression):
+            return [("", expression)]
+        case Call(INDEX.name, (), (axis,)):
+            return [(axis, ONE)]
+        case Call("add", arguments):
+            found = [_terms(each) for each in arguments]
+            return None if None in found else [term for each in found if each is not None for term in each]
+        case Contraction(factors, ()):
+            numbers = [each for each in factors if is_scalar(each)]
+            others = [each for each in factors if not is_scalar(each)]
+            inner = _terms(others[0]) if len(others) == 1 else None
+            if inner is None:
+                return None
+            return [(axis, _product([*numbers, step])) for axis, step in inner]
+    return None
+
+
+def is_window(expression: Expression) -> bool:
+    """Whether positions are those along an axis or a sum of two, forwards by whole numbers from the first or one
+    after it."""
+    found = affine(expression)
+    if found is None or len(found.steps) > 2:
+        return False
+    steps, offset = [scalar_value(step) for _, step in found.steps], scalar_value(found.offset)
+    return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
+
+
+def is_cut(ref: Ref) -> bool:
+    """Whether a tensor is read at even distances along some of its dimensions, and whole along the others."""
+    told = [entry for entry in ref.index if is_told(entry)]
+    evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
+    return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
+
+
+def reached(expression: Expression) -> Reached:
+    """A sum of two axes in numbers, see `is_window`; without a name where there is no other."""
+    found = affine(expression)
+    assert found is not None
+    (one, by), (other, apart), *_ = *((axis, scalar_value(step)) for axis, step in found.steps), ("", 1)
+    return (one, by), (other, apart), scalar_value(found.offset)  # type: ignore[return-value]
+
+
+def _product(factors: list[Expression]) -> Expression:
+    return product_of([each for each in factors if each != ONE] or [ONE])
+
+
+def ones_at(told: Expression, axis: str) -> Call:
+    """Ones at the positions that an expression tells of an axis.
+
+    Those that a tensor tells must be there; those of axes alone may reach over an end, as windows do.
+    """
+    holds = isinstance(told, Ref) or any(ref.index for ref in references(told))
+    options = ((INSIDE, (ONE,)),) if holds else ()
+    return Call(ONEHOT.name, (told,), (axis,), options)

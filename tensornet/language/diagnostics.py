@@ -1,0 +1,127 @@
+"""Diagnostics: hints for mistakes that recur, and undeclared names that look like slips."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ..errors import EquationError, Place, near, nearest
+from ..ops.structure import INDEX
+from ..ops.table import FUNCTIONS
+from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts_of
+
+__all__ = ["absent_axis", "called_elsewhere", "meant", "misplaced", "slip_of"]
+
+MEANT: dict[type[ast.AST], str] = {
+    ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
+    ast.BitXor: "write a power with **",
+    ast.And: "write & between truth values, each in brackets",
+    ast.Or: "write | between truth values, each in brackets",
+    ast.Not: "write ~ before a truth value in brackets",
+    ast.IfExp: "write where(condition, a, b)",
+    ast.Compare: "compare two at a time, `(a < b) & (b < c)`",
+    ast.Lambda: "write the expression itself, or add a function by tn.register",
+    ast.ListComp: "name an axis, and write the expression for each of its positions",
+    ast.GeneratorExp: "name an axis, and write the expression for each of its positions",
+}
+"""What to write instead of what Python has and the language has not."""
+
+
+def meant(*nodes: ast.AST) -> str:
+    """What to write instead of the first of some nodes that tells it; nothing if none does."""
+    return next((MEANT[type(node)] for node in nodes if type(node) in MEANT), "")
+
+
+def called_elsewhere(name: str, axes: Sequence[str] | None = None) -> str:
+    """What is written here for a function that other libraries know by this name; nothing if they know none."""
+    plain = name.lower().replace("_", "")
+    for each in FUNCTIONS.values():
+        if plain in each.elsewhere:
+            index = f"[{','.join(axes or ['c'])}]" if each.takes_axes else ""
+            return f"write {each.name}{index}(…); "
+    return ""
+
+
+def absent_axis(
+    axis: str, where: str, known: Iterable[str], place: Place | None, bare: Sequence[str] = ()
+) -> EquationError:
+    """The error for an axis that is run over, and is in nothing that is said there.
+
+    Args:
+        axis: its name.
+        where: the function that runs over it, or `the sum`.
+        known: the axes that are there.
+        place: where it is written.
+        bare: tensors there that are read without their axes.
+    """
+    axes = tuple(dict.fromkeys(known))
+    fix = f"{near(axis, axes)}its axes are {', '.join(axes)}" if axes else "it has no axes"
+    if bare:
+        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
+    return EquationError(f"axis '{axis}' does not occur inside {where}", place, fix)
+
+
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def misplaced(expression: Expression, names: Collection[str]) -> Iterator[tuple[Ref, str]]:
+    """Reads of these names where a number to be trained makes no sense, and why.
+
+    No gradient reaches it, in a condition, a comparison or a rounding; or it is a size, under a root or among
+    positions.
+    """
+    return _misplaced(expression, names, "")
+
+
+def _misplaced(expression: Expression, names: Collection[str], why: str) -> Iterator[tuple[Ref, str]]:
+    if isinstance(expression, Ref) and not expression.index:
+        if why and expression.name in names:
+            yield expression, why
+        return
+    reasons = itertools.chain(_reasons(expression, why), itertools.repeat(""))
+    for part, reason in zip(parts_of(expression), reasons, strict=False):
+        yield from _misplaced(part, names, reason)
+
+
+def _reasons(whole: Expression, why: str) -> list[str]:
+    """Why no number to be trained can be an argument, or a factor, of an expression; nothing where it can."""
+    match whole:
+        case Contraction(factors):
+            return [why] * len(factors)
+        case Call("add", terms):
+            among = any(_is_position(term) for term in terms)
+            return ["it is added to positions" if among else why] * len(terms)
+        case Call(function, arguments) if FUNCTIONS[function].root:
+            return ["it is under a root"] * len(arguments)
+        case Call(function, arguments):
+            rules = FUNCTIONS[function].derivative or ("",)
+            still = (rules[min(number, len(rules) - 1)] == "0" for number in range(len(arguments)))
+            return ["no gradient reaches it here" if each else "" for each in still]
+    return []
+
+
+def _is_position(term: Expression) -> bool:
+    """Whether a term tells positions: it is made of these, of sizes and numbers alone."""
+    match term:
+        case Call(INDEX.name):
+            return True
+        case Contraction(factors):
+            rest = [factor for factor in factors if not isinstance(factor, Literal | Size)]
+            return len(rest) == 1 and _is_position(rest[0])
+    return False
+
+
+def slip_of(name: str, known: Collection[str]) -> str | None:
+    """The known name that differs from this in one word, by a slip; a number or a letter tells names apart."""
+    parts = _WORD.split(name)
+    words = _WORD.findall(name)
+    for other in known:
+        theirs = _WORD.findall(other)
+        if len(words) != len(theirs) or parts != _WORD.split(other):
+            continue
+        apart = [pair for pair in zip(words, theirs, strict=True) if pair[0] != pair[1]]
+        if len(apart) == 1 and min(map(len, apart[0])) > 3 and nearest(apart[0][0], [apart[0][1]]):
+            return other
+    return None

@@ -1,0 +1,447 @@
+"""The expression parser: `ast` nodes to expressions and index entries."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ..errors import EquationError, Place, near, told_in
+from ..ops.table import FUNCTIONS, RESERVED, SIGNS, Function
+from ..sizes import DOT, LARGEST
+from .diagnostics import absent_axis, called_elsewhere, meant
+from .expression import (
+    ELLIPSIS,
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Parts,
+    Ref,
+    Size,
+    Span,
+    contraction,
+    free_axes,
+    parts_of,
+    product_of,
+    scalar_value,
+    sum_of,
+    transform,
+)
+
+__all__ = ["Parsed", "Terms", "entries_of"]
+
+_SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
+_COMMENT = re.compile(r"#[^\r\n]*")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
+_ESCAPE = re.compile(r"\\(?!\s*$)")
+"""What `ast` warns of, numbers that run into a word (`1if`) and escapes in quotes. Neither is in the
+language, and warnings are everybody's: silencing them here would silence those of other threads."""
+
+
+class Parsed:
+    """A text as Python reads it; holds the lines so that every node knows its place."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        masked = _SCOPED.sub(lambda match: match.group().replace(".", DOT), _COMMENT.sub("", text))
+        self.lines = _LINE_END.split(text)
+        self.masked = _LINE_END.split(masked)
+        self._check_words()
+        self.tree = self._parse(masked)
+
+    def _check_words(self) -> None:
+        for number, line in enumerate(self.masked):
+            found = _RUN_ON.search(line) or _ESCAPE.search(line)
+            if found:
+                place = Place(self.lines[number], number + 1, found.start(), len(found.group()))
+                raise EquationError(f"'{found.group()}' is not part of the language", place, "take it out")
+
+    def _parse(self, text: str) -> ast.Module:
+        try:
+            return ast.parse(text)
+        except SyntaxError as error:
+            number = min(max(1, error.lineno or 1), len(self.lines))
+            line = self.lines[number - 1]
+            column = min(max(0, (error.offset or 1) - 1), len(line))
+            message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
+            raise EquationError(
+                f"syntax error: {message.rstrip('.')}",
+                Place(line, number, column),
+                "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`",
+            ) from None
+        except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+            raise EquationError(f"the equations cannot be read: {error}") from None
+
+    def place(self, node: ast.AST) -> Place:
+        number = getattr(node, "lineno", 1)
+        raw = self.masked[number - 1] if number <= len(self.masked) else ""
+        column = len(raw.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))
+        line = self.lines[number - 1] if number <= len(self.lines) else ""
+        end = len(raw)
+        if getattr(node, "end_lineno", number) == number:
+            end = len(raw.encode()[: getattr(node, "end_col_offset", 0)].decode(errors="ignore"))
+        return Place(line, number, column, max(1, end - column))
+
+    def fail(self, node: ast.AST, message: str, fix: str = "") -> EquationError:
+        return EquationError(message, self.place(node), fix)
+
+
+_COMPARE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+
+
+class Terms(Parsed):
+    """Turns nodes of a text into expressions, axes and positions."""
+
+    @told_in("functions")
+    def expression(self, node: ast.expr) -> Expression:
+        place = self.place(node)
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int() | float() | complex() as value):
+                return Literal(self.number(node, value), place)
+            case ast.Name(id="pi"):
+                return Literal(math.pi, place)
+            case ast.Name(id="inf"):
+                return Literal(math.inf, place)
+            case ast.Name(id=name):
+                return Ref(self.name(node, name), (), place)
+            case ast.Subscript(value=ast.Name(id=name), slice=entries):
+                return Ref(self.name(node, name), self.index(entries), place)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return _negative(self.expression(operand), place)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.expression(operand)
+            case ast.UnaryOp(op=ast.Invert(), operand=operand):
+                return Call(SIGNS["~"], (self.expression(operand),), place=place)
+            case ast.BinOp():
+                return self.operations(node)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARE:
+                arguments = (self.expression(left), self.expression(right))
+                return Call(SIGNS[_COMPARE[type(operator)]], arguments, place=place)
+            case ast.Call():
+                return self.call(node)
+        fix = "use + - * / // % **, comparisons, & | ~, and the functions of the language"
+        inside = (getattr(node, "op", node), node)
+        raise self.fail(node, "this is not part of the language", meant(*inside) or fix)
+
+    def operations(self, node: ast.expr) -> Expression:
+        """Operators one after another, from the left: a product of a thousand factors is no deep nest."""
+        spine: list[ast.BinOp] = []
+        while isinstance(node, ast.BinOp):
+            spine.append(node)
+            node = node.left
+        value = self.expression(node)
+        for each in reversed(spine):
+            value = self.binary(each, each.op, value, self.expression(each.right))
+        return value
+
+    def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
+        """The value as arrays can hold it: a whole number beyond 64 bits is a floating one."""
+        try:
+            found = value if not isinstance(value, int) or value <= LARGEST else float(value)
+        except OverflowError:
+            found = complex(0, math.inf)
+        if isinstance(found, complex) and not math.isfinite(found.imag):
+            raise self.fail(node, "this number is infinite", "write a finite one")
+        return found
+
+    def binary(self, node: ast.expr, operator: ast.operator, a: Expression, b: Expression) -> Expression:
+        place = self.place(node)
+        match operator:
+            case ast.Add():
+                return sum_of([a, _held(a, b, sum_of)], place)
+            case ast.Sub():
+                return sum_of([a, _held(a, _negative(b, place), sum_of)], place)
+            case ast.Mult():
+                return _grouped(a, b, place) or product_of([a, _held(a, b, product_of)], place)
+            case ast.Div():
+                return product_of([a, Call("reciprocal", (b,), place=place)], place)
+            case ast.Pow():
+                return Call(SIGNS["**"], (a, b), place=place)
+            case ast.BitAnd():
+                return Call(SIGNS["&"], (a, b), place=place)
+            case ast.BitOr():
+                return Call(SIGNS["|"], (a, b), place=place)
+            case ast.FloorDiv():
+                return Call(SIGNS["//"], (a, b), place=place)
+            case ast.Mod():
+                return Call(SIGNS["%"], (a, b), place=place)
+        fix = meant(operator) or "use + - * / // % ** & | ~"
+        raise self.fail(node, "this operator is not part of the language", fix)
+
+    @told_in("axes")
+    def index(self, node: ast.expr) -> tuple[Index, ...]:
+        index = tuple(self.entry(entry) for entry in entries_of(node))
+        if index.count(ELLIPSIS) > 1:
+            raise self.fail(node, "'...' stands in brackets twice", "write it once")
+        return index
+
+    @told_in("axes")
+    def entry(self, node: ast.expr) -> Index:
+        match node:
+            case ast.Constant(value=value) if value is Ellipsis:
+                return ELLIPSIS
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(value)) if value <= LARGEST:
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if value <= LARGEST:
+                return -value
+            case ast.Name():
+                return self.axis(node)
+            case ast.Tuple(elts=entries) if entries:
+                if all(isinstance(each, ast.Name) for each in entries):
+                    return self.composite(entries)
+                return Parts(tuple(self.part(each) for each in entries))  # type: ignore[return-value]
+            case ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
+                return self.told(node)
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                return self.span(node, lower, upper, step)  # type: ignore[return-value]
+        raise self.not_an_index(node)
+
+    def part(self, node: ast.expr) -> Index:
+        """A part of a composite of which some are no axes."""
+        entry = self.entry(node)
+        if isinstance(entry, tuple | Parts | Span) or entry == ELLIPSIS:
+            raise self.not_an_index(node)
+        return entry
+
+    def told(self, node: ast.expr) -> Index:
+        """An expression of positions."""
+        match self.expression(node):
+            case Literal(int() as value):
+                return value
+            case Literal():
+                raise self.not_an_index(node)
+            case Ref(index=()) | Size():
+                raise self.not_an_index(node)
+            case found:
+                return found
+
+    def span(
+        self, node: ast.expr, lower: ast.expr | None, upper: ast.expr | None, step: ast.expr | None
+    ) -> Span:
+        """`start:stop:step`, each of which may be missing."""
+        start, stop = (None if each is None else self.expression(each) for each in (lower, upper))
+        match Literal(1) if step is None else self.expression(step):
+            case Literal(int() as by) if by > 0:
+                return Span(start, stop, by, self.place(node))
+        raise self.fail(node, "the step of a slice is a positive integer", "write x[::2]")
+
+    def composite(self, entries: list[ast.expr]) -> tuple[str, ...]:
+        names = tuple(self.axis(entry) for entry in entries)
+        for entry, name in zip(entries, names, strict=True):
+            if names.count(name) > 1:
+                fix = "give each part of a composite axis a name of its own"
+                raise self.fail(entry, f"axis '{name}' is in the composite twice", fix)
+        return names
+
+    @told_in("axes")
+    def axis(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Name) and DOT not in node.id:
+            return node.id
+        raise self.not_an_index(node)
+
+    def not_an_index(self, node: ast.expr) -> EquationError:
+        fix = "inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ..."
+        return self.fail(node, "this is not an index", fix)
+
+    def call(self, node: ast.Call) -> Expression:
+        match node.func:
+            case ast.Name(id=name):
+                axes: tuple[str, ...] | None = None
+            case ast.Subscript(value=ast.Name(id=name), slice=entries):
+                index = self.index(entries)
+                if not all(isinstance(entry, str) for entry in index):
+                    raise self.fail(entries, "a function runs over axes", f"write {name}[j](…)")
+                axes = tuple(str(entry) for entry in index)
+            case ast.Attribute(attr=name):
+                raise self.no_method(node.func, name)
+            case _:
+                raise self.fail(node, "this cannot be called", "call a function by its name")
+        if DOT in name:
+            raise self.no_method(node.func, name.rpartition(DOT)[2])
+        if name == "sum":
+            return self.sum(node, axes)
+        if name in FUNCTIONS and FUNCTIONS[name].is_kernel:
+            fix = "write what it computes: the planner puts it there"
+            raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
+        if name not in FUNCTIONS:
+            hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, "sum"])
+            if not hint and axes is None and all(isinstance(each, ast.Name) for each in node.args):
+                shown = ",".join(each.id for each in node.args if isinstance(each, ast.Name))
+                hint = f"the axes of a tensor stand in brackets, {name}[{shown}]; " if shown else ""
+            fix = "`tensornet functions` lists all, tn.register adds one of your own"
+            raise self.fail(node.func, f"'{name}' is not a function", hint + fix)
+        if FUNCTIONS[name].of_axis_alone:
+            return told_in(name)(self.of_axis)(node, name)
+        own = "functions-of-your-own" if FUNCTIONS[name].implementations else name
+        return told_in(own)(self.checked)(node, name, axes)
+
+    def no_method(self, node: ast.expr, name: str) -> EquationError:
+        over_axes = name == "sum" or (name in FUNCTIONS and FUNCTIONS[name].takes_axes)
+        fix = f"write {name}{'[i]' if over_axes else ''}(x)" if over_axes or name in FUNCTIONS else ""
+        return self.fail(node, "tensors have no methods", fix or "call a function by its name")
+
+    @told_in("sums")
+    def sum(self, node: ast.Call, axes: tuple[str, ...] | None) -> Expression:
+        if not axes or len(node.args) != 1 or node.keywords:
+            raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")
+        inner = self.expression(node.args[0])
+        for axis in axes:
+            if axis not in free_axes(inner) and not _holds_bare_name(inner):
+                raise absent_axis(axis, "the sum", free_axes(inner), self.place(node))
+        factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
+        return contraction(factors, axes, self.place(node))
+
+    def of_axis(self, node: ast.Call, name: str) -> Expression:
+        match node:
+            case ast.Call(args=[ast.Name() as axis], keywords=[]):
+                return Call(name, (), (self.axis(axis),), place=self.place(node))
+        raise self.fail(node, f"{name} takes one axis name", f"write {name}(i)")
+
+    def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
+        """A call whose axes, arity and keywords agree with its row of the table."""
+        function = FUNCTIONS[name]
+        if function.takes_axes and not axes:
+            fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
+            if function.twin and len(node.args) > 1:
+                fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
+            raise self.fail(node, f"{name} needs the axis it runs over", fix)
+        if axes and not function.takes_axes:
+            raise self.fail(node, f"{name} runs over no axis", f"write {name}(…)")
+        least, most = function.arity
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self.fail(node, "'*' does not unpack here", "write the arguments out")
+        if not least <= len(node.args) <= most:
+            count = f"{least}" if least == most else f"at least {least}"
+            raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}")
+        arguments = tuple(self.expression(argument) for argument in node.args)
+        if function.takes_one_axis and len(axes or ()) != 1:
+            raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
+        if function.axes == "exchanged" and len(set(axes or ())) != 2:
+            raise self.fail(node, f"{name} runs over one axis and makes another", f"write {name}[j,k](…)")
+        if function.axes == "moved" and not node.keywords:
+            raise self.fail(node, f"{name} names its axes", f"write {name}(x, i={_example(function)})")
+        options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
+        over = function.runs_over(axes or ())
+        missing = [axis for axis in over if not any(axis in free_axes(a) for a in arguments)]
+        if missing and not any(_holds_bare_name(argument) for argument in arguments):
+            raise absent_axis(missing[0], name, _axes_of(arguments), self.place(node))
+        return Call(name, arguments, axes or (), options, self.place(node))
+
+    def option(
+        self, node: ast.Call, function: Function, keyword: ast.keyword
+    ) -> tuple[str, tuple[Expression, ...]]:
+        known = [option for option, _ in function.options]
+        if keyword.arg is None or (function.axes != "moved" and keyword.arg not in known):
+            fix = f"{near(keyword.arg or '', known)}it takes {', '.join(known)}" if known else "it takes none"
+            raise self.fail(node, f"{function.name} has no keyword '{keyword.arg or '**'}'", fix)
+        if keyword.arg in known:
+            return keyword.arg, (self.expression(keyword.value),)
+        return keyword.arg, self.amounts(function, keyword.arg, keyword.value)
+
+    def amounts(self, function: Function, axis: str, value: ast.expr) -> tuple[Expression, ...]:
+        """What the keyword of an axis says: how many positions, once or for each of several amounts."""
+        values = [value]
+        if len(function.amounts) > 1:
+            if not isinstance(value, ast.Tuple) or len(value.elts) != len(function.amounts):
+                message = f"{function.name} takes ({', '.join(function.amounts)})"
+                raise self.fail(value, message, f"write {axis}={_example(function)}")
+            values = value.elts
+        amounts = tuple(self.expression(each) for each in values)
+        if any(map(_is_fraction, amounts)):
+            raise self.fail(value, "this is not a whole number of positions", "use an integer")
+        return amounts
+
+    @told_in("names")
+    def name(self, node: ast.AST, name: str) -> str:
+        name = name.replace(DOT, ".")
+        if name in FUNCTIONS or name in RESERVED:
+            raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
+        return name
+
+
+def entries_of(node: ast.expr) -> list[ast.expr]:
+    """What stands in brackets; `[(h,d)]` is one composite, where `[h,d]` are two axes."""
+    if not isinstance(node, ast.Tuple):
+        return [node]
+    if not node.elts:
+        return []
+    first, last = node.elts[0], node.elts[-1]
+    opens = (node.lineno, node.col_offset) < (first.lineno, first.col_offset)
+    closes = (node.end_lineno or 0, node.end_col_offset or 0) > (
+        last.end_lineno or 0,
+        last.end_col_offset or 0,
+    )
+    composite = opens and closes and not any(isinstance(each, ast.Tuple | ast.Slice) for each in node.elts)
+    return [node] if composite else node.elts
+
+
+def _example(function: Function) -> str:
+    """What the keyword of an axis may say: `1`, or `(1,1)`."""
+    ones = ",".join("1" for _ in function.amounts)
+    return ones if len(function.amounts) == 1 else f"({ones})"
+
+
+def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
+    """A product with one in parentheses that could sum an axis by itself, `(U[i]*x[i]) * (V[i]*x[i])`: kept apart,
+    until the rule of sums has seen whether it does."""
+    if not isinstance(b, Contraction) or b.summed:
+        return None
+    counts = Counter(axis for factor in b.factors for axis in free_axes(factor))
+    outside = free_axes(a)
+    if not any(count > 1 and axis in outside for axis, count in counts.items()):
+        return None
+    before = a.factors if isinstance(a, Contraction) and not a.summed else (a,)
+    return Contraction((*before, b), (), place)
+
+
+def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Expression]) -> Expression:
+    """`b`, as a floating number where it is a whole one that makes those in `a` more than 64 bits hold."""
+    if not isinstance(b, Literal) or not isinstance(b.value, int):
+        return b
+    numbers: list[Expression] = [each for each in parts_of(joined([a, b])) if isinstance(each, Literal)]
+    value = scalar_value(joined(numbers)) if numbers else None
+    return replace(b, value=float(b.value)) if isinstance(value, int) and abs(value) > LARGEST else b
+
+
+def _negative(expression: Expression, place: Place) -> Expression:
+    if isinstance(expression, Literal):
+        return Literal(-expression.value, place)
+    return product_of([Literal(-1, place), expression], place)
+
+
+def _is_fraction(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and not isinstance(expression.value, int)
+
+
+def _axes_of(arguments: Iterable[Expression]) -> Iterable[str]:
+    return (axis for argument in arguments for axis in free_axes(argument))
+
+
+def _holds_bare_name(expression: Expression) -> bool:
+    """Whether some tensor is named without axes, so that its axes are not known yet."""
+    found = isinstance(expression, Ref) and not expression.index
+
+    def look(part: Expression) -> Expression:
+        nonlocal found
+        found = found or _holds_bare_name(part)
+        return part
+
+    transform(expression, look)
+    return found

@@ -1,0 +1,384 @@
+"""The parser: text to statements by Python's own `ast`. Nothing is evaluated.
+
+block       := { equation | addition | declaration | definition | call }  one a line
+equation    := name[left] = expression                         y[b, (p, q)] = …
+addition    := name[left] += expression                        y[b, e[b,t]] += …, see `accumulating`
+start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
+             | name[…, +1, …] = expression                      after the last, of what runs back
+declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
+             | parameter(std=0.02) | parameter(value=0)         how it starts: see `starts`
+             | parameter(value=...)                             at an array, given beside the text
+             | name: output
+             | axis: size                                       i: 4
+definition  := def name(x, …): block                           the block's own lines, indented
+call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
+             | name[left], … = name(x[entries], …)              along an axis, see `along`
+expression  := see `expression`
+entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
+             | t-1 | t+1                                        of what recurs, see `recurring`
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import EquationError, Place, near, told_in
+from ..sizes import DOT, LARGEST, as_size, plain, power_of, symbol
+from .equation import Calling, Declaration, Definition, Equation, Statement, locate
+from .expression import Call, Contraction, Expression, Literal, Ref, contraction, transform
+from .expression_parser import Terms, entries_of
+from .index_forms import written_out
+from .initializers import STARTS
+from .recurrences import CallAlong, Start, called_along, recurring
+from .scatter import Addition, Written, together
+
+__all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
+
+_OF_RULES = "j"
+"""What rules of records call the axes that a call has."""
+
+_KINDS = ("input", "parameter", "constant", "output")
+
+
+@told_in("lines")
+def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
+    """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
+
+    Args:
+        text: the lines.
+        blocks: the names of blocks that may be called besides those that the text defines.
+        taken: the names of sizes and axes that are told beside the text.
+
+    Raises:
+        EquationError: the text is not in the language.
+    """
+    if not isinstance(text, str):
+        fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
+        raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
+    reader = _Reader(textwrap.dedent(text))
+    return reader.statements(blocks, taken)
+
+
+@told_in("names")
+def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
+    """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
+    pieces = [names] if isinstance(names, str) else names
+    if not isinstance(pieces, Sequence) or not all(isinstance(each, str) for each in pieces):
+        raise EquationError(f"{kind}s are names, not {names!r}", fix='write "x, t" or ["x[b,i]", "t[b]"]')
+    text = " ".join(pieces)
+    found: list[Declaration] = []
+    for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?|[\[\]]", text):
+        piece = match.group()
+        if piece in "[]":
+            place = Place(text, 1, match.start())
+            raise EquationError(f"'{piece}' belongs to no name", place, 'write "x, t" or "x[b,i] t[b]"')
+        statements = parse_block(f"{piece}: {kind}")
+        if len(statements) != 1 or not isinstance(statements[0], Declaration):
+            raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))
+        found.append(statements[0])
+    return tuple(found)
+
+
+@functools.lru_cache
+def _parse_rule(text: str) -> Expression:
+    match _Reader(f"rule = {text}").statements():
+        case (Equation(right=right),):
+            return right
+    raise EquationError(f"{text!r} is not an expression", fix="write it as the right side of an equation")
+
+
+def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str] = ()) -> Expression:
+    """Reads a rule of a function's record, such as `cast(a == p)` or `y * (g - sum[j](g * y))`.
+
+    Args:
+        text: an expression of bare names.
+        meaning: what the names stand for.
+        axes: what the axis `j` stands for.
+    """
+
+    def visit(part: Expression) -> Expression:
+        match part:
+            case Ref(name):
+                return meaning[name]
+            case Contraction(factors, summed) if summed:
+                return contraction(tuple(map(visit, factors)), tuple(axes), part.place)
+            case Call(function, arguments, over, options) if over or options:
+                told = tuple(
+                    (axis, tuple(map(visit, values)))
+                    for name, values in options
+                    for axis in (axes if name == _OF_RULES else (name,))
+                )
+                return Call(function, tuple(map(visit, arguments)), tuple(axes) if over else (), told)
+        return transform(part, visit)
+
+    return visit(_parse_rule(text))
+
+
+@told_in("sizes")
+def parse_size(text: str) -> Any:
+    """Reads the text of a size, such as `4 * D + 1`: an integer or a sympy expression."""
+    reader = _Reader(f"size: {text}")
+    match reader.statements():
+        case (Declaration(kind="size") as declared,):
+            return declared.size
+    raise EquationError(
+        f"{text!r} is not a size", fix="a size is an integer or an expression such as 4*D + 1"
+    )
+
+
+@told_in("sizes")
+def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as a caller gives them: integers, sympy expressions, or text such as `"D/h"`.
+
+    Raises:
+        EquationError: a text is not a size.
+        ShapeError: a size is neither of these.
+    """
+    return {
+        name: plain(as_size(parse_size(value) if isinstance(value, str) else value, name))
+        for name, value in sizes.items()
+    }
+
+
+class _Reader(Terms):
+    """Turns one text into statements."""
+
+    taken: Collection[str] = ()
+
+    def statements(self, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
+        self.taken = taken
+        try:
+            return self.read(self.tree.body, blocks)
+        except RecursionError:
+            raise EquationError("the equations are nested too deeply", fix="split the line") from None
+
+    def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
+        """The statements of one block; those that define others come first in it."""
+        known, found = set(blocks), list["Written | Start | CallAlong"]()
+        for node in nodes:
+            found.append(self.statement(node, known))
+            if isinstance(found[-1], Definition):
+                if found[-1].name in known:
+                    raise self.fail(
+                        node, f"the block '{found[-1].name}' is defined twice", "choose another name"
+                    )
+                known.add(found[-1].name)
+        return tuple(written_out(together(recurring(called_along(found))), self.taken))
+
+    def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start | CallAlong:
+        match node:
+            case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
+                return Definition(
+                    self.name(node, name),
+                    self.inputs(node, arguments),
+                    self.read(body, ()),
+                    self.place(node),
+                )
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
+                name in blocks
+            ):
+                return self.calling(target, name, call)
+            case ast.Assign(targets=[target], value=value):
+                return self.equation(target, value)
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                return self.addition(target, value)
+            case ast.AnnAssign(target=target, annotation=annotation, value=None):
+                return self.declaration(target, annotation)
+            case ast.Expr(value=ast.Compare()):
+                raise self.fail(node, "a comparison is not an equation", "use one '=': `y[b] = …`")
+        raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
+
+    @told_in("blocks")
+    def inputs(self, node: ast.AST, arguments: ast.arguments) -> tuple[str, ...]:
+        """What a block takes: plain names."""
+        plain = all(each.annotation is None for each in arguments.args)
+        others = (
+            arguments.posonlyargs,
+            arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+            arguments.defaults,
+        )
+        if any(others) or not plain:
+            raise self.fail(node, "a block takes names of tensors", "write `def name(x, y):`")
+        return tuple(self.name(node, each.arg) for each in arguments.args)
+
+    @told_in("blocks")
+    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling | CallAlong:
+        """`y, z = block(x, scope="name")`."""
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        scope = ""
+        match call.keywords:
+            case []:
+                pass
+            case [ast.keyword(arg="scope", value=ast.Constant(value=str(text)))]:
+                scope = text.replace(DOT, ".")
+            case _:
+                raise self.fail(
+                    call, "a call takes tensors and a scope", 'write `y = block(x, scope="name")`'
+                )
+        if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
+            results, read = (tuple(map(self.bracketed, each)) for each in (targets, call.args))
+            return CallAlong(results, block, read, scope, self.place(target))
+        names, operands = (tuple(map(self.tensor, each)) for each in (targets, call.args))
+        return Calling(names, block, operands, scope, place=self.place(target))
+
+    def bracketed(self, node: ast.expr) -> Ref:
+        """A tensor by its name, or under axes."""
+        found = self.expression(node) if isinstance(node, ast.Subscript) else Ref(self.tensor(node), ())
+        if not isinstance(found, Ref):
+            raise self.fail(node, "a block is called on tensors", "give it an equation of its own")
+        return replace(found, place=self.place(node))
+
+    def tensor(self, node: ast.expr) -> str:
+        if not isinstance(node, ast.Name):
+            raise self.fail(
+                node, "a block is called on tensors, by their names", "give it an equation of its own"
+            )
+        return self.name(node, node.id)
+
+    def equation(self, target: ast.expr, value: ast.expr) -> Equation | Start:
+        name, index = self.target(target)
+        steps = [step for step in map(_outside, index) if step]
+        if len(steps) == 1:
+            entries = (_outside(entry) or self.left_entry(entry) for entry in index)
+            return Start(name, tuple(entries), steps[0], self.expression(value), self.place(target))
+        left = tuple(self.left_entry(entry) for entry in index)
+        axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
+        for axis in axes:
+            if axes.count(axis) > 1:
+                fix = "give each axis of a result a name of its own"
+                raise EquationError(
+                    f"axis '{axis}' is on the left twice", locate(self.place(target), axis), fix
+                )
+        return Equation(name, left, self.expression(value), self.place(target))
+
+    def addition(self, target: ast.expr, value: ast.expr) -> Addition:
+        name, entries = self.target(target)
+        left = tuple(self.entry(entry) for entry in entries)
+        return Addition(name, left, self.expression(value), self.place(target))
+
+    def target(self, target: ast.expr) -> tuple[str, list[ast.expr]]:
+        match target:
+            case ast.Name(id=name):
+                return self.name(target, name), []
+            case ast.Subscript(value=ast.Name(id=name), slice=inside):
+                return self.name(target, name), entries_of(inside)
+        raise self.fail(target, "the left side is not a tensor", "write `name[axes] = …`")
+
+    @told_in("axes")
+    def left_entry(self, node: ast.expr) -> str | tuple[str, ...]:
+        entry = self.composite(node.elts) if isinstance(node, ast.Tuple) and node.elts else self.entry(node)
+        if not isinstance(entry, str | tuple):
+            raise self.fail(node, "the left side takes axis names only", "name the axis, as in `y[b,i]`")
+        return entry
+
+    @told_in("declarations")
+    def declaration(self, target: ast.expr, annotation: ast.expr) -> Declaration:
+        place = self.place(target)
+        kind, options = self.kind(annotation)
+        if kind is None:
+            if not isinstance(target, ast.Name):
+                word = annotation.id if isinstance(annotation, ast.Name) else ""
+                fix = f"{near(word, _KINDS)}a tensor is declared as one of: {', '.join(_KINDS)}"
+                raise self.fail(annotation, "this declares no tensor", fix)
+            return Declaration(self.axis(target), "size", size=self.size(annotation), place=place)
+        name, entries = self.target(target)
+        dims = tuple(self.dim(entry) for entry in entries)
+        bare = isinstance(target, ast.Name)
+        return Declaration(name, kind, None if bare else dims, options, place=place)
+
+    def kind(self, node: ast.expr) -> tuple[str | None, tuple[tuple[str, float], ...]]:
+        match node:
+            case ast.Name(id=kind) if kind in _KINDS:
+                return kind, ()
+            case ast.Call(
+                func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]
+            ):
+                if name == "value" and isinstance(value, ast.Constant) and value.value is ...:
+                    return "parameter", (("array", 0.0),)
+                number = self.expression(value)
+                if name not in STARTS or not isinstance(number, Literal):
+                    fix = f"{near(name, STARTS)}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
+                    raise self.fail(node, "this is no way to start", fix)
+                return "parameter", ((name, _real(number)),)
+        return None, ()
+
+    def dim(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
+        match node:
+            case ast.Slice(lower=ast.Name() as lower, upper=ast.expr() as upper, step=None):
+                return ((self.axis(lower), self.size(upper)),)
+            case ast.Slice(lower=ast.Tuple(elts=axes), upper=ast.Tuple(elts=sizes), step=None):
+                if len(axes) == len(sizes):
+                    names = self.composite(axes)
+                    return tuple((name, self.size(size)) for name, size in zip(names, sizes, strict=True))
+            case ast.Tuple(elts=entries):
+                return tuple(pair for entry in entries for pair in self.dim(entry))
+        match self.left_entry(node):
+            case str(axis):
+                return ((axis, None),)
+            case composite:
+                return tuple((axis, None) for axis in composite)
+
+    @told_in("sizes")
+    def size(self, node: ast.expr) -> Any:
+        size = self._size(node)
+        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) > LARGEST:
+            raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
+        return size
+
+    def _size(self, node: ast.expr) -> Any:
+        import sympy
+
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int(value)) if value <= LARGEST:
+                return value
+            case ast.Name():
+                return symbol(self.axis(node))
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -self.size(operand)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                power = self.size(right)
+                found = power_of(self.size(left), power) if isinstance(power, int) else None
+                if found is not None:
+                    return sympy.sympify(found)
+            case ast.BinOp(left=left, op=operator, right=right):
+                a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
+                match operator:
+                    case ast.Add():
+                        return a + b
+                    case ast.Sub():
+                        return a - b
+                    case ast.Mult():
+                        return a * b
+                    case ast.Div() if b != 0:
+                        return a / b
+                    case ast.FloorDiv() if b != 0:
+                        return sympy.floor(a / b)
+            case ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[argument], keywords=[]):
+                return getattr(sympy, name)(self.size(argument))
+            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[]):
+                return getattr(sympy, name)(*(self.size(argument) for argument in arguments))
+        raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
+
+
+def _outside(node: ast.expr) -> int:
+    """The step of a position outside of all, `-1` or `+1`; 0 where it is something else."""
+    match node:
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int(by))) if (
+            not isinstance(by, bool)
+        ):
+            return by if isinstance(sign, ast.UAdd) else -by
+    return 0
+
+
+def _real(number: Literal) -> float:
+    return number.value.real if isinstance(number.value, complex) else number.value

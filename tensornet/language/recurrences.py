@@ -1,0 +1,667 @@
+"""Recurrences in the surface language: `h[t-1]`, their starts, and blocks called along an axis.
+
+    h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])      h[b,t-1,p] is previous[t](h[b,t,p], h0[b,p])
+    h[b,-1,o] = h0[b,o]
+
+A tensor recurs if an equation reads it one position before or after, and is not below the line that defines
+it; so does one with a start. The start stands at -1, one step before the first position, of what is read at
+`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What is computed has a line of its own there,
+`h_start[b,o] = tanh(z[b,k] * V[o,k])`. What has a start and is read in other parts than that is told in,
+`h[b,t-1,(p,q)]`, is read so from a line of its own too, `h_before[b,t,o] = h[b,t-1,o]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from ..errors import EquationError, Place, told_in
+from ..ops.scan import STEPS
+from ..ops.structure import INDEX
+from .equation import AlongAxis, Calling, Equation, Opening
+from .expression import (
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    axes_of_index,
+    free_axes,
+    fresh,
+    is_told,
+    references,
+    rename,
+    show,
+    show_entry,
+    transform,
+)
+
+__all__ = ["CallAlong", "Start", "as_printed", "called_along", "recurring", "step_of", "steps_in"]
+
+_Key: TypeAlias = "tuple[str, int, int]"
+"""What is read at which step along which of its dimensions."""
+
+_Step: TypeAlias = "tuple[str, int] | None"
+"""The axis and the step of an entry of brackets that is one."""
+
+FARTHEST = 8
+"""So many positions back at most."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """`h[b,-1,o] = h0[b,o]`: what a tensor that recurs is outside of its positions.
+
+    Attributes:
+        name: the tensor.
+        index: what stands in brackets on the left, the position among it.
+        step: the position, -1 or below, or 1 or above.
+        right: what it is there.
+    """
+
+    name: str
+    index: tuple[Index, ...]
+    step: int
+    right: Expression
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def at(self) -> int:
+        """The dimension that the position is in."""
+        return next(n for n, entry in enumerate(self.index) if isinstance(entry, int))
+
+    @property
+    def key(self) -> _Key:
+        """What it is looked up by."""
+        return self.name, self.step, self.at
+
+    def __str__(self) -> str:
+        before, after = self.index[: self.at], self.index[self.at + 1 :]
+        entries = (*map(show_entry, before), f"{self.step:+d}", *map(show_entry, after))
+        return f"{self.name}[{','.join(entries)}] = {show(self.right)}"
+
+
+def step_of(entry: Any) -> tuple[str, int] | None:
+    """The axis and the step of an entry such as `t-1`; nothing for any other."""
+    match entry:
+        case Call("add", (Ref(axis, ()), Literal(int(by)))) if by:
+            return axis, by
+    return None
+
+
+@told_in("recurrences")
+def recurring(lines: Sequence[Any]) -> list[Any]:
+    """The lines of a block, with what recurs said by functions, and without the starts."""
+    starts: dict[_Key, Start] = {}
+    for each in lines:
+        if isinstance(each, Start):
+            if each.key in starts:
+                raise EquationError(f"'{each.name}' starts twice", each.place, "say it once")
+            starts[each.key] = each
+    _check_calls(lines)
+    names = {name for name, _, _ in starts} | set(_late(lines))
+    if not names:
+        return list(lines)
+    _check_starts(lines, starts)
+    taken, sides = _named(lines), _Sides.of(lines, starts)
+    openings = _openings(starts, taken)
+    return list(_Telling(names, starts, taken, openings, sides).told(lines))
+
+
+def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
+    """The axes that tensors are defined with."""
+    found = {line.name: line.left for line in lines if hasattr(line, "right") and hasattr(line, "left")}
+    calls = (line for line in lines if getattr(line, "along", None))
+    return found | {
+        name: left for line in calls for name, left in zip(line.results, line.along.left, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Which entries of brackets are steps; others, such as `h[t-1,j+1] * W[k,j]` has, are windows and positions.
+
+    A step is under an axis of the left, or under the one that the tensor is defined with. What starts on that side is
+    read a step away under any axis, and so is what is read before the first position, where no window reaches.
+
+    Attributes:
+        lefts: the axes that tensors are defined with.
+        starts: the sides of dimensions that have a start.
+        back: the dimensions along which something is read a step away.
+    """
+
+    lefts: Mapping[str, tuple[Index, ...]]
+    starts: Collection[tuple[str, int, int]]
+    back: Collection[tuple[str, int]]
+
+    @classmethod
+    def of(cls, lines: Sequence[Any], starts: Iterable[_Key]) -> _Sides:
+        """Those of the lines of a block."""
+        first = cls(_lefts(lines), {(name, 1 if step > 0 else -1, at) for name, step, at in starts}, ())
+        back = {
+            (ref.name, at)
+            for line in lines
+            for ref in (steps_in(line.right) if hasattr(line, "right") else ())
+            for at, step in enumerate(first.steps(ref, _kept_in(line)))
+            if step
+        }
+        return replace(first, back=back)
+
+    def steps(self, ref: Ref, kept: Collection[str]) -> list[_Step]:
+        """The steps that entries of brackets are, each an axis and how far, in a line with these axes on the left."""
+        own = self.lefts.get(ref.name, ())
+        own = own if len(own) == len(ref.index) else ref.index
+        found: list[_Step] = []
+        for at, (entry, mine) in enumerate(zip(ref.index, own, strict=True)):
+            step = step_of(entry)
+            if step is not None and step[0] not in kept and mine not in (step[0], entry):
+                sign = 1 if step[1] > 0 else -1
+                told = (ref.name, sign, at) in self.starts or (sign < 0 and (ref.name, at) in self.back)
+                step = step if told else None
+            found.append(step)
+        return found
+
+
+def _kept_in(line: Any) -> tuple[str, ...]:
+    """The axes on the left of a line."""
+    return axes_of_index(line.index if isinstance(line, Start) else getattr(line, "left", ()))
+
+
+def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
+    """The lines of starts that are more than a tensor under axes, which are put in their places, by what starts so."""
+    found: dict[str, list[Opening]] = {}
+    for key, start in starts.items():
+        if not _is_plain(start):
+            left = _without(start.index, start.at)
+            name = fresh(f"{start.name}_start", taken)
+            taken.add(name)
+            found.setdefault(start.name, []).append(Opening(name, left, start.right, start.place))
+            starts[key] = replace(start, right=Ref(name, left, start.place))
+    return found
+
+
+def _is_plain(start: Start) -> bool:
+    """Whether a start is a number, or a tensor under axes of what it starts, each once."""
+    if isinstance(start.right, Ref):
+        own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
+        return set(read) <= set(own) and len(set(read)) == len(read)
+    return not any(references(start.right)) and not free_axes(start.right)
+
+
+def _named(lines: Iterable[Any]) -> set[str]:
+    """The tensors that lines define or read."""
+    found = {name for line in lines for name in getattr(line, "results", ())}
+    for line in lines:
+        if hasattr(line, "right"):
+            found |= {line.name, *(ref.name for ref in references(line.right))}
+    return found
+
+
+def _check_calls(lines: Sequence[Any]) -> None:
+    """Refuses what goes round through the call of a block."""
+    plain = [line for line in lines if hasattr(line, "results") and not line.along]
+    waiting = [name for line in plain for name in line.results]
+    for line in lines if waiting else ():
+        for ref in steps_in(line.right) if hasattr(line, "right") else ():
+            if ref.name in waiting:
+                fix = f"say the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
+                raise EquationError(f"'{ref.name}' goes round through the call of a block", ref.place, fix)
+        waiting = [name for name in waiting if name not in getattr(line, "results", ())]
+
+
+def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
+    """Refuses a start that nothing goes on from."""
+    farthest: dict[_Key, int] = {}
+    for line in lines:
+        for ref in steps_in(line.right) if hasattr(line, "right") else ():
+            for at, entry in enumerate(ref.index):
+                told = step_of(entry)
+                if told is not None:
+                    key = ref.name, 1 if told[1] > 0 else -1, at
+                    farthest[key] = max(farthest.get(key, 0), abs(told[1]))
+    for (name, step, at), start in starts.items():
+        sign = 1 if step > 0 else -1
+        first = starts.get((name, sign, at), start)
+        if [*map(_parts, first.index)] != [*map(_parts, start.index)]:
+            fix = f"tell it under axes as {first} has them"
+            raise EquationError(f"'{name}' starts in other parts at {step:+d}", start.place, fix)
+        if abs(step) > farthest.get((name, sign, at), 0):
+            other = farthest.get((name, -sign, at), 0)
+            if not other and any(
+                farthest.get((name, sign, n), 0) >= abs(step) for n in range(len(start.index))
+            ):
+                shown = f"[…,{start.step:+d},…]"
+                fix = f"put the position {shown} where the step stands"
+                raise EquationError(f"the start of '{name}' is along another axis", start.place, fix)
+            fix = (
+                f"it is read at t{-sign:+d}, which starts at {-sign:+d}"
+                if other
+                else f"read it at t{step:+d}, or leave it out"
+            )
+            raise EquationError(f"nothing goes on from '{name}' at {step:+d}", start.place, fix)
+
+
+def _late(lines: Sequence[Any]) -> Iterator[str]:
+    """The tensors read at another position by an equation that is not below theirs."""
+    waiting = {line.name for line in lines if hasattr(line, "right") and not isinstance(line, Start)}
+    waiting.update(name for line in lines if getattr(line, "along", None) for name in line.results)
+    for line in lines:
+        waiting.difference_update(getattr(line, "results", ()))
+        if not hasattr(line, "right") or isinstance(line, Start):
+            continue
+        yield from (ref.name for ref in steps_in(line.right) if ref.name in waiting)
+        waiting.discard(line.name)
+
+
+def steps_in(expression: Expression) -> Iterator[Ref]:
+    """The tensors in an expression that are read at another position, as they are."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Ref) and any(step_of(entry) for entry in part.index):
+            yield part
+        transform(part, lambda each: waiting.append(each) or each)  # type: ignore[func-returns-value]
+
+
+@dataclass
+class _Telling:
+    """Says what recurs by functions.
+
+    Attributes:
+        names: the tensors that recur.
+        starts: what they start from.
+        taken: names that are there.
+        openings: the lines that starts have of their own, by what starts so.
+        sides: which entries of brackets are steps.
+        before: the lines of tensors at another position, by what they say.
+        made: those that the next line reads first.
+    """
+
+    names: set[str]
+    starts: Mapping[_Key, Start]
+    taken: set[str]
+    openings: dict[str, list[Opening]]
+    sides: _Sides
+    before: dict[Expression, Ref] = field(default_factory=dict)
+    made: list[Equation] = field(default_factory=list)
+
+    def told(self, lines: Iterable[Any]) -> Iterator[Any]:
+        """The lines, without the starts, each after those that it needs besides."""
+        for line in lines:
+            if isinstance(line, Start):
+                continue
+            if hasattr(line, "right"):
+                for name in [ref.name for ref in steps_in(line.right)]:
+                    yield from self.told(self.openings.pop(name, ()))
+                line = replace(line, right=self._visited(line.right, _kept_in(line)))
+                yield from self.made
+                self.made.clear()
+            yield line
+
+    def _visited(self, part: Expression, kept: Collection[str]) -> Expression:
+        part = transform(part, lambda each: self._visited(each, kept))
+        if not isinstance(part, Ref) or part.name not in self.names:
+            return part
+        steps = self.sides.steps(part, kept)
+        return self._in_parts(part, steps) or _read(part, steps, self.starts)
+
+    def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
+        """What a tensor starts from that is read so many positions away."""
+        steps = range(-1, by - 1, -1) if by < 0 else range(1, by + 1)
+        return (self.starts[name, step, at] for step in steps if (name, step, at) in self.starts)
+
+    def _in_parts(self, ref: Ref, steps: Sequence[_Step]) -> Ref | None:
+        """What is read in other parts than its start is told in, from a line in which it is read in the same."""
+        found = next(((n, *step) for n, step in enumerate(steps) if step), None)
+        if found is None:
+            return None
+        at, axis, by = found
+        starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
+        if not any(_differ(each, _at_once(ref, steps)) for each in starts) and not _hangs_on(ref, at, axis):
+            return None
+        whole = starts[0].index if starts else self.sides.lefts[ref.name]
+        if len(whole) != len(ref.index):
+            return None
+        own = _without(whole, at)
+        label = fresh(axis, {*axes_of_index(own)})
+        left = (*own[:at], label, *own[at:])
+        told = (*own[:at], Call("add", (Ref(label, ()), Literal(by))), *own[at:])
+        there = [(label, by) if n == at else None for n in range(len(told))]
+        right = _read(replace(ref, index=told), there, self.starts)
+        if right not in self.before:
+            name = fresh(f"{ref.name}_{'before' if by < 0 else 'after'}", self.taken)
+            self.taken.add(name)
+            self.before[right] = Ref(name, left)
+            self.made.append(Equation(name, left, right, ref.place))
+        index = (*ref.index[:at], axis, *ref.index[at + 1 :])
+        return replace(ref, name=self.before[right].name, index=index)
+
+
+def _differ(start: Start, index: tuple[Index, ...]) -> bool:
+    """Whether a tensor is read in other parts than its start is told in, or along one axis in two dimensions."""
+    both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
+    read = _flat(index)
+    apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
+    return len(start.index) == len(index) and apart
+
+
+def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
+    """Whether other dimensions than one are read at positions that hang on an axis."""
+    others = _without(ref.index, at)
+    inside = (part.name for part in references(Ref(ref.name, others)) if not part.index)
+    return axis in axes_of_index(others) or axis in inside
+
+
+def _parts(entry: Index) -> int:
+    """How many axes an entry of brackets is."""
+    return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
+
+
+def _at_once(ref: Ref, steps: Iterable[_Step]) -> tuple[Index, ...]:
+    """What stands in the brackets of a tensor, without the steps."""
+    return tuple(entry if step is None else step[0] for entry, step in zip(ref.index, steps, strict=True))
+
+
+def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expression:
+    """A tensor at another position: its function, once for each step there, along one axis after another."""
+    index = _at_once(ref, told)
+    found: Expression = replace(ref, index=index)
+    before: list[tuple[str, int]] = []
+    for at, step in enumerate(told):
+        if step is None:
+            continue
+        axis, by = step
+        if abs(by) > FARTHEST:
+            message = f"'{ref.name}' is read {abs(by)} positions away"
+            raise EquationError(message, ref.place, f"{FARTHEST} at most")
+        sign = 1 if by > 0 else -1
+        for far in range(1, abs(by) + 1):
+            start = starts.get((ref.name, sign * far, at))
+            given = () if start is None else _given(start, index, at, ref)
+            given = tuple(_moved(each, before) for each in given)
+            found = Call(STEPS[sign], (found, *given), (axis,), place=ref.place)
+        before.append(step)
+    return found
+
+
+def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
+    """A start of what is read at another position of other axes too."""
+    for axis, by in steps:
+        for _ in range(abs(by) if axis in free_axes(start) else 0):
+            start = Call(STEPS[1 if by > 0 else -1], (start,), (axis,))
+    return start
+
+
+def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
+    """The start under the axes that a tensor is read with."""
+    if len(start.index) != len(index):
+        fix = "give it as many axes as it is read with"
+        raise EquationError(f"the start of '{ref.name}' has other axes", start.place, fix)
+    if start.right == Literal(0):
+        return ()
+    own, read = _without(start.index, at), _without(index, at)
+    right = start.right
+    if isinstance(right, Ref) and not right.index:
+        right = replace(right, index=own)
+    pairs: list[tuple[str, str]] = []
+    for mine, theirs in zip(own, read, strict=True):
+        parts = (each if isinstance(each, tuple) else (each,) for each in (mine, theirs))
+        pairs.extend(zip(*parts, strict=True))
+    return (rename(right, {old: new for old, new in pairs if old != new}),)
+
+
+def _flat(index: Iterable[Any]) -> list[Any]:
+    """What stands in brackets, composites taken apart."""
+    return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+def _without(index: Iterable[Any], at: int) -> tuple[Any, ...]:
+    """What stands in brackets, without one entry."""
+    return tuple(entry for n, entry in enumerate(index) if n != at)
+
+
+# ---------------------------------------------------------------------------- as papers print it
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A tensor read some steps away, by functions: `previous[t](previous[t](h[b,t], s[b]), r[b])`.
+
+    Attributes:
+        ref, axis, sign: what is read, along which axis, and to which side.
+        starts: what each step starts from, if it is told.
+    """
+
+    ref: Ref
+    axis: str
+    sign: int
+    starts: tuple[Expression | None, ...]
+
+    @property
+    def at(self) -> int:
+        """The dimension that the steps are along."""
+        return self.ref.index.index(self.axis)
+
+    def read(self, starts: Mapping[_Key, Start]) -> Expression:
+        """What the tensor with the steps in brackets is read as."""
+        there = [
+            (self.axis, self.sign * len(self.starts)) if n == self.at else None
+            for n in range(len(self.ref.index))
+        ]
+        return _read(self.told(Ref(self.axis, ())), there, starts)
+
+    def told(self, position: Expression) -> Ref:
+        """The tensor with the steps in brackets, where the axis is told as an expression."""
+        entry = Call("add", (position, Literal(self.sign * len(self.starts))))
+        return replace(self.ref, index=(*self.ref.index[: self.at], entry, *self.ref.index[self.at + 1 :]))
+
+
+def as_printed(lines: Sequence[Any]) -> list[Any]:
+    """The lines of a graph with steps in brackets, and starts, where `recurring` reads the same from these."""
+    starts = dict[str, dict[_Key, Start]]()
+    for name in _round_about(lines):
+        found = _starts_of(name, lines)
+        if found is not None:
+            starts[name] = found
+    if not starts:
+        return list(lines)
+    printed, waiting = list[Any](), dict(starts)
+    for line in lines:
+        for name in [each for each in waiting if each in _mentioned(line)]:
+            printed.extend(waiting.pop(name).values())
+        printed.append(
+            replace(line, right=_in_brackets(line.right, starts)) if hasattr(line, "right") else line
+        )
+    return printed
+
+
+def _round_about(lines: Sequence[Any]) -> dict[str, None]:
+    """The tensors that an equation reads some steps away and that are not above it."""
+    waiting = {line.name for line in lines if hasattr(line, "right")}
+    found, sides = dict[str, None](), set(STEPS.values())
+    for line in lines:
+        if hasattr(line, "right"):
+            if any(isinstance(part, Call) and part.function in sides for part in line.parts):
+                found.update(
+                    (each.ref.name, None) for each in _stepped(line.right) if each.ref.name in waiting
+                )
+            waiting.discard(line.name)
+    return found
+
+
+def _mentioned(line: Any) -> set[str]:
+    """The tensor that a line defines, and those that it reads."""
+    return {line.name, *(ref.name for ref in line.references)} if hasattr(line, "right") else set()
+
+
+def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
+    """The starts of a tensor, if all that read it tell the same ones; nothing if it cannot be printed so."""
+    left = next(line.left for line in lines if hasattr(line, "right") and line.name == name)
+    found_in = [
+        (each, axes_of_index(line.left))
+        for line in lines
+        if hasattr(line, "right")
+        for each in _stepped(line.right)
+        if each.ref.name == name
+    ]
+    if not all(each.axis in kept or left[each.at : each.at + 1] == (each.axis,) for each, kept in found_in):
+        return None  # in brackets it would be a window
+    read = [each for each, _ in found_in]
+    found = dict[_Key, Start]()
+    for each in read:
+        for far, right in enumerate(each.starts, 1):
+            if right is not None:
+                start = _start(each, left, each.sign * far, right)
+                if found.setdefault(start.key, start) != start:
+                    return None
+    if any(_differ(start, each.ref.index) for each in read for start in found.values()):
+        return None
+    if not all(map(_is_plain, found.values())):
+        return None
+    alike = all(each.read(found) == _by_functions(each) for each in read)
+    told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
+    return found if alike and not any(is_told(entry) for ref in told for entry in ref.index) else None
+
+
+def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
+    """A start under the axes that a tensor is defined with, or read with where that is in other parts."""
+    names = dict[str, str]()
+    left = left if [*map(_parts, left)] == [*map(_parts, steps.ref.index)] else steps.ref.index
+    for mine, theirs in zip(steps.ref.index, left, strict=True):
+        match mine, theirs:
+            case str(), str():
+                names[mine] = theirs
+            case tuple(), tuple():
+                names.update(zip(mine, theirs, strict=False))
+    at = steps.at
+    return Start(steps.ref.name, (*left[:at], step, *left[at + 1 :]), step, rename(right, names))
+
+
+def _stepped(part: Expression) -> Iterator[_Steps]:
+    """The tensors in an expression that are read some steps away, by functions."""
+    found = _steps(part)
+    if found is not None:
+        yield found
+        inside = [each for each in found.starts if each is not None]
+    else:
+        inside = list[Expression]()
+        transform(part, lambda each: inside.append(each) or each)  # type: ignore[func-returns-value]
+    for each in inside:
+        yield from _stepped(each)
+
+
+def _steps(part: Expression) -> _Steps | None:
+    """An expression as a tensor that is read some steps away, if it is one."""
+    sides = {name: step for step, name in STEPS.items()}
+    if not isinstance(part, Call) or part.function not in sides:
+        return None
+    starts: list[Expression | None] = []
+    operand: Expression = part
+    while isinstance(operand, Call) and operand.function == part.function and operand.axes == part.axes:
+        operand, *start = operand.arguments
+        starts.insert(0, start[0] if start else None)
+    (axis,) = part.axes
+    if not isinstance(operand, Ref) or operand.index.count(axis) != 1 or len(starts) > FARTHEST:
+        return None
+    return _Steps(operand, axis, sides[part.function], tuple(starts))
+
+
+def _by_functions(steps: _Steps) -> Expression:
+    """A tensor that is read some steps away, by functions."""
+    found: Expression = steps.ref
+    for start in steps.starts:
+        found = Call(STEPS[steps.sign], (found, *([] if start is None else [start])), (steps.axis,))
+    return found
+
+
+def _in_brackets(part: Expression, names: Mapping[str, Any]) -> Expression:
+    """An expression with the steps of some tensors in brackets."""
+    found = _steps(part)
+    if found is not None and found.ref.name in names:
+        return found.told(Call(INDEX.name, (), (found.axis,)))
+    return transform(part, lambda each: _in_brackets(each, names))
+
+
+@dataclass(frozen=True)
+class CallAlong:
+    """A call as it is written, whose results and operands have brackets behind them."""
+
+    results: tuple[Ref, ...]
+    block: str
+    operands: tuple[Ref, ...]
+    scope: str
+    place: Place | None = None
+
+
+@told_in("blocks")
+def called_along(lines: Sequence[Any]) -> list[Any]:
+    """The lines of a block, in which the axis of each such call is known, and its operands are names.
+
+    Raises:
+        EquationError: no operand of a call is read at another position, or results do not have the axis.
+    """
+    taken = {ref.name for line in lines if isinstance(line, CallAlong) for ref in line.operands}
+    found = list[Any]()
+    for line in lines:
+        found.extend(_apart(line, taken) if isinstance(line, CallAlong) else (line,))
+    return found
+
+
+def _apart(line: CallAlong, taken: set[str]) -> Iterator[Any]:
+    """The equations of what a call reads at other positions, and the call."""
+    if not any(ref.index for ref in line.operands):
+        yield from _named_along(line, taken)
+        return
+    axis = _axis(line)
+    operands = list[Ref]()
+    for ref in line.operands:
+        if any(map(step_of, ref.index)):
+            index = tuple(told[0] if (told := step_of(entry)) else entry for entry in ref.index)
+            name = fresh(f"{ref.name}.before", taken)
+            taken.add(name)
+            yield Equation(name, _plain(ref, index), ref, ref.place)
+            ref = Ref(name, index, ref.place)
+        else:
+            _plain(ref, ref.index)
+        operands.append(ref)
+    left = tuple(_plain(ref, ref.index) for ref in line.results)
+    along = AlongAxis(axis, left, tuple(ref.index for ref in operands))
+    names = (tuple(ref.name for ref in refs) for refs in (line.results, operands))
+    yield Calling(next(names), line.block, next(names), line.scope, along, line.place)
+
+
+def _named_along(line: CallAlong, taken: set[str]) -> Iterator[Any]:
+    """A call on tensors by their names, and its results under the axes that the line gives them."""
+    made = [fresh(f"{ref.name}.made", taken) for ref in line.results]
+    operands = tuple(ref.name for ref in line.operands)
+    yield Calling(tuple(made), line.block, operands, line.scope, place=line.place)
+    for name, ref in zip(made, line.results, strict=True):
+        yield Equation(ref.name, _plain(ref, ref.index), Ref(name, ref.index, ref.place), ref.place)
+
+
+def _axis(line: CallAlong) -> str:
+    """The axis that a call goes along: what it gives at one position it is given at the next."""
+    axes = {told[0]: None for ref in line.operands for entry in ref.index if (told := step_of(entry))}
+    if len(axes) != 1:
+        fix = "call it on tensors by their names, `y = block(x)`, or at one axis' other positions, as in h[b,t-1,p]"
+        found = f"several axes, {', '.join(axes)}" if axes else "none"
+        raise EquationError(f"a call in brackets goes along one axis, and here {found}", line.place, fix)
+    (axis,) = axes
+    for ref in line.results:
+        if ref.index.count(axis) != 1:
+            raise EquationError(
+                f"'{ref.name}' is made at each position of '{axis}', which is not in its brackets",
+                ref.place,
+                f"write {ref.name}[…,{axis},…]",
+            )
+    return axis
+
+
+def _plain(ref: Ref, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What stands in brackets, of axes alone."""
+    for entry in index:
+        if isinstance(entry, int | Call) or is_told(entry) or entry == "...":
+            fix = "read it in an equation of its own, and call the block on that"
+            raise EquationError(f"a block reads '{ref.name}' under axes alone", ref.place, fix)
+    return index

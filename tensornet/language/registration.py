@@ -1,0 +1,130 @@
+"""Registration of user functions and kernels."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from ..errors import EquationError, told_in
+from ..ops.record import OPERANDS, Function, Meaning
+from ..ops.table import FUNCTIONS, RESERVED
+from ..sizes import is_name
+from .expression import Call, subexpressions
+from .patterns import pattern_of
+
+__all__ = ["register"]
+
+
+@told_in("functions-of-your-own")
+def register(
+    name: str,
+    *,
+    over_axis: bool = False,
+    arity: int = 1,
+    derivative: str | Sequence[str] = (),
+    computes: str = "",
+    **backends: Callable[..., Any],
+) -> None:
+    """Adds a function of your own to the equation language, for every later equation; or a kernel to the planner.
+
+    A pointwise function is called with arrays aligned to one another; with `over_axis=True` it
+    is called as `f(array, axis)` and keeps the shape, written `name[j](x)`.
+
+    A kernel `computes` an equation, and runs wherever a program says the same, in any order and in as many
+    equations. Each axis of the equation stands for all axes of the program that occur in the same of its
+    tensors, for one 1 long where there is none. The kernel is called with the tensors in the order in which
+    the equation names them first, each with a dimension for each axis that is written, and with the
+    numbers, which are written as names without axes, by these names; it returns an array of the left side.
+    A tensor that lacks one of its axes, or holds integers, is none for it.
+
+    Args:
+        name: how equations call it; a Python name.
+        over_axis: whether it runs along one axis instead of element by element.
+        arity: how many arrays a pointwise function takes.
+        derivative: for each operand of a pointwise function the gradient that it gets, in the equation
+            language: of the operands `a`, `b`, …, the result `y` and the gradient `g` that comes in.
+        computes: the equation of a kernel, `"y[b,i] = exp(scale * x[b,i]) * w[i]"`.
+        **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `jax=...`.
+
+    Raises:
+        EquationError: the name is not a Python name or belongs to the language, the arity is no
+            number of arrays, an implementation is missing or cannot be called, the derivative is no
+            text for each operand, or what it computes is no equation.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> tn.register("cube", derivative="3 * g * a ** 2", numpy=lambda a: a**3, torch=lambda a: a**3)
+        >>> f = tn.compile(tn.layer("y[i] = cube(x[i])", inputs="x"), backend="numpy")
+        >>> f({}, np.array([1.0, 2.0]))
+        array([1., 8.])
+    """
+    if not isinstance(name, str) or not is_name(name):
+        raise EquationError(f"{name!r} cannot name a function", fix="use letters, digits and '_'")
+    if (name in FUNCTIONS and not FUNCTIONS[name].implementations) or name in RESERVED:
+        raise EquationError(f"'{name}' belongs to the language", fix="register under another name")
+    if not backends:
+        raise EquationError(f"'{name}' has no implementation", fix=f"register('{name}', numpy=...)")
+    for backend, implementation in backends.items():
+        if not callable(implementation):
+            fix = f"give a function of arrays of {backend}"
+            raise EquationError(f"'{name}' for {backend} is {implementation!r}", fix=fix)
+    if not isinstance(arity, int) or isinstance(arity, bool) or arity < 1:
+        raise EquationError(f"the arity of '{name}' is {arity!r}", fix="give how many arrays it takes")
+    texts = (derivative,) if isinstance(derivative, str) else tuple(derivative)
+    operands = {*OPERANDS[:arity], "y", "g"}
+    if texts and (
+        over_axis or len(texts) != arity or not all(_is_expression(each, operands) for each in texts)
+    ):
+        fix = "give an expression for each operand of a pointwise function, as '3 * g * a ** 2'"
+        raise EquationError(f"the derivative of '{name}' is {derivative!r}", fix=fix)
+    if computes:
+        FUNCTIONS[name] = _kernel(name, computes, tuple(backends.items()))
+        return
+    FUNCTIONS[name] = Function(
+        name,
+        "registered by the user",
+        "kept" if over_axis else "none",
+        (arity, arity),
+        derivative=texts,
+        implementations=tuple(backends.items()),
+    )
+
+
+def _kernel(
+    name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
+) -> Function:
+    """The record of a kernel; its names without axes are numbers."""
+    what = f"what '{name}' computes is {computes!r}"
+    if not isinstance(computes, str):
+        raise EquationError(what, fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'")
+    meaning = Meaning(computes)
+    try:
+        pattern = pattern_of(meaning)
+    except EquationError as error:
+        raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
+    calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
+    if any(FUNCTIONS[call.function].trains for call in calls):
+        fix = "leave it to the program: a kernel is not told of training"
+        raise EquationError(f"{what}, which is something else each time", fix=fix)
+    return Function(
+        name,
+        "registered by the user",
+        "removed",
+        (1, 10**6),
+        options=tuple((number, 0.0) for number in pattern.numbers),
+        yields="real",
+        means=(meaning,),
+        implementations=implementations,
+    )
+
+
+def _is_expression(text: Any, names: Container[str]) -> bool:
+    """Whether Python's grammar, which the language shares, reads a text as one expression of some names."""
+    try:
+        parts = list(ast.walk(ast.parse(text, mode="eval"))) if isinstance(text, str) else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    called = [part.func for part in parts if isinstance(part, ast.Call)]
+    read = [part.id for part in parts if isinstance(part, ast.Name) and part not in called]
+    return bool(parts) and all(name in names or name in RESERVED for name in read)

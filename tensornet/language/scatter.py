@@ -1,0 +1,185 @@
+"""Scatter statements: `y[b,e[b,t],c] += x[b,t,c]`, with the line that initialises them.
+
+    y[b,v,c] = 0
+    y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t], inside=1) * x[b,t,c] * w[b,t]
+
+A tensor in brackets tells positions, and so does `2*p + u` or `0`; the line that starts names the axis, which is as
+long as its name says, as `v=16` or another tensor does. A position that a tensor tells outside of it is an error, one
+that axes reach outside of it, as windows do, goes nowhere, and what is told twice is added twice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..errors import EquationError, Place, told_in
+from ..ops.structure import INDEX, REPEAT
+from .affine import ones_at
+from .equation import Calling, Declaration, Definition, Equation, Statement
+from .expression import (
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    axes_of_index,
+    contraction,
+    flat,
+    free_axes,
+    fresh,
+    is_told,
+    occurring,
+    product_of,
+    references,
+    sum_of,
+    transform,
+)
+
+__all__ = ["Addition", "Written", "together"]
+
+
+@dataclass(frozen=True)
+class Addition:
+    """`name[left] += right`: what is added to a tensor, at positions that tensors tell or along axes."""
+
+    name: str
+    left: tuple[Index, ...]
+    right: Expression
+    place: Place | None = None
+
+
+Written: TypeAlias = "Statement | Addition"
+
+
+@told_in("additions")
+def together(written: Sequence[Written]) -> tuple[Statement, ...]:
+    """The statements of a block, in which a tensor that lines add to is defined where the last of them stands.
+
+    Raises:
+        EquationError: nothing starts the tensor before, or not with as many axes.
+    """
+    additions = defaultdict[str, list[Addition]](list)
+    for each in written:
+        if isinstance(each, Addition):
+            additions[each.name].append(each)
+    names = {name for each in written for name in _named(each)}
+    starts = dict[str, Equation]()
+    found = list[Statement]()
+    for each in written:
+        match each:
+            case Equation(name) if name in additions and name not in starts:
+                starts[name] = each
+                if not _is_zero(each.right):
+                    found.append(replace(each, name=fresh(f"{name}_0", names)))
+            case Addition(name) if name not in starts:
+                raise EquationError(
+                    f"'{name}' is added to, and nothing starts it",
+                    each.place,
+                    f"write a line before it that names its axes, as {name}[{_example(each)}] = 0",
+                )
+            case Addition(name):
+                if each is additions[name][-1]:
+                    found += _total(starts[name], additions[name], names)
+            case _:
+                found.append(each)
+    return tuple(found)
+
+
+def _total(start: Equation, additions: Sequence[Addition], names: set[str]) -> Iterator[Equation]:
+    """The equations of what is added, and the one that adds it up."""
+    parts = [_part(start, each) for each in additions]
+    if len(parts) == 1 and _is_zero(start.right):
+        yield parts[0]
+        return
+    terms = [] if _is_zero(start.right) else [fresh(f"{start.name}_0", names)]
+    for number, part in enumerate(parts, 1):
+        terms.append(fresh(f"{start.name}_{number}", names))
+        yield replace(part, name=terms[-1])
+    total = sum_of([Ref(term, start.left) for term in terms])
+    yield Equation(start.name, start.left, total, additions[-1].place)
+
+
+def _part(start: Equation, addition: Addition) -> Equation:
+    """What one line adds, as an equation of its own."""
+    if len(start.left) != len(addition.left):
+        raise EquationError(
+            f"'{start.name}' has {len(start.left)} dimension(s), and is added to with {len(addition.left)}",
+            addition.place,
+            f"it was started with {len(start.left)}: write as many entries in brackets",
+        )
+    left = list[str | tuple[str, ...]]()
+    factors, right = list[Call](), addition.right
+    present = {*occurring(right), *axes_of_index(addition.left)}
+    for entry, named in zip(addition.left, start.left, strict=True):
+        if isinstance(entry, str | tuple):
+            left.append(entry)
+            continue
+        told = _positions(entry, present)
+        if told is None:
+            message = f"what stands in brackets after '{start.name}' is no axis, nor a position"
+            raise EquationError(
+                message, addition.place, "write an axis, t[b,i], 2*p + u or an integer from 0"
+            )
+        if not isinstance(named, str) or named in present:
+            shown = named if isinstance(named, str) else f"({','.join(named)})"
+            raise EquationError(
+                f"positions are told along '{shown}', which is the name of another axis here",
+                told.place or addition.place,
+                "give that axis a name of its own where the tensor is started",
+            )
+        factors.append(replace(ones_at(told, named), place=told.place))
+        left.append(named)
+    if all(ref.index for ref in references(right)):  # what a bare name stands for is not known here
+        known = occurring(right).union(axes_of_index(tuple(left)))
+        told_along = dict.fromkeys(axis for each in factors for axis in sorted(occurring(each.arguments[0])))
+        for axis in told_along:
+            if axis not in known:
+                right = Call(REPEAT.name, (right,), (axis,), place=addition.place)
+    moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
+    over = tuple(moving.difference(axes_of_index(tuple(left))))  # of the whole, not of products inside
+    added = contraction((product_of([*factors, right]),), over, addition.place)
+    return Equation(start.name, tuple(left), flat(added), addition.place)
+
+
+def _positions(entry: Index, axes: Container[str]) -> Expression | None:
+    """What an entry of brackets tells as an expression, in which the name of an axis says where that is."""
+
+    def visit(part: Expression) -> Expression:
+        if isinstance(part, Ref) and not part.index and part.name in axes:
+            return Call(INDEX.name, (), (part.name,), place=part.place)
+        return part if isinstance(part, Ref) else transform(part, visit)
+
+    if isinstance(entry, int):
+        return Literal(entry) if entry >= 0 else None
+    return visit(entry) if is_told(entry) else None
+
+
+def _is_zero(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.value == 0
+
+
+def _example(addition: Addition) -> str:
+    """The axes that a line which starts a tensor may give it."""
+    taken = {*occurring(addition.right), *axes_of_index(addition.left)}
+    names = list[str]()
+    for entry in addition.left:
+        name = entry if isinstance(entry, str) else fresh("v", taken)
+        taken.add(name)
+        names.append(name)
+    return ",".join(names)
+
+
+def _named(written: Written) -> Iterator[str]:
+    """The names of tensors in a statement."""
+    match written:
+        case Equation(name, _, right) | Addition(name, _, right):
+            yield name
+            yield from occurring(right)
+            yield from (part.name for part in references(right))
+        case Declaration(name) | Definition(name):
+            yield name
+        case Calling(results, _, operands):
+            yield from (*results, *operands)

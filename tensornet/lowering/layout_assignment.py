@@ -1,0 +1,89 @@
+"""Layout assignment: a tensor is copied once into an order that several products read.
+
+Queries, keys and values of attention within windows are products of one tensor, and attention takes each of
+them window by window. If the tensor is copied window by window, its products come out so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..graph.graph import Graph
+from ..language.equation import Equation
+from ..language.expression import Call, Contraction, Ref, axes_of_index, references
+from ..ops.table import FUNCTIONS
+
+__all__ = ["Laid", "common_orders", "split_as"]
+
+Split = tuple[tuple[int, ...], ...]
+Count = Callable[[Equation, tuple[str, ...]], int]
+
+
+@dataclass(frozen=True)
+class Laid:
+    """How a tensor is laid out once.
+
+    Attributes:
+        split: for each of its dimensions how many positions the axes have that it is read as.
+        order: all of these axes, by number, as they lie in memory.
+    """
+
+    split: Split
+    order: tuple[int, ...]
+
+
+def split_as(ref: Ref, count: Callable[[str], int]) -> Split:
+    """The positions along the axes that a reference reads each dimension as."""
+    return tuple(tuple(count(axis) for axis in axes_of_index((entry,))) for entry in ref.index)
+
+
+def common_orders(graph: Graph, count: Count) -> Mapping[str, Laid]:
+    """The tensors that are laid out once, and how.
+
+    Two products at least ask for it, whose results are read by kernels alone: these take tensors whose axes
+    lie group by group, each group in the order that is written. All results together are larger than the
+    tensor.
+
+    Args:
+        graph: the graph, rewritten.
+        count: positions along some axes of an equation.
+    """
+    asking: dict[tuple[str, Laid], list[int]] = defaultdict(list)
+    sizes: dict[str, int] = {}
+    for equation, ref in _asking(graph):
+        axes, left = axes_of_index(ref.index), axes_of_index(equation.left)
+        order = [axis for axis in left if axis in axes] + [axis for axis in axes if axis not in left]
+        if order == list(axes):
+            continue
+        split = split_as(ref, lambda axis: count(equation, (axis,)))  # noqa: B023
+        wanted = Laid(split, tuple(axes.index(axis) for axis in order))
+        asking[ref.name, wanted].append(count(equation, left))
+        sizes[ref.name] = count(equation, axes)
+    return {
+        name: wanted for (name, wanted), made in asking.items() if len(made) > 1 and sum(made) > sizes[name]
+    }
+
+
+def _asking(graph: Graph) -> Iterator[tuple[Equation, Ref]]:
+    """Products that kernels alone read, each with the tensors in it whose dimensions are split."""
+    kernels = [
+        part
+        for equation in graph.own
+        for part in equation.parts
+        if isinstance(part, Call) and FUNCTIONS[part.function].means
+    ]
+    if not kernels:
+        return
+    read = Counter(ref.name for equation in graph.own for ref in equation.references)
+    read.update(graph.outputs)
+    read.update(name for call in graph.calls for name in call.operands)
+    read.subtract(ref.name for part in kernels for ref in references(part))
+    for equation in graph.own:
+        if read[equation.name]:
+            continue
+        products = (part for part in equation.parts if isinstance(part, Contraction))
+        for factor in (factor for part in products if part.summed for factor in part.factors):
+            if isinstance(factor, Ref) and any(isinstance(entry, tuple) for entry in factor.index):
+                yield equation, factor

@@ -1,0 +1,410 @@
+"""Attention and other fused kernels: operations that compute several equations at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from .protocols import axes_in
+from .record import Element, Function, Meaning
+from .structure import REPEAT
+
+if TYPE_CHECKING:
+    from ..graph.shape_inference import Scope
+    from ..language.expression import Call, Expression, Ref
+    from ..lowering.values import Value
+    from .protocols import Left, Lowering, Writer
+
+__all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
+
+Groups = tuple[tuple[str, ...], ...]
+
+HIDDEN = -1e20
+"""A score from here down leaves nothing of a weight, whatever is added to it."""
+
+
+HIDDEN_IN_HALF = -6e4
+"""The same in types of 16 bits."""
+
+
+def _hidden(numbers: Mapping[str, Any]) -> bool:
+    """Whether a hidden score is as good as one that is added to: -1e30 + s is -1e30."""
+    value = numbers["hidden"]
+    return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
+
+
+def _meanings() -> Iterator[Meaning]:
+    """Attention whose scores are as they are, have something added, or are hidden in part; dropped out or not."""
+    score = "scale * q[b,i,d] * k[b,j,d]"
+    of_scores = (
+        Meaning(score, ("q", "k", "v")),
+        Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
+        Meaning(
+            f"where(index(i) >= index(j), {score}, hidden)",
+            ("q", "k", "v"),
+            options=(("causal", 1),),
+            holds=_hidden,
+        ),
+        # the same, of queries that share keys and values
+        Meaning(
+            "where(index(i) >= index(j), scale * q[b,h,i,d] * k[b,j,d], hidden)",
+            ("q", "repeat[h](k)", "repeat[h](v)"),
+            options=(("causal", 1),),
+            holds=_hidden,
+        ),
+        # a query that sees nothing weighs all alike whatever it is, and gets no gradient
+        Meaning(
+            f"where(see[b,i,j], {score}, hidden)",
+            ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
+            ("see",),
+            holds=_hidden,
+        ),
+        Meaning(
+            f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
+            ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
+            ("see", "mask"),
+            holds=_hidden,
+        ),
+    )
+    for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
+        weighted = weights.format(f"softmax[j]({scores.text})")
+        queries = "h,i" if "q[b,h,i,d]" in scores.text else "i"
+        yield replace(scores, text=f"y[b,{queries},f] = {weighted} * v[b,j,f]")
+
+
+def _signed_meanings() -> Iterator[Meaning]:
+    """Signed attention, of scores with or without a bias, all of them seen or some."""
+    score = "s[b,i,j] = scale * q[b,i,d] * k[b,j,d]"
+    biased = (("biased", 1.0),)
+    causal = "where(index(i) >= index(j), abs(s[b,i,j]), hidden)"
+    for part, bias, options in ((score, (), ()), (f"{score} + bias[b,i,j]", ("bias",), biased)):
+        of_scores = (
+            Meaning("abs(s[b,i,j])", ("q", "k", "v", *bias), bias, options),
+            Meaning(causal, ("q", "k", "v", *bias), bias, (*options, ("causal", 1.0)), holds=_hidden),
+            Meaning(
+                "where(see[b,i,j], abs(s[b,i,j]), hidden)",
+                ("q", "k", "v", *bias, "see"),
+                (*bias, "see"),
+                options,
+                holds=_hidden,
+            ),
+        )
+        for each in of_scores:
+            text = f"y[b,i,f] = sign(s[b,i,j]) * softmax[j]({each.text}) * v[b,j,f]"
+            yield replace(each, text=text, parts=(part,))
+
+
+# ---------------------------------------------------------------------------- as steps and as source
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The axes of attention: `shared` by all operands, `grouped` ones of queries that share keys and values, of the
+    `queries` and the `keys`, `inner` ones that scores are summed over, and the `channels` of a value."""
+
+    shared: tuple[str, ...]
+    grouped: tuple[str, ...]
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    inner: tuple[str, ...]
+    channels: tuple[str, ...]
+
+    @staticmethod
+    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], *, grouped: Sequence[str] = ()) -> _Axes:
+        """Told by which of the operands have each."""
+        return _Axes(
+            tuple(axis for axis in q if axis in k and axis in v),
+            tuple(axis for axis in q if axis in grouped),
+            tuple(axis for axis in q if axis not in k and axis not in grouped),
+            tuple(axis for axis in k if axis in v and axis not in q),
+            tuple(axis for axis in q if axis in k and axis not in v),
+            tuple(axis for axis in v if axis not in k),
+        )
+
+    def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
+        """The four dimensions of each operand, the last of the shared axes as heads; queries have more of those."""
+        batch, head = self.split(heads)
+        return (
+            (batch, (*head, *self.grouped), self.queries, self.inner),
+            (batch, head, self.keys, self.inner),
+            (batch, head, self.keys, self.channels),
+        )
+
+    def split(self, heads: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Batch and heads."""
+        at = len(self.shared) - heads
+        return self.shared[:at], self.shared[at:]
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """Attention whose operands lie as it takes them.
+
+    Attributes:
+        call: the call, of them.
+        left: the order of the result.
+        values: the operands.
+        axes: the axes.
+        sizes: their sizes.
+        element: what the numbers are.
+    """
+
+    call: Call
+    left: Left
+    values: tuple[Value, ...]
+    axes: _Axes
+    sizes: Mapping[str, Any]
+    element: Element
+
+    def counts(self, lowering: Lowering) -> tuple[int, int, int, int, int]:
+        """Positions at the sizes planned for: of what is shared, queries, keys, inner axes and channels."""
+        shared, grouped, queries, keys, inner, channels = (
+            lowering.count(self.sizes, group) for group in astuple(self.axes)
+        )
+        return shared * grouped, queries, keys, inner, channels
+
+    def emitted(self, lowering: Lowering, seconds: float) -> Value:
+        """The step."""
+        axes, sizes = self.axes, self.sizes
+        flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
+        flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
+        return lowering.emit(
+            self.left, self.call, self.values, sizes, self.element, seconds=seconds, flops=flops
+        )
+
+
+def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
+    """Each operand as four dimensions: batch, heads, positions and channels; what belongs to scores beside.
+
+    Args:
+        numbers: how many of the operands, the first, are numbers; the others are truth values.
+    """
+    grouped, arguments = _unrepeated(call)
+    three = [lowering.lower(each, scope, None) for each in arguments[:3]]
+    axes = _Axes.of(*(each.layout for each in three), grouped=grouped)
+    of_scores = (*axes.shared, *axes.queries, *axes.keys)
+    values = [*three, *(lowering.lower(each, scope, of_scores) for each in arguments[3:])]
+    element = max(Element.WIDE, *(each.element for each in values[:numbers]))
+    values = [
+        lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
+    ]
+    three, mask = values[:3], values[3:]
+
+    def copies(heads: int) -> tuple[int, int]:
+        pairs = zip(three, axes.operands(heads), strict=True)
+        copied = sum(not lowering.offers(each, groups) for each, groups in pairs)
+        spread = sum(
+            0 < len(set(group) & set(each.layout)) < len(group)
+            for each in mask
+            for group in (*axes.split(heads), axes.queries, axes.keys)
+        )
+        return copied + spread, abs(heads - 1)
+
+    heads = min(range(len(axes.shared) + 1 if axes.queries else 1), key=copies)
+    three = [lowering.grouped(each, groups) for each, groups in zip(three, axes.operands(heads), strict=True)]
+    batch, head = axes.split(heads)
+    scores = (batch, head, axes.queries, axes.keys)
+    added = [
+        lowering.grouped(each, [tuple(axis for axis in group if axis in each.layout) for group in scores])
+        for each in mask
+    ]
+    left = tuple(
+        group[0] if len(group) == 1 else group
+        for group in (batch, axes.queries, (*head, *axes.grouped), axes.channels)
+        if group
+    )
+    sizes = {axis: size for each in three for axis, size in each.sizes.items()}
+    right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
+    return _Laid(right, left, (*three, *added), axes, sizes, element)
+
+
+def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
+    """The axes of queries along which keys and values are repeated, and the operands without that."""
+    q, k, v, *mask = call.arguments
+    repeats = [each for each in (k, v) if getattr(each, "function", "") == REPEAT.name]
+    keys, values = cast("tuple[Call, Call]", (k, v))
+    if len(repeats) == 2 and keys.axes == values.axes:
+        return keys.axes, (q, *keys.arguments, *values.arguments, *mask)
+    return (), call.arguments
+
+
+def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The step, which takes what two products do, and the time to go through the scores between them."""
+    scope = lowering.within(call, scope)
+    if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
+        hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
+        call = replace(call, arguments=(*call.arguments[:3], *hidden))
+    laid = _laid(lowering, call, scope, len(call.arguments))
+    shared, queries, keys, inner, channels = laid.counts(lowering)
+    profile, size = lowering.profile, lowering.itemsize
+    seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
+    seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
+    seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
+    tiles = shared * -(-queries // TILE) * -(-seen // profile.tile)
+    seconds += tiles * profile.pointwise(0.0, 0.0)
+    return laid.emitted(lowering, seconds)
+
+
+TILE = 32
+"""Queries that are computed together; each tile of the scores takes the time of a call."""
+
+SCORES = 2**17
+"""So many scores are weighed at a time by signed attention."""
+
+CALLS = 30
+"""So many operations on them, and looks at operands, cost what calling them costs."""
+
+PASSES = 8.0
+"""So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
+
+NEAR, WHOLE = 0.4, 0.9
+"""What going through them in tiles takes, as a share of what it takes as a whole: more than a cache holds, or less."""
+
+AGAIN = 7 / 6
+"""Forward and backward take seven products of the size of the scores, one of them again, where six are written."""
+
+
+def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby.
+
+    Tiles of the operands and of the result are copied, so that matrices lie one after another.
+    """
+    options = dict(call.options)
+    numbers = 4 if "biased" in options else 3
+    laid = _laid(lowering, call, lowering.within(call, scope), numbers)
+    shared, queries, keys, inner, channels = laid.counts(lowering)
+    profile, size = lowering.profile, lowering.itemsize
+    seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys
+    scores = shared * queries * seen
+    seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
+    passes = PASSES + 2 * (len(call.arguments) - 3 + ("causal" in options))
+    rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
+    seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
+    taken = queries * (inner + channels) + keys * (inner + channels)
+    seconds += profile.pointwise(2.0 * size * shared * taken, 0.0)
+    seconds += CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
+    return laid.emitted(lowering, seconds)
+
+
+def _seen(queries: int, keys: int, tile: float) -> float:
+    """The keys computed for a query that sees none after itself, in the mean: libraries leave out whole tiles.
+
+    That is half of very many. On a processor, in tiles of 512, torch takes 0.64 of the time at 2,048 positions, and
+    as long as without a mask at 512.
+    """
+    starts = range(0, keys, max(1, int(tile)))
+    computed = sum(min(tile, keys - start) * max(0, queries - start) for start in starts)
+    return computed / max(1, queries)
+
+
+def _repeated(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Masks that have some axes of the batch and not the others: libraries take them for the whole of it."""
+    _, k, *_ = layouts = [axes_in(cast("Ref", each).index) for each in call.arguments]
+    batch = tuple(itertools.takewhile(lambda axis: axis in k, left))
+    for mask in layouts[3:]:
+        if 0 < sum(axis in mask for axis in batch) < len(batch):
+            yield (*batch, *(axis for axis in mask if axis not in batch))
+
+
+def _spell(writer: Writer, call: Call, left: Left) -> str:
+    """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
+    settings = writer.options(call)
+
+    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
+        yield from (f"attn_mask={each}" for each in masks)
+        if settings["rate"] != "0.0":
+            yield f"dropout_p={settings['rate']} if training else 0.0"
+        if settings["causal"] != "0":
+            yield "is_causal=True"
+        if axes.grouped:
+            yield "enable_gqa=True"
+        yield f"scale={settings['scale']}"
+
+    return _spelled(writer, call, left, more)
+
+
+def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
+    """The same, with a bias and what is seen behind the others."""
+    settings = writer.options(call)
+
+    def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
+        yield from masks
+        yield f"scale={settings['scale']}"
+        yield from (f"{name}=True" for name in ("biased", "causal") if settings[name] != "0.0")
+
+    return _spelled(writer, call, left, more)
+
+
+def _spelled(
+    writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str], _Axes], Iterator[str]]
+) -> str:
+    """The call with its operands in four dimensions; `more` tells the arguments behind q, k and v, of the masks.
+
+    A query that sees what is not after it is at one position, so that other axes of queries alone are grouped.
+    """
+    q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
+    layouts = [writer.layout(each) for each in (q, k, v)]
+    flat = [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
+    axes = _Axes.of(*layouts)
+    if float(writer.options(call)["causal"]):
+        _, *grouped = (axis for axis in flat if axis in axes.queries)
+        axes = _Axes.of(*layouts, grouped=grouped)
+    shared = tuple(axis for axis in flat if axis in axes.shared)
+    heads = len(shared) - next((n for n, axis in enumerate(flat) if axis in axes.queries), len(shared))
+    axes = replace(axes, shared=shared)
+    three = [_operand(writer, *each) for each in zip((q, k, v), axes.operands(heads), strict=True)]
+    batch, head = axes.split(heads)
+    masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
+    text = writer.op(call.function, *three, more=", ".join(more(masks, axes)))
+    text = writer.op("permute", text, axes="(0, 2, 1, 3)")
+    return (
+        text
+        if all((batch, axes.queries, (*head, *axes.grouped), axes.channels))
+        else writer.reshaped(text, left)
+    )
+
+
+def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
+    """An operand in four dimensions; if these are in another order, heads and positions change places last.
+
+    That is how attention is mostly written, and PyTorch 2.13's compiler puts a kernel in the place of its products that
+    takes it for granted: other orders go wrong there.
+    """
+    batch, head, positions, channels = groups
+    number = {axis: n for n, group in enumerate(groups) for axis in group}
+    lying = [n for n, _ in itertools.groupby(writer.layout(ref), number.__getitem__)]
+    if sorted(lying) != [0, 1, 2, 3] or lying in ([0, 1, 2, 3], [0, 2, 1, 3]):
+        return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+    return writer.op("permute", writer.view(ref, (batch, positions, head, channels)), axes="(0, 2, 1, 3)")
+
+
+ROWS = (
+    Function(
+        "scaled_dot_product_attention",
+        "softmax[j](scale · q·k + mask) · v",
+        "removed",
+        arity=(3, 4),
+        options=(("scale", 1.0), ("rate", 0.0), ("causal", 0)),
+        yields="real",
+        complex="refused",
+        means=tuple(_meanings()),
+        works_in=_repeated,
+        lowered=_lower,
+        spelled=_spell,
+    ),
+    Function(
+        "signed_attention",
+        "sign(s) · softmax[j](abs(s)) · v, s = scale · q·k + bias",
+        "removed",
+        arity=(3, 5),
+        options=(("scale", 1.0), ("biased", 0.0), ("causal", 0.0)),
+        yields="real",
+        complex="refused",
+        means=tuple(_signed_meanings()),
+        tile=5 * SCORES // 2,
+        lowered=_lower_signed,
+        spelled=_spell_signed,
+    ),
+)

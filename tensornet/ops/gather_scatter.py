@@ -1,0 +1,326 @@
+"""Scatter-add and grouped GEMM kernels: rows added or multiplied by what their positions select.
+
+Rows at even distances, `x[2*p+1] += y[p]`, are not added up: they are what lies there, with zeros between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from .protocols import axes_in
+from .record import Element, Function
+from .structure import INSIDE, is_inside
+
+if TYPE_CHECKING:
+    from ..graph.shape_inference import Scope
+    from ..language.expression import Call, Expression, Ref
+    from ..lowering.values import Value
+    from .protocols import Left, Lowering, Writer
+
+__all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
+
+COUNT = "scatter_count"
+"""What backends call it where there are no rows to add up, and each position counts 1."""
+
+
+SPACED = "spaced"
+"""Rows that come one by one at even distances, each to a place of its own."""
+
+
+def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """Positions by batch and what is summed; rows by these and the channels that each has, where there are rows."""
+    scope = lowering.within(call, scope)
+    told, places, *added = call.arguments
+    (axis,) = cast("Call", places).axes
+    rows = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in added]
+    if len(rows) == 1 and lowering.is_even(told, call.axes) and call.axes[0] in rows[0].layout:
+        return _spaced(lowering, call, rows[0], scope)
+    positions = lowering.lower(told, scope, None)
+    lying = dict.fromkeys(name for each in (*rows, positions) for name in each.layout)
+    lead = tuple(name for name in lying if name in positions.layout)
+    batch = tuple(name for name in lead if name not in call.axes)
+    summed = tuple(name for name in lead if name in call.axes)
+    channels = tuple(name for name in lying if name not in lead)
+    positions = lowering.grouped(positions, (batch, summed))
+    rows = [
+        lowering.grouped(
+            each,
+            [tuple(name for name in group if name in each.layout) for group in (batch, summed, channels)],
+        )
+        for each in rows
+    ]
+    sizes = {name: size for each in (positions, *rows) for name, size in each.sizes.items()}
+    sizes[axis] = scope[axis]
+    count, itemsize = lowering.count(sizes, lead), lowering.itemsize
+    written = itemsize * lowering.count(sizes, (*batch, axis, *channels))
+    read = itemsize * lowering.count(sizes, (*lead, *channels)) * len(rows)
+    groups = (group for group in (batch, (axis,), channels) if group)
+    left = tuple(group[0] if len(group) == 1 else group for group in groups)
+    arguments = (positions.ref, places, *(each.ref for each in rows))
+    seconds = lowering.profile.scatter(2.0 * (read + written), written, count)
+    return lowering.emit(
+        left,
+        replace(call, arguments=arguments, axes=summed),
+        [positions, *rows],
+        sizes,
+        Element.NUMBER,
+        seconds=seconds,
+    )
+
+
+def _spaced(lowering: Lowering, call: Call, rows: Value, scope: Scope) -> Value:
+    """Rows in the order in which they lie, with the axis they are put along in the place of what tells where."""
+    told, places, _ = call.arguments
+    (axis,), (outer,) = cast("Call", places).axes, call.axes
+    left = tuple(axis if each == outer else each for each in rows.layout)
+    sizes = {**rows.sizes, axis: scope[axis]}
+    written = lowering.itemsize * lowering.count(sizes, left)
+    read = lowering.itemsize * lowering.count(rows.sizes, rows.layout)
+    return lowering.emit(
+        left,
+        replace(call, function=SPACED, arguments=(told, places, rows.ref)),
+        [rows],
+        sizes,
+        Element.NUMBER,
+        seconds=lowering.profile.pointwise(read + written, written),
+    )
+
+
+def _spell(writer: Writer, call: Call, left: Left) -> str:
+    """Of positions and rows with a dimension each for batch, what is summed, and channels; those that are there."""
+    told, places, *added = call.arguments
+    told = cast("Ref", told)
+    (axis,) = cast("Call", places).axes
+    at = left.index(axis)
+    batch, channels = ([_names(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
+    positions = writer.view(told, [*batch, call.axes])
+    if is_inside(call):
+        positions = writer.looked(positions, told.name, axis)
+    size = writer.extent((axis,))
+    if not added:
+        return writer.op(COUNT, positions, size=size)
+    rows = writer.broadcast(cast("Ref", added[0]), [*batch, call.axes, *channels])
+    return writer.op(call.function, positions, rows, size=size)
+
+
+def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
+    """Of rows with a dimension for each axis."""
+    told, places, rows = call.arguments
+    (axis,) = cast("Call", places).axes
+    (_, by), _, first = writer.reached(told)
+    groups = [call.axes if each == axis else _names(each) for each in left]
+    where = {"axis": str(left.index(axis)), "first": str(first), "by": str(by)}
+    return writer.op(SPACED, writer.view(cast("Ref", rows), groups), size=writer.extent((axis,)), **where)
+
+
+def _names(entry: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else entry
+
+
+_SCATTERING = (
+    Function(
+        "scatter_add",
+        "Σ a where the positions told are those of an axis",
+        "removed",
+        arity=(2, 3),
+        options=((INSIDE, 0),),
+        yields="number",
+        placed=True,
+        lowered=_lower,
+        spelled=_spell,
+    ),
+    Function(
+        SPACED,
+        "a at positions of an axis at even distances, 0 elsewhere",
+        "removed",
+        arity=(3, 3),
+        yields="number",
+        placed=True,
+        spelled=_spell_spaced,
+    ),
+)
+
+
+CALLS = 4
+"""So many small operations each group takes besides its product."""
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summed: Sequence[str]) -> Groups:
+    """The axes of a product of rows and told matrices, by which of its operands have each.
+
+    Those that tell and that rows have, that tell alone, that rows have alone, of the result alone, and summed.
+    """
+    return (
+        tuple(axis for axis in told if axis in x),
+        tuple(axis for axis in told if axis not in x),
+        tuple(axis for axis in x if axis not in told and axis not in summed),
+        tuple(axis for axis in w if axis not in summed),
+        tuple(axis for axis in w if axis in summed),
+    )
+
+
+def _lower_matmul(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
+    scope = lowering.within(call, scope)
+    rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
+    (entry,) = cast("list[Ref]", [each for each in matrices.index if hasattr(each, "name")])
+    taken = {axis for each in (scope.sizes, scope.assumed, scope.inner) for axis in each}
+    which = next(name for name in (f"v_{n}" for n in range(len(taken) + 1)) if name not in taken)
+    plain = replace(matrices, index=tuple(which if each is entry else each for each in matrices.index))
+    x, told, w = (lowering.lower(each, scope, None) for each in (rows, entry, plain))
+    element = max(Element.WIDE, x.element, w.element)
+    x, w = lowering.convert(x, element), lowering.convert(w, element)
+    inner = [axis for axis in w.layout if axis != which]
+    both, alone, own, out, summed = _matmul_groups(told.layout, x.layout, inner, call.axes)
+    told = lowering.grouped(told, (both, alone))
+    x = lowering.grouped(x, (both, own, summed))
+    if not lowering.offers(w, ((which,), summed, out)):  # matrices may lie transposed
+        w = lowering.grouped(w, ((which,), out, summed))
+    sizes = {axis: size for each in (told, x, w) for axis, size in each.sizes.items()}
+    count, size = lowering.count, lowering.itemsize
+    lines = count(sizes, (*both, *alone, *own))
+    seconds = _seconds(lowering, sizes, which, lines, count(sizes, out), count(sizes, summed))
+    moved = 2.0 * size * lines * (count(sizes, summed) + count(sizes, out))
+    seconds += lowering.profile.pointwise(moved, size * lines * count(sizes, out))
+    flops = 2 * lowering.positions(sizes, (*both, *alone, *own, *out, *summed))
+    left = tuple(each[0] if len(each) == 1 else each for each in (both, alone, own, out) if each)
+    right = replace(call, arguments=(x.ref, told.ref, w.ref))
+    return lowering.emit(left, right, [x, told, w], sizes, element, seconds=seconds, flops=flops)
+
+
+def _seconds(
+    lowering: Lowering, sizes: dict[str, object], which: str, rows: int, columns: int, summed: int
+) -> float:
+    """A product for each group, of as many rows on average, and what telling the groups apart takes."""
+    groups, profile = max(1, min(lowering.count(sizes, (which,)), rows)), lowering.profile
+    each = profile.matmul(1.0, max(1.0, rows / groups), columns, summed, lowering.itemsize)
+    apart = profile.scatter(8.0 * rows, 8.0 * rows, float(rows))
+    return groups * (each + CALLS * profile.pointwise(0.0, 0.0)) + apart
+
+
+def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
+    """Rows, positions and matrices with the dimensions that the backend's function asks for."""
+    x, told, w = cast("tuple[Ref, ...]", call.arguments)
+    inner = [axis for axis in writer.layout(w) if axis in call.axes or axis in axes_in(left)]
+    (which,) = (axis for axis in writer.layout(w) if axis not in inner)
+    both, alone, own, out, summed = _matmul_groups(writer.layout(told), writer.layout(x), inner, call.axes)
+    positions = writer.looked(_view(writer, told, (both, alone)), told.name, which)
+    rows, matrices = _view(writer, x, (both, own, summed)), _view(writer, w, ((which,), out, summed))
+    return writer.reshaped(writer.op(call.function, rows, positions, matrices), left)
+
+
+def _in_matmul(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Rows in the order of their matrices, and what becomes of them in that order."""
+    x, told, _ = call.arguments
+    yield _axes_of(told, x)
+    yield left
+
+
+# ---------------------------------------------------------------------------- of the rows of each group
+
+
+def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Groups:
+    """The axes of products summed over rows: that tell and that both have, that tell alone with one or the other,
+    that both have and none tells, and of each alone."""
+    return (
+        tuple(axis for axis in told if axis in a and axis in b),
+        tuple(axis for axis in told if not (axis in a and axis in b)),
+        tuple(axis for axis in a if axis in b and axis not in told),
+        tuple(axis for axis in a if axis not in b and axis not in told),
+        tuple(axis for axis in b if axis not in a and axis not in told),
+    )
+
+
+def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """Positions, and what is multiplied, each with dimensions of its own."""
+    scope = lowering.within(call, scope)
+    entry, places, *factors = call.arguments
+    (which,) = cast("Call", places).axes
+    told, a, b = (lowering.lower(each, scope, None) for each in (entry, *factors))
+    element = max(Element.WIDE, a.element, b.element)
+    a, b = lowering.convert(a, element), lowering.convert(b, element)
+    both, rest, own, first, second = _outer_groups(told.layout, a.layout, b.layout)
+    told = lowering.grouped(told, (both, rest))
+    a, b = (
+        lowering.grouped(
+            each, [tuple(axis for axis in group if axis in each.layout) for group in (both, rest, own, alone)]
+        )
+        for each, alone in ((a, first), (b, second))
+    )
+    sizes = {axis: size for each in (told, a, b) for axis, size in each.sizes.items()}
+    sizes[which] = scope[which]
+    count, size = lowering.count, lowering.itemsize
+    lines, rows, columns = count(sizes, (*both, *rest, *own)), count(sizes, first), count(sizes, second)
+    groups, profile = max(1, min(count(sizes, (which,)), lines)), lowering.profile
+    seconds = groups * profile.matmul(1.0, rows, columns, max(1.0, lines / groups), size)
+    seconds += groups * CALLS * profile.pointwise(0.0, 0.0)
+    seconds += profile.scatter(8.0 * lines, 8.0 * lines, float(lines))
+    seconds += profile.pointwise(2.0 * size * lines * (rows + columns), 0.0)
+    flops = 2 * lowering.positions(sizes, (*both, *rest, *own, *first, *second))
+    left = tuple(each[0] if len(each) == 1 else each for each in ((which,), first, second) if each)
+    right = replace(call, arguments=(told.ref, places, a.ref, b.ref))
+    return lowering.emit(left, right, [told, a, b], sizes, element, seconds=seconds, flops=flops)
+
+
+def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
+    told, places, a, b = call.arguments
+    told, a, b = cast("tuple[Ref, Ref, Ref]", (told, a, b))
+    (which,) = cast("Call", places).axes
+    both, rest, own, first, second = _outer_groups(*(writer.layout(each) for each in (told, a, b)))
+    positions = _view(writer, told, (both, rest))
+    if is_inside(call):
+        positions = writer.looked(positions, told.name, which)
+    one = writer.broadcast(a, (both, rest, own, first))
+    other = writer.broadcast(b, (both, rest, own, second))
+    text = writer.op(call.function, positions, one, other, size=writer.extent((which,)))
+    return writer.reshaped(text, left)
+
+
+def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Both operands in the order of the positions."""
+    told, _, a, b = call.arguments
+    yield _axes_of(told, a)
+    yield _axes_of(told, b)
+
+
+def _axes_of(*operands: Expression) -> tuple[str, ...]:
+    """The axes of some tensors, each once."""
+    return tuple(dict.fromkeys(axis for each in operands for axis in axes_in(cast("Ref", each).index)))
+
+
+def _view(writer: Writer, ref: Ref, groups: Groups) -> str:
+    return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+
+
+GROUPED_MATMUL = Function(
+    "grouped_matmul",
+    "Σ a·b, where b is the matrix that a position tells of each row",
+    "removed",
+    arity=(2, 3),
+    yields="real",
+    placed=True,
+    works_in=_in_matmul,
+    lowered=_lower_matmul,
+    spelled=_spell_matmul,
+)
+
+GROUPED_OUTER = Function(
+    "grouped_outer",
+    "Σ a·b where the positions told are those of an axis",
+    "removed",
+    arity=(4, 4),
+    options=((INSIDE, 0),),
+    yields="number",
+    placed=True,
+    works_in=_in_outer,
+    lowered=_lower_outer,
+    spelled=_spell_outer,
+)
+
+_GROUPING = (GROUPED_MATMUL, GROUPED_OUTER)
+
+ROWS = (*_SCATTERING, *_GROUPING)

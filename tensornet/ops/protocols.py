@@ -1,0 +1,175 @@
+"""Protocols of lowering, code generation and the device model, as the records of functions use them.
+
+Records stand below the rooms that answer, so these are protocols, and the types in them are for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from ..graph.shape_inference import Scope
+    from ..language.expression import Call, Expression, Ref
+    from ..lowering.values import Value
+    from .record import Element
+
+__all__ = ["Device", "Left", "Lowering", "Reached", "Writer", "axes_in"]
+
+Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
+"""The order in memory of the result of a step: axes, and composites of them."""
+
+Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
+"""An axis and by how many positions it moves on, another or no name, and the first position."""
+
+
+def axes_in(entries: Iterable[Any]) -> list[str]:
+    """The axes in the brackets of a tensor that is read as it lies, those of composites included."""
+    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+class Device(Protocol):
+    """The constants of a device; `planning.device.DeviceProfile` is one."""
+
+    def pointwise(self, moved: float, written: float) -> float:
+        """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
+
+    def computed(self, moved: float, written: float, passes: float) -> float:
+        """The same where it takes so many passes to compute what is written."""
+
+    @property
+    def tile(self) -> float:
+        """Keys that the library's attention computes together, or leaves out where all of them are hidden."""
+
+    @property
+    def cached(self) -> float:
+        """Bytes of a tensor from which going through it takes longer than through parts that stay near."""
+
+    def scatter(self, moved: float, written: float, rows: float) -> float:
+        """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
+
+    def convolution(
+        self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
+    ) -> float:
+        """Seconds of a convolution: groups, channels of the result, positions, channels, elements of the kernel."""
+
+    def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
+
+
+class Lowering(Protocol):
+    """Who turns calls into steps; `planning.lowering`."""
+
+    def lower(self, expression: Expression, scope: Scope, wanted: tuple[str, ...] | None) -> Value:
+        """The value of an expression: its steps are there then."""
+
+    def made(self, call: Call, values: Sequence[Value], scope: Scope) -> Value:
+        """The step of a call that makes an axis, of operands that are at hand."""
+
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        """The step of a pointwise function of operands that are at hand, brought together as it asks."""
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind."""
+
+    def within(self, call: Call, scope: Scope) -> Scope:
+        """The scope inside of a call that runs over axes, these included."""
+
+    def in_windows(self, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+        """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows;
+        bare of zeros that were put around it, if asked for."""
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
+
+    def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
+        """Whether an expression tells positions at even distances, one for each position along an axis."""
+
+    def raised(self, expression: Expression, least: float) -> Expression:
+        """An expression whose numbers below a least one are that."""
+
+    def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
+        """The number of positions along some axes, in open sizes."""
+
+    def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
+        """The number of positions along some axes, at the sizes planned for."""
+
+    def offers(self, value: Value, groups: Sequence[tuple[str, ...]]) -> bool:
+        """Whether a value has a dimension for each group, the last innermost, without a copy."""
+
+    def grouped(self, value: Value, groups: Sequence[tuple[str, ...]]) -> Value:
+        """The value, copied where it does not offer the groups."""
+
+    def emit(
+        self,
+        left: Left,
+        right: Expression,
+        operands: Sequence[Value],
+        sizes: Mapping[str, Any],
+        element: Element,
+        arrangement: None = None,
+        *,
+        seconds: float | None = None,
+        flops: Any = 0,
+    ) -> Value:
+        """Adds a step; returns its result."""
+
+    @property
+    def profile(self) -> Device:
+        """The device."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
+
+class Writer(Protocol):
+    """Who writes a step as source; `emitting.source`."""
+
+    def op(self, template: str, *operands: str, **details: str) -> str:
+        """One operation as the backend's template of that name spells it."""
+
+    def render(self, expression: Expression, left: Left) -> str:
+        """An operand, or a pointwise expression of operands, aligned to the result."""
+
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
+        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
+
+    def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+
+    def extent(self, axes: Sequence[str]) -> str:
+        """The number of positions along some axes."""
+
+    def reshaped(self, text: str, left: Left) -> str:
+        """A result with a dimension for each entry."""
+
+    def looked(self, text: str, name: str, axis: str) -> str:
+        """Positions of a tensor of some name, once they are seen to be those of an axis."""
+
+    def atomic(self, ref: Ref) -> str:
+        """An operand with one dimension for each axis, in the order it lies in."""
+
+    def layout(self, ref: Ref) -> tuple[str, ...]:
+        """The axes of an operand in the order it lies in."""
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression tells, as a sum of two axes, or of one and none."""
+
+    def options(self, call: Call) -> dict[str, str]:
+        """The options of a function as a call gives them, or else as its record does."""
+
+    def scalar(self, expression: Expression) -> str:
+        """A number."""
+
+    def number(self, expression: Expression) -> str:
+        """A number as a tensor."""
+
+    def integer(self, expression: Expression) -> int:
+        """The value of a whole number that is known; an error where it is not."""
+
+    def is_number(self, expression: Expression) -> bool:
+        """Whether an operand is a number."""
+
+    def value(self, expression: Expression) -> Any:
+        """The value of a number, or nothing for a tensor or while a size in it is open."""

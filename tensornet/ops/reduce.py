@@ -1,0 +1,175 @@
+"""Reductions, arg-reductions and top-k: functions that run over axes and remove them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from .moments import STANDARD, Known, Moments, extreme
+from .record import Axes, Example, Function
+
+__all__ = ["MAX", "ROWS", "SUM", "VAR"]
+
+
+def _of_mean(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(one.mean, one.mean**2 + one.variance / known.count)
+
+
+def _of_variance(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(one.variance, one.variance**2 * (1 + 2 / known.count))
+
+
+def _of_product(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(one.mean**known.count, one.square**known.count)
+
+
+def _of_deviation(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(math.sqrt(one.variance), one.variance * (1 + 1 / known.count))
+
+
+def _of_length(known: Known) -> Moments:
+    (one,) = known.operands
+    return Moments(math.sqrt(known.count * one.square), known.count * one.square)
+
+
+OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
+"""Of the largest or the smallest: where several are equal, each has its share."""
+
+OF_OTHERS = "g * recur[j](a, 0, start=1) * recur[j](a, 0, start=1, back=1)"
+"""Of a product: that of all others, of those before and of those after; by division it could not be
+differentiated on where one is 0."""
+
+SUM = Function("sum", "Σ a", "removed")
+"""Read as a contraction, so no row of the table; a user meets it as one function among others."""
+
+MAX = Function(
+    "max",
+    "largest element",
+    "removed",
+    twin="maximum",
+    pools="max_pool",
+    needs_position=True,
+    yields="same",
+    complex="refused",
+    derivative=(OF_CHOSEN,),
+    moments=lambda known: extreme(known.operands[0], known.count, 1),
+    passes=(1.5, 1.5),
+)
+
+VAR = Function(
+    "var",
+    "biased variance",
+    "removed",
+    yields="real",
+    complex="measured",
+    derivative=("2 / n * g * (a - mean[j](a))",),
+    moments=_of_variance,
+    passes=(5.5, 5.0),
+)
+
+_REDUCTIONS = (
+    Function(
+        "mean",
+        "arithmetic mean",
+        "removed",
+        yields="real",
+        averages=True,
+        pools="mean_pool",
+        derivative=("g / n",),
+        moments=_of_mean,
+        passes=(1.5, 1.5),
+    ),
+    VAR,
+    Function(
+        "std",
+        "biased standard deviation",
+        "removed",
+        yields="real",
+        complex="measured",
+        derivative=("g / n * (a - mean[j](a)) / where(y == 0, 1, y)",),
+        moments=_of_deviation,
+        passes=(5.5, 5.0),
+    ),
+    Function(
+        "norm",
+        "√Σ a²",
+        "removed",
+        yields="real",
+        complex="measured",
+        derivative=("g * a / where(y == 0, 1, y)",),
+        moments=_of_length,
+        passes=(2.5, 5.5),
+    ),
+    MAX,
+    Function(
+        "min",
+        "smallest element",
+        "removed",
+        twin="minimum",
+        needs_position=True,
+        yields="same",
+        complex="refused",
+        derivative=(OF_CHOSEN,),
+        moments=lambda known: extreme(known.operands[0], known.count, -1),
+        passes=(1.5, 1.5),
+    ),
+    Function(
+        "prod",
+        "product of the elements",
+        "removed",
+        one_by_one=True,
+        yields="same",
+        derivative=(OF_OTHERS,),
+        moments=_of_product,
+        passes=(9.0, 4.0),
+    ),
+    Function(
+        "logsumexp",
+        "log Σ eᵃ",
+        "removed",
+        yields="real",
+        derivative=("g * exp(a - where(abs(y) == inf, 0, y))",),
+        moments=lambda known: STANDARD,
+        passes=(14.0, 11.0),
+    ),
+)
+
+
+def _told(name: str, formula: str, axes: Axes, passes: float, *, least: bool = True) -> Function:
+    """A function that tells positions along one axis.
+
+    Args:
+        name, formula, axes, passes: those of the record, the passes for any axis.
+        least: whether there must be a position.
+    """
+    return Function(
+        name,
+        formula,
+        axes,
+        ordered=True,
+        needs_position=least,
+        yields="position",
+        complex="refused",
+        derivative=("0",),
+        moments=lambda known: STANDARD,
+        passes=(passes, passes),
+    )
+
+
+_CHOOSING = (
+    _told("argmax", "position of the largest element, the first of several", "removed", 6.0),
+    _told("argmin", "position of the smallest element, the first of several", "removed", 6.0),
+    _told("argsort", "positions of the elements, the smallest first", "kept", 200.0, least=False),
+    replace(
+        _told(
+            "top", "positions along j of the largest elements, the largest first, along k", "exchanged", 30.0
+        ),
+        example=Example.of("y[k] = top[j,k](a[j])", a=(1.0, 4.0, 2.0, 3.0), k=2),
+    ),
+)
+
+ROWS = (*_REDUCTIONS, *_CHOOSING)

@@ -1,0 +1,141 @@
+"""Recurrent cells as library kernels: LSTM, GRU and the plain RNN, all positions in one call.
+
+    lstm_along(x, W, U, h, c, b), gru_along(x, W, U, h, b, u), tanh_along(x, W, U, h, b)
+
+`W[n,i]` and `U[n,p]` hold the weights of the gates one after another, in the order of PyTorch; `b[n]` is added to
+their products, and `u[n]` to those of the state alone. Both may be missing. The states come first from `h` and `c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from .record import Element, Function
+
+if TYPE_CHECKING:
+    from ..graph.shape_inference import Scope
+    from ..language.expression import Call, Ref
+    from ..lowering.values import Value
+    from .protocols import Left, Lowering, Writer
+
+__all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The axes of a call: what comes in, the gates, the state that they read and the one that is made.
+
+    Attributes:
+        along, batch: the axis of positions, and those of what has nothing to do with one another.
+        given, gates, read, made: the channels of the input, the rows of the weights, and the channels of a state as it
+            is read and as it is made.
+    """
+
+    along: Axes
+    batch: Axes
+    given: Axes
+    gates: Axes
+    read: Axes
+    made: Axes
+
+    @staticmethod
+    def of(layouts: Sequence[Axes]) -> _Form:
+        """Told by which of the operands have each."""
+        x, w, u, state, *_ = layouts
+        return _Form(
+            tuple(axis for axis in x if axis not in w and axis not in state),
+            tuple(axis for axis in x if axis in state),
+            tuple(axis for axis in x if axis in w),
+            tuple(axis for axis in w if axis not in x),
+            tuple(axis for axis in u if axis not in w),
+            tuple(axis for axis in state if axis not in x),
+        )
+
+    def operands(self, number: int, states: int) -> list[list[Axes]]:
+        """The dimensions of each of so many operands, so many of which are states."""
+        first = [[self.along, self.batch, self.given], [self.gates, self.given], [self.gates, self.read]]
+        biases = number - len(first) - states
+        return [*first, *[[self.batch, self.made]] * states, *[[self.gates]] * biases]
+
+    @property
+    def result(self) -> list[Axes]:
+        """The dimensions of the result."""
+        return [self.along, self.batch, self.made]
+
+
+def _states(call: Call) -> int:
+    return 2 if call.function == LSTM_ALONG.name else 1
+
+
+def _through(layouts: Sequence[Axes]) -> Axes:
+    """All axes but those of the batch."""
+    form = _Form.of(layouts)
+    return (*form.along, *form.given, *form.gates, *form.read, *form.made)
+
+
+def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The step: one product for all positions, one for each, and what is done element by element, nearby."""
+    scope = lowering.within(call, scope)
+    values = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in call.arguments]
+    form = _Form.of([each.layout for each in values])
+    groups = form.operands(len(values), _states(call))
+    values = [lowering.grouped(each, group) for each, group in zip(values, groups, strict=True)]
+    sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+    along, batch, given, gates, read, made = (
+        lowering.count(sizes, group)
+        for group in (form.along, form.batch, form.given, form.gates, form.read, form.made)
+    )
+    profile, size = lowering.profile, lowering.itemsize
+    seconds = profile.matmul(1, along * batch, gates, given, size)
+    seconds += along * profile.matmul(1, batch, gates, read, size)
+    written = size * along * batch * made
+    seconds += profile.pointwise(size * along * batch * (gates + made), written)
+    positions = lowering.positions(sizes, (*form.along, *form.batch, *form.gates))
+    flops = 2 * positions * (lowering.positions(sizes, form.given) + lowering.positions(sizes, form.read))
+    left = tuple(group[0] if len(group) == 1 else group for group in form.result if group)
+    right = replace(call, arguments=tuple(each.ref for each in values))
+    return lowering.emit(left, right, values, sizes, Element.NUMBER, seconds=seconds, flops=flops)
+
+
+def _spell(writer: Writer, call: Call, left: Left) -> str:
+    """Each operand with the dimensions that the kernel asks for, one after another."""
+    refs = cast("tuple[Ref, ...]", call.arguments)
+    form = _Form.of([writer.layout(each) for each in refs])
+    texts = [
+        writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+        for ref, groups in zip(refs, form.operands(len(refs), _states(call)), strict=True)
+    ]
+    text = writer.op(call.function, ", ".join(texts), **writer.options(call))
+    return text if all(form.result) else writer.reshaped(text, left)
+
+
+def _cell(name: str, formula: str, gates: int, states: int) -> Function:
+    """The record of one that has so many gates and states."""
+    return Function(
+        name,
+        formula,
+        "removed",
+        arity=(3 + states, 5 + states),
+        options=(("back", 0),),
+        yields="number",
+        complex="refused",
+        workspace=(float(gates), float(gates)),
+        placed=True,
+        through=_through,
+        lowered=_lower,
+        spelled=_spell,
+    )
+
+
+LSTM_ALONG = _cell("lstm_along", "i, f, g, o of x·W + h·U + b; c = f·c + i·g, h = o·tanh(c)", 4, 2)
+GRU_ALONG = _cell(
+    "gru_along", "r, z of x·W + h·U + b, n = tanh(x·W + b + r·(h·U + u)); h = (1 − z)·n + z·h", 3, 1
+)
+TANH_ALONG = _cell("tanh_along", "h = tanh(x·W + h·U + b)", 1, 1)
+RELU_ALONG = _cell("relu_along", "h = relu(x·W + h·U + b)", 1, 1)
+
+ROWS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)

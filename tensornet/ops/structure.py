@@ -1,0 +1,233 @@
+"""Structural functions: concat, pad, roll, repeat and others that move elements or make axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from .moments import STANDARD, Known, Moments, average
+from .pointwise import EQUAL
+from .record import Element, Example, Function
+
+if TYPE_CHECKING:
+    from ..graph.shape_inference import Scope
+    from ..language.expression import Call, Expression, Ref
+    from ..lowering.values import Value
+    from .protocols import Left, Lowering, Writer
+
+__all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
+
+INSIDE = "inside"
+"""The option of positions that must be those of an axis, where others have no one."""
+
+
+def is_inside(call: Call) -> bool:
+    """Whether the positions that a call tells must be those of its axis: others are an error."""
+    return any(name == INSIDE and getattr(values[0], "value", 0) for name, values in call.options)
+
+
+def _of_onehot(known: Known) -> Moments:
+    return Moments(1 / known.count, 1 / known.count)
+
+
+def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """1 where a position is the one told; what is no integer is compared with the positions."""
+    value = lowering.lower(call.arguments[0], scope, None)
+    if value.element.is_position or is_inside(call):
+        return lowering.made(call, [value], scope)
+    positions = lowering.made(replace(call, function=INDEX.name, arguments=(), options=()), [], scope)
+    return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
+
+
+def _cuts_off(call: Call) -> bool:
+    """Whether a call only leaves positions out, which is another look at what is there."""
+    return all(_is_cut(each) for _, values in call.options if len(values) == 2 for each in values)
+
+
+def _is_cut(amount: Expression) -> bool:
+    """Whether an amount is at most 0, whatever open sizes are: a number, one below 0 times sizes, or their sum."""
+    if getattr(amount, "function", None) == "add":
+        return all(map(_is_cut, cast("Call", amount).arguments))
+    first = getattr(amount, "factors", (amount,))[0]
+    return getattr(first, "value", 1) <= 0
+
+
+def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
+    """What is cut off is a slice, what is put on an operation of the backend."""
+    ref = cast("Ref", call.arguments[0])
+    text, fill = writer.atomic(ref), writer.options(call)["value"]
+    pairs = {name: values for name, values in call.options if len(values) == 2}
+    cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in writer.layout(ref)]
+    if any(each != ":" for each in cut):
+        text = f"{text}[{', '.join(cut)}]"
+    grown = [
+        tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0")
+        for axis in writer.layout(ref)
+    ]
+    if all(amount == "0" for pair in grown for amount in pair):
+        return text
+    forwards = " ".join(f"({before}, {after})," for before, after in grown)
+    backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
+    return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
+
+
+def _grown(writer: Writer, amount: Expression) -> str:
+    """How many positions are put on: a number that is known, or sizes that are open."""
+    if _is_cut(amount):
+        return "0"
+    return writer.scalar(amount) if _is_of_sizes(amount) else str(writer.integer(amount))
+
+
+def _is_of_sizes(amount: Expression) -> bool:
+    """Whether an amount is a sum of sizes, each alone or so many times."""
+    if getattr(amount, "function", None) == "add":
+        return all(map(_is_of_sizes, cast("Call", amount).arguments))
+    parts = getattr(amount, "factors", (amount,))
+    return all(hasattr(each, "axis") or _is_count(each) for each in parts)
+
+
+def _is_count(each: Expression) -> bool:
+    value = getattr(each, "value", None)
+    return isinstance(value, int) and value >= 0
+
+
+def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
+    """What is left of an axis, where so many positions are cut off before and after."""
+    if not amounts:
+        return ":"
+    before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
+    start = "" if before == "0" else _without_sign(writer, amounts[0])
+    if after == "0" or after[1:].isdigit():
+        return f"{start}:{'' if after == '0' else after}"
+    return f"{start}:{f'{start} + ' if start else ''}{writer.extent((axis,))}"
+
+
+def _without_sign(writer: Writer, amount: Expression) -> str:
+    """How many positions an amount below 0 cuts off."""
+    if getattr(amount, "function", None) == "add" and writer.value(amount) is None:
+        return " + ".join(_without_sign(writer, each) for each in cast("Call", amount).arguments)
+    text = writer.scalar(amount)
+    return (text[1:-1] if text[0] == "(" else text)[1:]
+
+
+def _lower_repeat(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    """The operand, a number or a tensor, with an axis more."""
+    (operand,), (axis,) = call.arguments, call.axes
+    value = lowering.lower(operand, scope, None)
+    right = replace(call, arguments=(value.ref,))
+    sizes = {**value.sizes, axis: scope[axis]}
+    return lowering.emit((*value.layout, axis), right, [value], sizes, value.element)
+
+
+def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
+    """A view without strides along the axis, made an array of its own, as each result is."""
+    operand = cast("Ref", call.arguments[0])
+    groups = [(axis,) for axis in writer.layout(operand)]
+    text = writer.view(operand, [*groups, ()], [len(groups)])
+    extents = [writer.extent((entry,) if isinstance(entry, str) else entry) for entry in left]
+    shape = f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
+    return writer.op("contiguous", writer.op("broadcast", text, shape=shape))
+
+
+REPEAT = Function(
+    "repeat",
+    "a, the same at each position of a new axis",
+    "made",
+    example=Example.of("y[i,j] = repeat[j](a[i])", a=(1.0, 2.0), j=3),
+    yields="same",
+    takes="any",
+    at="a",
+    carries=True,
+    derivative=("sum[j](g)",),
+    moments=lambda known: known.operands[0],
+    lowered=_lower_repeat,
+    spelled=_spell_repeat,
+)
+
+INDEX = Function(
+    "index",
+    "position along an axis, from 0",
+    "made",
+    arity=(0, 0),
+    written="index(i)",
+    example=Example.of("y[i] = a[i] * index(i)", a=(5.0, 5.0, 5.0)),
+    yields="same",
+    at="p",
+    derivative=("0",),
+    moments=lambda known: STANDARD,
+)
+
+CONCAT = Function(
+    "concat",
+    "operands one after another along an axis",
+    "joined",
+    arity=(1, 10**6),
+    written="concat[j](a, b, …)",
+    derivative=("pad(g, j=(-before, -after))",),
+    yields="same",
+    takes="any",
+    moments=lambda known: average(known.operands),
+)
+
+STACK = replace(
+    CONCAT,
+    name="stack",
+    formula="operands side by side along a new axis",
+    example=Example.of("y[i,j] = stack[j](a[i], b[i])", a=(1.0, 2.0), b=(3.0, 4.0)),
+    written="stack[j](a, b, …)",
+    anew=True,
+)
+
+PAD = Function(
+    "pad",
+    "a with so many more positions along an axis, fewer where negative",
+    "moved",
+    options=(("value", 0),),
+    amounts=("before", "after"),
+    written="pad(a, i=(before, after), value=0)",
+    example=Example.of("y[i] = pad(a[i], i=(1, 2))", a=(1.0, 2.0)),
+    resized=lambda size, before, after: size + before + after,
+    derivative=("pad(g, j=(-before, -after))",),
+    yields="same",
+    looks=_cuts_off,
+    spelled=_spell_pad,
+)
+
+ONEHOT = Function(
+    "onehot",
+    "1 where a is the position along j, else 0; with inside=1 a position outside of j is an error",
+    "made",
+    options=((INSIDE, 0),),
+    written="onehot[j](a)",
+    example=Example.of("y[i,j] = onehot[j](a[i])", a=(2, 0), j=3),
+    yields="number",
+    at="cast(a == p)",
+    selects="maximum(minimum(a, n - 1), 0)",
+    scatters="scatter_add",
+    derivative=("0",),
+    moments=_of_onehot,
+    passes=(12.0, 12.0),
+    lowered=_lower_onehot,
+)
+
+ROWS = (
+    INDEX,
+    REPEAT,
+    Function(
+        "roll",
+        "a at i − s, around the ends",
+        "moved",
+        amounts=("shift",),
+        written="roll(a, i=s)",
+        example=Example.of("y[i] = roll(a[i], i=1)", a=(1.0, 2.0, 3.0)),
+        yields="same",
+        takes="any",
+        derivative=("roll(g, j=-shift)",),
+        workspace=(0.0, 1.0),
+    ),
+    CONCAT,
+    STACK,
+    PAD,
+    ONEHOT,
+)

@@ -1,0 +1,48 @@
+"""The table of operations: every function that an equation may call, by name.
+
+The rows stand by kind in the files beside; other rooms take what they need of records from here.
+"""
+
+from __future__ import annotations
+
+from . import (
+    along_axes,
+    attention,
+    convolution,
+    gather_scatter,
+    pointwise,
+    pooling,
+    reduce,
+    rnn,
+    scan,
+    structure,
+)
+from .record import Element, Function
+from .reduce import SUM
+
+__all__ = ["CONVERSIONS", "FUNCTIONS", "RESERVED", "SIGNS", "SUM", "Element", "Function"]
+
+_ROWS = (
+    *pointwise.ROWS,
+    *along_axes.ROWS,
+    *scan.ROWS,
+    *reduce.ROWS,
+    *structure.ROWS,
+    *attention.ROWS,
+    *gather_scatter.ROWS,
+    *convolution.ROWS,
+    *pooling.ROWS,
+    *rnn.ROWS,
+)
+
+FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
+"""Every function by its name; `register` adds to it."""
+
+SIGNS = {row.infix: row.name for row in _ROWS if row.infix}
+"""The functions that are written with a sign."""
+
+CONVERSIONS = {row.converts: row.name for row in _ROWS if row.converts is not None}
+"""The functions that change what the elements of a tensor are, by what they make of them."""
+
+RESERVED = frozenset({"sum", "pi", "inf"})
+"""Words of the language that are no row of the table."""

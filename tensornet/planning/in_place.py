@@ -1,0 +1,93 @@
+"""In-place updates and buffer reuse: sums written into one of their terms.
+
+A product's result is new memory, which no derivative asks for: what it is added to may be added there, where
+nothing else reads it. So may what only a copy is made of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..device.model import IN_CACHE
+from ..language.expression import Call, Ref, axes_of_index, is_scalar
+from ..lowering.values import names_in
+from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate, product
+from .steps import CallStep, Step
+from .target import Target
+
+__all__ = ["overwriting"]
+
+WRITTEN = frozenset({"added", "subtracted"})
+"""What a backend has a spelling for that writes sums so."""
+
+
+def overwriting(
+    steps: Sequence[Step | CallStep], outputs: Container[str], values: Mapping[str, Any], target: Target
+) -> tuple[Step | CallStep, ...]:
+    """The steps, of which large sums are written into one of their terms where that is of no other use.
+
+    Args:
+        steps: the steps, in order.
+        outputs: the tensors that are needed after all of them.
+        values: every size that has a name.
+        target: what they are planned for.
+    """
+    if not target.spelled >= WRITTEN:
+        return tuple(steps)
+    reads = Counter(name for step in steps for name in step.reads)
+    once = {name for name, count in reads.items() if count == 1 and name not in outputs}
+    own = dict[str, Step]()
+    found = list[Step | CallStep]()
+    for step in steps:
+        if isinstance(step, Step):
+            written = int(product(evaluate(size, values) for size in _shape(step))) * target.itemsize
+            into = next(_terms(step, own), None) if written >= IN_CACHE else None
+            if into is not None:
+                saved = min(step.seconds, target.profile.fresh(written))
+                step = replace(step, into=into, seconds=step.seconds - saved)
+            if step.equation.name in once and _is_own(step, own):
+                own[step.equation.name] = step
+        found.append(step)
+    return tuple(found)
+
+
+def _shape(step: Step) -> Iterator[Any]:
+    sizes = {axis.name: axis.size for axis in step.axes}
+    return (sizes[axis] for axis in axes_of_index(step.equation.left))
+
+
+def _is_own(step: Step, own: Container[str]) -> bool:
+    """Whether what a step makes is memory of its own, or all that is left of such, and kept for no derivative."""
+    if step.element < Element.WIDE or not step.equation.left:  # a number may have none
+        return False
+    if step.multiplied is not None:
+        return True
+    match step.equation.right:
+        case Ref() as ref:
+            return ref.name in own and _is_whole(ref)
+        case Call("add"):
+            return True
+        case Call(function, (Ref() as ref,)) if FUNCTIONS[function].axes == "moved":
+            return ref.name in own and _is_whole(ref)
+    return False
+
+
+def _terms(step: Step, own: Mapping[str, Step]) -> Iterator[str]:
+    """The terms of a sum that it can be written into: as large as it is, and lying alike."""
+    match step.equation.right:
+        case Call("add", terms) if not any(map(is_scalar, terms)):
+            for term in terms:
+                if isinstance(term, Ref) and term.name in own and _is_whole(term):
+                    alike = axes_of_index(term.index) == axes_of_index(step.equation.left)
+                    if alike and own[term.name].element is step.element:
+                        yield term.name
+
+
+def _is_whole(ref: Ref) -> bool:
+    """Whether all of a tensor is read, and each element once."""
+    axes = [axis for entry in ref.index if isinstance(entry, str | tuple) for axis in names_in(entry)]
+    return len(set(axes)) == len(axes) and all(isinstance(entry, str | tuple) for entry in ref.index)

@@ -1,0 +1,514 @@
+"""Kernel selection: regions of equations that one backend kernel computes.
+
+A kernel says in the equation language what it computes, as a pattern that many programs fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ..errors import EquationError
+from ..graph.element_types import of_expression
+from ..graph.graph import Graph
+from ..graph.shape_inference import Scope, size_expression
+from ..language.equation import Equation
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    contraction,
+    flat,
+    free_axes,
+    fresh,
+    is_scalar,
+    occurring,
+    product_of,
+    references,
+    relabel,
+    rename,
+    scalar_value,
+    sized_by_name,
+    sum_of,
+    transform,
+)
+from ..language.patterns import Pattern, groups_of, pattern_of
+from ..ops.record import Element, Meaning
+from ..ops.table import FUNCTIONS, Function
+from ..passes.rewriter import Draft
+from ..sizes import evaluate, product
+
+__all__ = ["cover"]
+
+Cost: TypeAlias = "Callable[[Graph], float]"
+
+MOST = 256
+"""So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
+
+
+def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
+    """The graph with kernels in the place of what they compute, wherever `cost` says that this pays.
+
+    Args:
+        graph: the graph.
+        cost: the expected seconds of a graph; it is asked about a region and what makes its operands.
+        kernels: what it may be covered with.
+        values: every open size.
+    """
+    if not kernels:
+        return graph
+    draft = Draft(graph)
+    for name in [equation.name for equation in graph.own]:
+        while name in draft and _covered(draft, name, cost, kernels, values):
+            pass
+    return draft.finished()
+
+
+def _covered(
+    draft: Draft, name: str, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
+) -> bool:
+    """Puts the first kernel that pays into an equation; whether there is one."""
+    for found in _covers(draft, draft[name], kernels, values):
+        before, after = _beside(draft, found)
+        if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
+            draft.put(found.equation)
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class _Cover:
+    """An equation with a kernel in it, in the place of some equations, itself the last of them."""
+
+    equation: Equation
+    region: tuple[Equation, ...]
+
+
+def _covers(
+    draft: Draft, equation: Equation, kernels: Sequence[Function], values: Mapping[str, int]
+) -> Iterator[_Cover]:
+    """The best way to put each kernel into an equation."""
+    search = _Search(draft, equation, values)
+    present = search.functions(equation)
+    patterns = ((kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means)
+    fitting = [each for each in patterns if each[-1].functions <= present]
+    if not fitting:
+        return
+    parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
+    heads = [part for part in parts if not is_scalar(part) and search.is_real(part)]
+    for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
+        ways = (
+            found
+            for found in search.whole(pattern, head)
+            if not search.is_rounded(found, kernel)
+            and meaning.holds(found.numbers)
+            and search.is_sized(found)
+        )
+        found = min(ways, key=search.elements, default=None)
+        if found is not None:
+            right = _put(equation.right, head, search.call(kernel, meaning, found))
+            yield _Cover(replace(equation, right=right), (*search.region(found), equation))
+
+
+def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
+    """The region as it is and covered, both with the equations that make its operands and serve it alone.
+
+    Covered, an equation remains whose result is read beside the kernel.
+    """
+    inside = {equation.name for equation in found.region}
+    made: dict[str, Equation] = {}
+    for equation in found.region:
+        for ref in equation.references:
+            if ref.name in draft and ref.name not in inside:
+                reader = draft.only_reader(ref.name)
+                if reader is not None and reader.name in inside:
+                    made[ref.name] = draft[ref.name]
+    left, read = list[Equation](), {ref.name for ref in found.equation.references}
+    for equation in reversed(found.region):
+        if equation.name in read and equation.name != found.equation.name:
+            left.insert(0, equation)
+            read.update(ref.name for ref in equation.references)
+    return (*made.values(), *found.region), (*made.values(), *left, found.equation)
+
+
+def _put(expression: Expression, head: Expression, instead: Expression) -> Expression:
+    if expression is head:
+        return instead
+    return transform(expression, lambda part: _put(part, head, instead))
+
+
+# ---------------------------------------------------------------------------- search
+
+
+@dataclass(frozen=True)
+class _Found:
+    """How far a pattern is found.
+
+    Attributes:
+        bound: the expression for each name in the pattern, tensors and numbers.
+        runs: axes of the pattern that a sum or a function runs over, each with those of the program.
+        looked: the equations that were looked through.
+        beside: the factors that stand beside the kernel in its product, and the sums that remain.
+    """
+
+    bound: Mapping[str, Expression] = field(default_factory=dict)
+    runs: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = ()
+    looked: tuple[str, ...] = ()
+    beside: tuple[tuple[Expression, ...], frozenset[str]] = ((), frozenset())
+
+    def binding(self, name: str, expression: Expression) -> _Found | None:
+        """With a name of the pattern bound; nothing where it is something else already."""
+        if self.bound.get(name, expression) != expression:
+            return None
+        return replace(self, bound={**self.bound, name: expression})
+
+    @property
+    def numbers(self) -> dict[str, int | float | complex | None]:
+        """The values of the numbers; nothing for one that speaks of an open size."""
+        return {name: _value(each) for name, each in self.bound.items() if is_scalar(each)}
+
+    def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
+        return replace(self, runs=(*self.runs, (pattern, axes)))
+
+
+class _Search:
+    """Looks for patterns in one equation, through what is computed for it alone."""
+
+    pattern: Pattern
+
+    def __init__(self, draft: Draft, equation: Equation, values: Mapping[str, int]) -> None:
+        self.draft, self.graph, self.equation = draft, draft.graph, equation
+        self.values = {**values, **self.graph.bound}
+        self.seen: dict[tuple[Ref, bool], Expression | None] = {}
+        self.serving: dict[str, bool] = {}
+        self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
+
+    def functions(self, equation: Equation) -> frozenset[str]:
+        """The functions in an equation, and in what is computed for it alone."""
+        found, waiting = set[str](), {equation.name: equation}
+        while waiting:
+            _, each = waiting.popitem()
+            found.update(part.function for part in each.parts if isinstance(part, Call))
+            behind = dict.fromkeys(ref.name for ref in each.references if self._serves(ref.name))
+            waiting.update((name, self.draft[name]) for name in behind)
+        return frozenset(found)
+
+    def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
+        """Every way in which a pattern is an expression, or, a product, some factors of one."""
+        self.pattern, written, start = pattern, pattern.expression, _Found()
+        if isinstance(written, Contraction) and isinstance(head, Contraction):
+            ways = self._product(written, head, start, outermost=True)
+        else:
+            ways = self._match(written, head, start)
+        return (found for found in ways if self._groups(found) is not None)
+
+    # ---- the pattern, part by part
+
+    def _match(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
+        match pattern:
+            case Ref(name, index):
+                fits = not is_scalar(part) if index else _value(part) is not None
+                bound = found.binding(name, part) if fits else None
+                yield from () if bound is None else (bound,)
+                return
+            case _ if is_scalar(pattern):
+                if _value(part) == _value(pattern):
+                    yield found
+                return
+        part, found = self._look(part, found)
+        match pattern, part:
+            case Contraction(), _:
+                product = part if isinstance(part, Contraction) else Contraction((part,), ())
+                yield from self._product(pattern, product, found)
+            case Call("add"), Call("add"):
+                yield from self._sum(pattern, part, found)
+            case Call(function, arguments), Call() if (
+                part.function == function
+                and len(part.arguments) == len(arguments)
+                and part.options == pattern.options
+            ):
+                found = found.running(pattern.axes, frozenset(part.axes)) if pattern.axes else found
+                yield from self._all(tuple(zip(arguments, part.arguments, strict=True)), found)
+
+    def _all(self, pairs: Sequence[tuple[Expression, Expression]], found: _Found) -> Iterator[_Found]:
+        """Every way in which each pattern is the part beside it."""
+        if not pairs:
+            yield found
+            return
+        for each in self._match(*pairs[0], found):
+            yield from self._all(pairs[1:], each)
+
+    def _sum(self, pattern: Call, part: Call, found: _Found) -> Iterator[_Found]:
+        """Terms in any order; a tensor of the pattern may be the sum of several, and a number of all numbers."""
+        named = [term for term in pattern.arguments if isinstance(term, Ref)]
+        whole = [term for term in pattern.arguments if not isinstance(term, Ref)]
+        tensors, numbers = ([term for term in named if bool(term.index) is of] for of in (True, False))
+        scalars = [term for term in part.arguments if is_scalar(term)] if numbers else []
+        terms = [term for term in part.arguments if not (numbers and is_scalar(term))]
+        if numbers and not scalars:
+            return
+        for chosen in itertools.permutations(range(len(terms)), len(whole)):
+            left = [term for n, term in enumerate(terms) if n not in chosen]
+            pairs: list[tuple[Expression, Expression]] = [
+                *zip(whole, (terms[n] for n in chosen), strict=True)
+            ]
+            pairs += [(number, sum_of(scalars)) for number in numbers]
+            for seen in self._all(pairs, found):
+                for groups in _dealt(left, range(len(tensors)), range(len(tensors))):
+                    yield from self._all([*zip(tensors, map(sum_of, groups), strict=True)], seen)
+
+    def _product(
+        self, pattern: Contraction, part: Contraction, found: _Found, outermost: bool = False
+    ) -> Iterator[_Found]:
+        """Factors in any order; a tensor of the pattern may be the product of several."""
+        named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
+        numbers = [factor for factor in named if not factor.index]
+        tensors: list[Expression] = [factor for factor in named if factor.index]
+        told = [factor for factor in pattern.factors if is_scalar(factor)]
+        whole = [factor for factor in pattern.factors if not isinstance(factor, Ref) and factor not in told]
+        part, found = self._spread(part, found, len(tensors) + len(whole))
+        scalars = [factor for factor in part.factors if is_scalar(factor)]
+        factors = [factor for factor in part.factors if not is_scalar(factor)]
+        if numbers:
+            scope = self.draft.scope(replace(part, summed=()))
+            bound = found.binding(numbers[0].name, _together([self._number(each, scope) for each in scalars]))
+            if bound is None:
+                return
+            found = bound
+        elif (told or not outermost) and _value(_together(scalars)) != _value(_together(told)):
+            return
+        places = [*range(len(tensors)), *([-1] if outermost else [])]
+        for chosen in itertools.permutations(range(len(factors)), len(whole)):
+            left = [factor for n, factor in enumerate(factors) if n not in chosen]
+            taken = [factors[n] for n in chosen]
+            for seen in self._all([*zip(whole, taken, strict=True)], found):
+                for groups in _dealt(left, places, range(len(tensors))):
+                    yield from self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
+
+    def _shared(
+        self,
+        pattern: Contraction,
+        part: Contraction,
+        tensors: Sequence[Expression],
+        held: list[list[Expression]],
+        found: _Found,
+        outermost: bool,
+    ) -> Iterator[_Found]:
+        """A product whose factors are dealt out: to each tensor some, and the others beside and to functions."""
+        own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
+        remaining = frozenset(part.summed) - frozenset().union(*own)
+        if outermost:
+            numbers = [each for each in part.factors if is_scalar(each)] if self.pattern.keeps_numbers else []
+            found = replace(found, beside=((*numbers, *held[len(tensors)]), remaining))
+        else:
+            found = found.running(pattern.summed, remaining)
+        products = (
+            contraction(tuple(group), tuple(sorted(sums)), part.place)
+            for group, sums in zip(held, own, strict=False)
+        )
+        yield from self._all([*zip(tensors, products, strict=False)], found)
+
+    def _spread(self, part: Contraction, found: _Found, wanted: int) -> tuple[Contraction, _Found]:
+        """The product with the factors of products that it has for factors, if it has fewer than are wanted."""
+        for factor in part.factors:
+            if sum(not is_scalar(each) for each in part.factors) >= wanted:
+                break
+            behind, seen = (factor, found) if isinstance(factor, Contraction) else self._look(factor, found)
+            at = part.factors.index(factor)
+            others = (*part.factors[:at], *part.factors[at + 1 :])
+            if isinstance(behind, Contraction) and not set(behind.summed) & occurring(
+                Contraction(others, part.summed)
+            ):
+                factors = (*part.factors[:at], *behind.factors, *part.factors[at + 1 :])
+                part, found = Contraction(factors, (*part.summed, *behind.summed), part.place), seen
+        return part, found
+
+    def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
+        """The sums over axes that only the factors in one place have."""
+        others = {
+            axis for n, group in enumerate(held) if n != at for each in group for axis in free_axes(each)
+        }
+        own = {axis for each in held[at] for axis in free_axes(each)}
+        return frozenset(axis for axis in summed if axis in own - others)
+
+    def _number(self, expression: Expression, scope: Scope) -> Expression:
+        """A number, with the sizes it speaks of put in."""
+        if isinstance(expression, Size):
+            return size_expression(evaluate(scope[expression.axis], self.graph.bound))
+        return transform(expression, lambda each: self._number(each, scope))
+
+    # ---- through names
+
+    def _look(self, part: Expression, found: _Found) -> tuple[Expression, _Found]:
+        """What a name stands for, if it is computed for this alone; under the axis names of the reference."""
+        if not isinstance(part, Ref):
+            return part, found
+        key = part, self.pattern.repeats
+        if key not in self.seen:
+            self.seen[key] = self._seen(part)
+        behind = self.seen[key]
+        if behind is None:
+            return part, found
+        return self._look(behind, replace(found, looked=(part.name, *found.looked)))
+
+    def _is_looked_through(self, ref: Ref) -> bool:
+        if self.pattern.repeats:
+            return self._serves(ref.name)
+        return ref.name in self.draft and self.draft.only_reader(ref.name) is not None
+
+    def _serves(self, name: str) -> bool:
+        """Whether what a name stands for is computed for this equation alone, however often it is read."""
+        if name not in self.serving:
+            made = name in self.draft and name not in self.graph.outputs
+            self.serving[name] = made and all(
+                each.name == self.equation.name or self._serves(each.name)
+                for each in self.draft.readers(name)
+            )
+        return self.serving[name]
+
+    def _seen(self, ref: Ref) -> Expression | None:
+        if not self._is_looked_through(ref):
+            return None
+        producer, names = self.draft[ref.name], dict[str, str]()
+        for made, read in zip(producer.left, ref.index, strict=True):
+            match made, read:
+                case str(), str():
+                    names[made] = read
+                case tuple(), tuple() if len(made) == len(read):
+                    names.update(zip(made, read, strict=True))
+                case _:
+                    return None
+        right = producer.right
+        apart = {axis: "" for axis in occurring(right) - set(free_axes(right)) if axis in self.taken}
+        for axis in sorted(apart):
+            apart[axis] = fresh(axis, self.taken | occurring(right) | set(self.graph.bound))
+            self.taken.add(apart[axis])
+        changed = {old for old, new in {**names, **apart}.items() if old != new}
+        if len(set(names.values())) < len(names) or changed & sized_by_name(right):
+            return None
+        self.taken |= occurring(right) | set(names.values())
+        return rename(relabel(right, apart) if apart else right, names)
+
+    # ---- what was found
+
+    def _groups(self, found: _Found) -> dict[str, tuple[str, ...]] | None:
+        """The axes of the program for each of the pattern; nothing if they do not agree."""
+        pattern = self.pattern
+        axes = {name: free_axes(each) for name, each in found.bound.items()}
+        places = {run[0]: each for run, each in found.runs if run and run[0] in pattern.placed}
+        groups = groups_of(pattern, axes, places)
+        if groups is None:
+            return None
+        for run, told in found.runs:
+            if bool(run) is not bool(told) or told != {axis for each in run for axis in groups[each]}:
+                return None
+        if isinstance(pattern.expression, Contraction) and pattern.expression.summed:
+            beside = {axis for each in found.beside[0] for axis in free_axes(each)}
+            summed = {axis for each in pattern.expression.summed for axis in groups[each]}
+            if not summed or not summed <= found.beside[1] - beside:
+                return None
+        return groups
+
+    def is_real(self, part: Expression) -> bool:
+        """Whether a part holds real numbers, of the working type or made of constants, as a frozen model's are."""
+        return of_expression(part, self.draft.elements) >= Element.WIDE
+
+    def is_rounded(self, found: _Found, kernel: Function) -> bool:
+        """Whether a tensor holds what the kernel would round: one that lays its operands out takes them as they are
+        but for integers, any other takes numbers of the working type."""
+        elements = (
+            of_expression(each, self.draft.elements)
+            for name, each in found.bound.items()
+            if not is_scalar(each) and name not in self.pattern.partial
+        )
+        return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
+
+    def is_sized(self, found: _Found) -> bool:
+        """Whether sizes are known, and each operand tells those that its dimensions are taken apart into: a kernel
+        takes them one by one."""
+        operands = tuple(found.bound.values())
+        together = self.draft.scope(Contraction(operands))
+        sizes = (evaluate(together[axis], self.values) for each in operands for axis in free_axes(each))
+        return all(isinstance(size, int) for size in sizes) and all(map(self.draft.is_sized, operands))
+
+    def elements(self, found: _Found) -> tuple[float, int]:
+        """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
+        operands = tuple(found.bound.values())
+        scope = self.draft.scope(Contraction(operands))  # what one speaks of, another may tell the size of
+        sizes = ([evaluate(scope[axis], self.values) for axis in free_axes(each)] for each in operands)
+        elements = sum(float(product(each)) for each in sizes)
+        return elements, sum(len(list(references(each))) for each in operands)
+
+    def region(self, found: _Found) -> Iterator[Equation]:
+        """The equations that were looked through, in the order of the program."""
+        looked = set(found.looked)
+        return (self.draft[each.name] for each in self.graph.own if each.name in looked)
+
+    def call(self, kernel: Function, meaning: Meaning, found: _Found) -> Expression:
+        """The call of a kernel, among the factors that stand beside it."""
+        groups = self._groups(found)
+        assert groups is not None
+        operands = tuple(_bound(each, found.bound, groups) for each in self.pattern.operands)
+        told = dict(kernel.options)
+        options = tuple((name, (each,)) for name, each in found.bound.items() if name in told)
+        options += tuple((name, (Literal(value),)) for name, value in meaning.options)
+        axes = tuple(axis for each in self.pattern.inner for axis in groups[each])
+        made = Call(kernel.name, operands, axes, options)
+        beside, remaining = found.beside
+        return contraction((made, *beside), tuple(sorted(remaining - set(axes))), None)
+
+
+def _bound(
+    expression: Expression, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
+) -> Expression:
+    """An expression of a pattern with what its names and axes stand for; over no axis a function is left out."""
+    if isinstance(expression, Ref):
+        return bound[expression.name]
+    changed = transform(expression, lambda part: _bound(part, bound, groups))
+    if isinstance(changed, Call) and changed.axes:
+        made = FUNCTIONS[changed.function].makes(changed.axes)
+        present = {
+            *free_axes(Contraction(changed.arguments)),
+            *(axis for each in made for axis in groups[each]),
+        }
+        axes = tuple(axis for each in changed.axes for axis in groups[each] if axis in present)
+        return replace(changed, axes=axes) if axes else changed.arguments[0]
+    return flat(changed)
+
+
+def _together(numbers: list[Expression]) -> Expression:
+    """The product of some numbers, 1 if there are none."""
+    return product_of(numbers or [Literal(1)])
+
+
+def _value(expression: Expression) -> int | float | complex | None:
+    """The value of a number; nothing for a tensor, one that speaks of an open size, or one that cannot be computed."""
+    try:
+        return scalar_value(expression) if is_scalar(expression) else None
+    except EquationError:
+        return None
+
+
+def _dealt(
+    parts: Sequence[Expression], places: Sequence[int], wanted: Sequence[int]
+) -> Iterator[list[list[Expression]]]:
+    """Every way to deal parts out to places, so that those that are wanted get some; of many, those that keep
+    together what stands side by side."""
+    many = len(places) ** len(parts) > MOST
+    for assigned in _runs(len(parts), places) if many else itertools.product(places, repeat=len(parts)):
+        if set(wanted) <= set(assigned):
+            yield [[part for part, to in zip(parts, assigned, strict=True) if to == n] for n in places]
+
+
+def _runs(count: int, places: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The places of some parts where each place gets a run of them, in any order, or none."""
+    for order in itertools.permutations(places):
+        for cuts in itertools.combinations_with_replacement(range(count + 1), len(places) - 1):
+            lengths = (stop - start for start, stop in itertools.pairwise((0, *cuts, count)))
+            yield tuple(place for place, length in zip(order, lengths, strict=True) for _ in range(length))

@@ -1,0 +1,279 @@
+"""Liveness: how long each tensor is needed, and the peak memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..contraction.pairs import Arrangement, view_order
+from ..graph.element_types import bytes_of, of_leaf
+from ..graph.leaves import Leaf
+from ..language.affine import is_cut
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    free_axes,
+    is_told,
+    option_axes,
+    subexpressions,
+)
+from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate, product, symbol
+from .plans import Plan
+from .steps import CallStep, Step
+
+__all__ = [
+    "at_sizes",
+    "is_view",
+    "memory_in_use",
+    "temporary_bytes",
+    "with_fewer_frees",
+    "with_frees",
+]
+
+
+def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tuple[Step | CallStep, ...]:
+    """Notes after which step each intermediate is needed no more.
+
+    Args:
+        steps: the steps.
+        results: the tensors that are needed after all of them.
+    """
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        last.update(dict.fromkeys(step.reads, number))
+    frees: list[list[str]] = [[] for _ in steps]
+    for name in {name for step in steps for name in step.defines}.difference(results):
+        if name in last:
+            frees[last[name]].append(name)
+    return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
+
+
+# ---------------------------------------------------------------------------- beside operands and results
+
+
+def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int:
+    """Bytes that a step takes while it runs, besides its operands and its result.
+
+    These are copies of operands that no view brings into the order in which they are read, the parts of an
+    expression, and what a function works in.
+
+    Args:
+        step: the step.
+        values: every size that has a name.
+        itemsize: bytes of a number.
+    """
+    sizes = {axis.name: int(evaluate(axis.size, values)) for axis in step.axes}
+    size = bytes_of(step.element, itemsize)
+
+    def held(axes: Iterable[str]) -> int:
+        return math.prod(sizes[axis] for axis in axes) * size
+
+    way, product = step.arrangement, step.multiplied
+    if way is not None and product is not None and way.kind != "multiply":
+        copied = (held(axes_of_index(ref.index)) for ref in _copied(product.a, product.b, way))
+        beside = held((*way.batch, *way.summed)) if way.kind == "dot" else 0
+        beside += held((*way.added, *way.rows, *way.columns)) if way.added else 0
+        return sum(copied) + beside
+    match step.equation.right:
+        case Call(function) as call if (works_in := FUNCTIONS[function].works_in) is not None:
+            return sum(map(held, works_in(call, axes_of_index(step.equation.left))))
+        case Call(function) if FUNCTIONS[function].tile:
+            return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
+        case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":
+            inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
+            results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)
+            return int(results * held(axes_of_index(step.equation.left)))
+        case Call(function) as call if FUNCTIONS[function].axes == "moved":
+            first, further = FUNCTIONS[function].workspace
+            times = first + further * (len(option_axes(call)) - 1)
+            return int(times * held(axes_of_index(step.equation.left)))
+        case Call(_, terms) if step.into:
+            return max(most for most, _ in (_parts(term, held) for term in terms))
+        case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
+            most, own = _parts(expression, held)
+            return most - own
+    return 0
+
+
+def _copied(a: Ref, b: Ref, way: Arrangement) -> Iterator[Ref]:
+    """The operands of a product that only a copy brings into the order it reads them in."""
+    for ref, outer in ((a, way.rows), (b, way.columns)):
+        layout = axes_of_index(ref.index)
+        batch = tuple(axis for axis in way.batch if axis in layout)
+        groups = (
+            [*way.result[:-1], way.summed]
+            if way.kind == "linear" and ref is a
+            else [batch, outer, way.summed]
+        )
+        present = tuple(tuple(group) for group in groups if group)
+        order = view_order(layout, present)
+        if order is None or (batch and order[-1] == 0 and len(present) > 1):
+            yield ref
+
+
+def _is_pointwise(expression: Expression) -> bool:
+    calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+    return all(FUNCTIONS[each.function].axes == "none" for each in calls)
+
+
+def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tuple[int, int]:
+    """The most bytes alive while an expression is computed, and those of its value; operands are not counted."""
+    match expression:
+        case Ref():
+            return 0, 0
+        case Contraction(parts):
+            chain = True
+        case Call(function, parts):
+            chain = bool(FUNCTIONS[function].infix)
+        case _:
+            return 0, 0
+    most = alive = own = 0
+    axes: dict[str, None] = {}
+    for number, part in enumerate(parts):
+        inside = part.arguments[0] if isinstance(part, Call) and part.function == "reciprocal" else part
+        within, value = _parts(inside, held)
+        most, alive = max(most, alive + within), alive + value
+        axes |= dict.fromkeys(free_axes(part))
+        if number + 1 == len(parts) or (chain and number):  # a + b + c is (a + b) + c
+            own = held(axes) if axes else 0
+            most, alive = max(most, alive + own), own
+    return most, own
+
+
+def is_view(step: Step) -> bool:
+    """Whether a step is no more than another look at what it reads; what lies in another order is copied."""
+    right = step.equation.right
+    if isinstance(right, Call):
+        return FUNCTIONS[right.function].is_look(right)
+    if not isinstance(right, Ref):
+        return False
+    whole = not any(isinstance(entry, int) or is_told(entry) for entry in right.index)
+    return (whole or is_cut(right)) and axes_of_index(right.index) == axes_of_index(step.equation.left)
+
+
+def _beneath(step: Step) -> str:
+    """The tensor in whose memory the result of a step lies; "" if memory is made for it."""
+    return step.reads[0] if is_view(step) else step.into
+
+
+# ---------------------------------------------------------------------------- together
+
+
+def memory_in_use(
+    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> list[int]:
+    """Bytes of all tensors alive before the first step and at each, and of what that takes besides.
+
+    Args:
+        leaves: what is given, tables included.
+        steps: the steps that are done with it.
+        values: every size that has a name.
+        itemsize: bytes of a number.
+    """
+    return [used for used, _ in _in_use(leaves, steps, values, itemsize)]
+
+
+def at_sizes(
+    steps: Iterable[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> Iterator[Step | CallStep]:
+    """The steps as they are, but for the memory that blocks take, which is that at other sizes.
+
+    Args:
+        steps, itemsize: as for `memory_in_use`.
+        values: every size that has a name.
+    """
+    peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
+    for step in steps:
+        if isinstance(step, CallStep):
+            plan = step.plan
+            own = {name: evaluate(symbol(name), values) for name in plan.graph.open_sizes}
+            key = plan, tuple(own.values())
+            if key not in peaks:
+                known = {**plan.graph.bound, **own}
+                inside = list(at_sizes(plan.steps, known, itemsize))
+                peaks[key] = max(memory_in_use(plan.leaves, inside, known, itemsize))
+            step = replace(step, plan=replace(plan, peak_memory=peaks[key]))
+        yield step
+
+
+def with_fewer_frees(
+    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> tuple[Step | CallStep, ...]:
+    """The steps, of which those alone free tensors without whose frees a later one took more than the most now.
+
+    What is left is freed when all is done.
+
+    Args:
+        leaves, steps, values, itemsize: as for `memory_in_use`.
+    """
+    (_, *rest) = _in_use(leaves, steps, values, itemsize)
+    most = max((used for used, _ in rest), default=0)
+    looks = {
+        name
+        for step in steps
+        if isinstance(step, Step) and is_view(step)
+        for name in (*step.reads, *step.defines)
+    }
+    frees = [
+        tuple(name for name in step.frees if name in looks) for step in steps
+    ]  # a library may copy after all
+    waiting, held, last = list[str](), 0, 0
+    for number, (used, freed) in enumerate(rest):
+        if waiting and used + held > most:
+            frees[last], waiting, held = tuple(sorted((*frees[last], *waiting))), [], 0
+        later = [name for name in steps[number].frees if name not in looks]
+        if later:
+            waiting, held, last = [*waiting, *later], held + freed, number
+    return tuple(replace(step, frees=names) for step, names in zip(steps, frees, strict=True))
+
+
+def _in_use(
+    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
+) -> Iterator[tuple[int, int]]:
+    """Bytes in use before the first step and at each, with those that are freed after it."""
+
+    @functools.cache
+    def bytes_at(sizes: tuple[Any, ...], element: Element) -> int:
+        return int(product(evaluate(size, values) for size in sizes)) * bytes_of(element, itemsize)
+
+    def given(leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
+        sizes = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
+        return bytes_at(sizes, of_leaf(leaf))
+
+    alive = sum(map(given, leaves))
+    yield alive, 0
+    held = dict[str, int]()
+    base, looks = dict[str, str](), Counter[str]()
+    for step in steps:
+        beside = 0
+        if isinstance(step, CallStep):
+            held.update(zip(step.results, map(bytes_at, step.shapes, step.elements), strict=True))
+            own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
+            inside = step.plan.peak_memory - sum(given(leaf, own) for leaf in step.plan.leaves)
+            whole = 0 if step.slicing or step.along else sum(held[name] for name in step.results)
+            beside = max(0, inside - whole)  # a piece is computed beside the whole that it is written into
+        elif beneath := _beneath(step):
+            held[step.equation.name] = 0
+            base[step.equation.name] = base.get(beneath, beneath)
+            beside = temporary_bytes(step, values, itemsize)
+        else:
+            axes = {axis.name: axis.size for axis in step.axes}
+            shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))
+            held[step.equation.name] = bytes_at(shape, step.element)
+            beside = temporary_bytes(step, values, itemsize)
+        looks.update(base.get(name, name) for name in step.defines)
+        alive += sum(held[name] for name in step.defines)
+        freed = 0
+        for name in (base.get(each, each) for each in step.frees):
+            looks[name] -= 1
+            freed += held.get(name, 0) if not looks[name] else 0
+        yield alive + beside, freed
+        alive -= freed

@@ -1,0 +1,341 @@
+"""Loop-invariant code motion and constant folding: what no call changes is computed once.
+
+A tensor is still if it is made of constants, positions and numbers alone. What still tensors the other steps
+read are tables: they are computed once for each device, element type and length, and handed to the function
+as further constants. A tensor much larger than what it is made of is no table, but made anew at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..graph.call import scoped
+from ..graph.element_types import bytes_of, of_leaves
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis
+from ..language.expression import Call, Ref, fresh, rename_tensors
+from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate, product, size_names
+from .in_place import overwriting
+from .liveness import with_frees
+from .steps import CallStep, Result, Step, Table
+from .target import Target
+
+__all__ = ["Divided", "divided", "is_still", "is_worth_keeping", "seconds_at_a_call"]
+
+SMALL = 64 * 2**20
+"""A table of so many bytes is kept, whatever it is made of."""
+
+GROWTH = 32
+"""A larger one is kept if it has at most so many times the bytes of the constants that it is made of."""
+
+
+def is_worth_keeping(size: float, made_of: float) -> bool:
+    """Whether a tensor of so many bytes, made of so many bytes of constants, is kept from call to call."""
+    return size <= max(SMALL, GROWTH * made_of)
+
+
+def is_still(step: Step | CallStep, still: Container[str], sizes: frozenset[str]) -> bool:
+    """Whether a step depends on nothing that a call gives.
+
+    Args:
+        step: the step.
+        still: the tensors that depend on nothing, the constants among them.
+        sizes: the open sizes that it may depend on.
+    """
+    if not all(name in still for name in step.reads) or not step.open_sizes <= sizes:
+        return False
+    if isinstance(step, CallStep):
+        checks = any(table.below is not None for table in step.plan.tables)
+        return not checks and _is_repeatable(step.plan.graph.expressions())
+    return _is_repeatable(step.equation.parts)
+
+
+def _is_repeatable(parts: Iterable[Any]) -> bool:
+    return all(FUNCTIONS[part.function].is_repeatable for part in parts if isinstance(part, Call))
+
+
+def seconds_at_a_call(
+    graph: Graph, steps: Sequence[Step | CallStep], values: Mapping[str, int], target: Target
+) -> float:
+    """The expected time of a call: of all steps but those that make something of constants, and are done once.
+
+    Args:
+        graph: what the steps compute; of a part of a program, so that what they make is no output.
+        steps: the steps.
+        values: every open size.
+        target: what it is planned for.
+    """
+    known, told = {**values, **graph.bound}, target.told_sizes(graph)
+    made_of: dict[str, float] = {
+        leaf.name: float(target.itemsize * product(evaluate(size, known) for size in leaf.shape))
+        for leaf in graph.constants
+    }
+    total = 0.0
+    for step in steps:
+        if step.reads and is_still(step, made_of, told):
+            roots = sum(made_of[name] for name in step.reads)
+            if is_worth_keeping(step.bytes, roots):
+                made_of.update(dict.fromkeys(step.defines, roots))
+                continue
+        total += step.seconds
+    return total
+
+
+@dataclass(frozen=True)
+class Divided:
+    """The steps of a plan in two parts: what is done once, and what is done at each call.
+
+    Attributes:
+        once: the steps that depend on nothing that a call gives.
+        steps: all others.
+        tables: what of the first the others read.
+    """
+
+    once: tuple[Step | CallStep, ...]
+    steps: tuple[Step | CallStep, ...]
+    tables: tuple[Table, ...]
+
+
+def divided(
+    graph: Graph,
+    steps: Sequence[Step | CallStep],
+    results: Sequence[Result],
+    values: Mapping[str, int],
+    target: Target,
+    alone: bool = False,
+) -> Divided:
+    """The steps of a graph, those apart that need not be repeated.
+
+    Args:
+        graph: the graph, as it was lowered.
+        steps: its steps.
+        results: where its outputs are; these are made anew at each call, so that they are the caller's own.
+        values: every open size.
+        target: what it is planned for.
+        alone: whether blocks run by themselves, and see to their own tables.
+    """
+    return _Division(graph, steps, results, {**values, **graph.bound}, target, alone).done()
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What is known of a still tensor: its dimensions, its elements, and the constants it is made of."""
+
+    dims: tuple[tuple[Axis, ...], ...]
+    element: Element
+    roots: frozenset[str]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return tuple(product(axis.size for axis in dim) for dim in self.dims)
+
+
+class _Division:
+    def __init__(
+        self,
+        graph: Graph,
+        steps: Sequence[Step | CallStep],
+        results: Sequence[Result],
+        sizes: Mapping[str, Any],
+        target: Target,
+        alone: bool,
+    ) -> None:
+        self.sizes, self.target, self.itemsize, self.alone = sizes, target, target.itemsize, alone
+        self.told = target.told_sizes(graph)
+        self.outputs = {each.value.name for each in results}
+        self.taken = {leaf.name for leaf in graph.leaves} | {name for step in steps for name in step.defines}
+        self.shapes = {
+            leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.leaves
+        }
+        elements = of_leaves(graph)
+        self.forms = {
+            leaf.name: _Form(leaf.dims, elements[leaf.name], frozenset({leaf.name}))
+            for leaf in graph.constants
+        }
+        self.once: list[Step | CallStep] = []
+        self.done_already: dict[Step | CallStep, tuple[str, ...]] = {}
+        self.same: dict[str, str] = {}
+        self.tables: dict[tuple[str, Any], Table] = {}
+        self.steps = list(steps)
+        calls = [step for step in steps if isinstance(step, CallStep)]
+        self.held = {name for step in calls for name in step.held}  # under these names and no others
+
+    def done(self) -> Divided:
+        still = self._still()
+        steps: list[Step | CallStep] = []
+        for number, step in enumerate(self.steps):
+            of_its_own = isinstance(step, CallStep) and step.along is None
+            if (
+                isinstance(step, CallStep)
+                and of_its_own
+                and step.plan.tables
+                and (step.slicing or not self.alone)
+            ):
+                step = replace(step, tables=tuple(self._of_block(step, number in still)))
+            if number in still:
+                self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))
+            else:
+                steps.append(self._looked_up(_moved(step, self.same)))
+        made = {name for step in self.once for name in step.defines}
+        for name in dict.fromkeys(name for step in steps for name in step.reads if name in made):
+            self._table(name, None)
+        tables = tuple(self.tables.values())
+        once = with_frees(self.once, [table.made for table in tables])
+        repeated = overwriting(steps, self.outputs, self.sizes, self.target)
+        return Divided(once, with_frees(repeated, self.outputs), tables)
+
+    # ---- which steps
+
+    def _still(self) -> set[int]:
+        """The numbers of the steps that are done once: those that are still, but for what is not worth keeping
+        and what that is made into."""
+        given, refused = dict(self.forms), set[int]()
+        while True:
+            self.forms, found = dict(given), set[int]()
+            for number, step in enumerate(self.steps):
+                self._note_shape(step)
+                apart = self.alone and isinstance(step, CallStep) and step.along is None
+                if number not in refused and not apart and is_still(step, self.forms, self.told):
+                    found.add(number)
+                    self._note_form(step)
+            more = self._refused(found)
+            if not more:
+                return found
+            refused |= more
+
+    def _note_shape(self, step: Step | CallStep) -> None:
+        if isinstance(step, CallStep):
+            self.shapes.update(zip(step.results, step.shapes, strict=True))
+        else:
+            self.shapes[step.equation.name] = tuple(product(a.size for a in dim) for dim in _dims(step))
+
+    def _note_form(self, step: Step | CallStep) -> None:
+        roots = frozenset[str]().union(*(self.forms[name].roots for name in step.reads))
+        if isinstance(step, CallStep):
+            for name, shape, element in zip(step.results, step.shapes, step.elements, strict=True):
+                dims = tuple((Axis(f"d{n}", size),) for n, size in enumerate(shape))
+                self.forms[name] = _Form(dims, element, roots)
+        else:
+            self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
+
+    def _refused(self, still: set[int]) -> set[int]:
+        """Those among the still steps whose results would be tables, and must not be."""
+        read = set(self.outputs)
+        for number, step in enumerate(self.steps):
+            if number not in still:
+                read.update(step.reads)
+        return {
+            number
+            for number in still
+            if any(
+                name in self.outputs or (name in read and not self._is_worth_keeping(name))
+                for name in self.steps[number].defines
+            )
+        }
+
+    def _is_worth_keeping(self, name: str) -> bool:
+        form = self.forms[name]
+        return is_worth_keeping(self._bytes(form), sum(self._bytes(self.forms[root]) for root in form.roots))
+
+    def _bytes(self, form: _Form) -> int:
+        elements = product(evaluate(size, self.sizes) for size in form.shape)
+        return int(elements) * bytes_of(form.element, self.itemsize)
+
+    # ---- tables
+
+    def _table(self, made: str, below: Any) -> str:
+        """The name of the table that holds a still tensor, of positions below a size if it is to be looked up by."""
+        if (made, below) not in self.tables:
+            form = self.forms[made]
+            name = made
+            if below is not None:
+                name = fresh(made, self.taken)
+                self.taken.add(name)
+            self.tables[made, below] = Table(
+                Leaf(name, "constant", form.dims, holds=form.element), made, below
+            )
+        return self.tables[made, below].leaf.name
+
+    def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
+        """The step with still positions from tables, where they have been looked at."""
+        if isinstance(step, CallStep) and step.along is not None:
+            pairs = zip(step.tables, step.plan.tables, strict=True)
+            return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
+        if isinstance(step, CallStep) or not isinstance(step.equation.right, Ref):
+            return step
+        right = step.equation.right
+        index = tuple(
+            replace(entry, name=self._looked_at(entry.name, size)) if isinstance(entry, Ref) else entry
+            for entry, size in zip(right.index, self.shapes[right.name], strict=True)
+        )
+        return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
+
+    def _looked_at(self, name: str, below: Any) -> str:
+        """The table of still positions below a size, if it can be one."""
+        is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
+        return self._table(name, below) if is_table else name
+
+    # ---- blocks
+
+    def _of_block(self, step: CallStep, still: bool) -> Iterator[str]:
+        """What the tables that a block reads are called here, where they are made."""
+        block = step.plan
+        names = {leaf.name: scoped(step.scope, leaf.name) for leaf in block.graph.constants}
+        for each in block.once:
+            names.update(zip(each.defines, self._do_once(each, names, step.scope), strict=True))
+        for table in block.tables:
+            yield names[table.made] if still else self._table(names[table.made], table.below)
+
+    # ---- steps that are done once
+
+    def _do_once(self, step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> tuple[str, ...]:
+        """Does a step once, unless one like it is done already; returns what the results are called.
+
+        Args:
+            step: the step, of the graph or of a block.
+            names: what it reads is called here, where that is something else.
+            scope: that of the block.
+        """
+        moved = _moved(step, names, scope)
+        nameless = _defining(moved, ("",) * len(step.defines))
+        if nameless not in self.done_already or not self.held.isdisjoint(step.defines):
+            made = tuple(self._own_name(name, scope) for name in step.defines)
+            moved = _defining(moved, made)
+            self.once.append(moved)
+            self._note_shape(moved)
+            self._note_form(moved)
+            self.done_already[nameless] = made
+        return self.done_already[nameless]
+
+    def _own_name(self, name: str, scope: str) -> str:
+        """What a result of a block is called outside of it."""
+        found = fresh(scoped(scope, name), self.taken) if scope else name
+        self.taken.add(found)
+        return found
+
+
+def _moved(step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> Step | CallStep:
+    """The step, what it reads under other names; a call in a block is one under the scope of the block."""
+    if isinstance(step, Step):
+        right = rename_tensors(step.equation.right, names)
+        return replace(step, equation=replace(step.equation, right=right), frees=())
+    operands, tables = (tuple(names.get(name, name) for name in of) for of in (step.operands, step.tables))
+    return replace(step, operands=operands, tables=tables, scope=scoped(scope, step.scope), frees=())
+
+
+def _defining(step: Step | CallStep, names: tuple[str, ...]) -> Step | CallStep:
+    """The step, what it computes under other names."""
+    if isinstance(step, CallStep):
+        return replace(step, results=names)
+    return replace(step, equation=replace(step.equation, name=names[0]))
+
+
+def _dims(step: Step) -> tuple[tuple[Axis, ...], ...]:
+    """The dimensions of the result of a step."""
+    axes = {axis.name: axis for axis in step.axes}
+    left = step.equation.left
+    return tuple(tuple(axes[name] for name in ((e,) if isinstance(e, str) else e)) for e in left)

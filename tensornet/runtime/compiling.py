@@ -1,0 +1,240 @@
+"""Compilation of graphs to functions and modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..dtypes import element_type, itemsize
+from ..errors import DtypeError, TensornetError
+from ..graph.argument_shapes import sizes_from_shapes
+from ..graph.graph import Graph, of_graph
+from ..protocol import Backend, backend_of, load_backend
+from ..units import Memory
+from .arguments import wrong_names
+from .executable import Executable
+
+__all__ = ["compile", "fitting", "module", "to_backend"]
+
+
+def fitting(
+    graph: Graph, params: Mapping[str, Any], backend: Backend, dtype: str | None, device: str | None
+) -> dict[str, Any]:
+    """The parameters of a graph as arrays of a backend, in order.
+
+    Raises:
+        ShapeError: one is missing or unknown, or has another shape than the graph says.
+    """
+    names = [leaf.name for leaf in graph.parameters]
+    if not hasattr(params, "keys") or set(params.keys()) != set(names):
+        raise wrong_names(graph, params)
+    arrays = to_backend({name: params[name] for name in names}, backend, dtype=dtype, device=device)
+    sizes_from_shapes(graph, graph.parameters, [tuple(array.shape) for array in arrays.values()])
+    return arrays
+
+
+@of_graph
+def compile(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str | None = None,
+    memory_limit: Memory | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
+    backward: str = "planned",
+    jit: bool = True,
+    **sizes: int,
+) -> Executable:
+    """Makes a function of a graph, called as `f(parameters, *inputs)`.
+
+    With `params` the function holds the parameters, and is called as `f(*inputs)`. Results may lie in any order in
+    memory, as those of the libraries' `einsum` do: on torch, `reshape` takes them where `view` does not.
+
+    Args:
+        graph: a layer or a model.
+        backend: "numpy", "torch", "cupy" or "jax"; the arrays must be of that library.
+        device: where to plan for; that of the arrays if not given.
+        dtype: the element type to plan for; that of the arrays if not given.
+        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once; what needs more is
+            computed piece by piece, along an
+            axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
+            blocks, and segments of recurrences, are made again on the way back where more would be. A graph without
+            these is computed piece by piece all the same, and what is kept comes on top.
+        params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
+            the fastest; it is kept where plans are.
+        backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
+            as they were planned together with them, where no transform or compiler is at work and nothing is
+            tuned; "autograd" to leave all to it.
+        jit: on JAX, whether what is called outside of its transforms is compiled as a whole, by `jax.jit`, once for
+            each kind of arrays; else it runs one operation after another.
+        **sizes: values for open sizes, and no others are taken then; one left out is read from the
+            arrays at each call.
+
+    Raises:
+        BackendError: there is no such backend.
+        ShapeError: a size is given that is not open, or `params` do not fit.
+        EquationError: `outputs` names what the graph does not compute.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> f = tn.compile(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), backend="numpy")
+        >>> f({"W": np.eye(2)}, np.array([[1.0, 2.0]]))
+        array([[1., 2.]])
+    """
+    chosen = load_backend(backend)
+    chosen.namespace()
+    dtype = None if dtype is None else element_type(dtype)
+    if device is not None:
+        chosen.check_device(device)
+    graph = _asked_for(graph, outputs, sizes)
+    held = None if params is None else fitting(graph, params, chosen, dtype, device)
+    return Executable(
+        graph,
+        chosen,
+        device=device,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        params=held,
+        tune=tune,
+        backward=backward,
+        jit=jit,
+    )
+
+
+def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
+    """The graph with the outputs and the sizes that a caller gives."""
+    graph = graph if outputs is None else graph.select(outputs)
+    return graph.bind(**sizes) if sizes else graph
+
+
+@of_graph
+def module(
+    graph: Graph,
+    /,
+    *,
+    seed: int | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    memory_limit: Memory | None = None,
+    params: Mapping[str, Any] | None = None,
+    outputs: str | Sequence[str] | None = None,
+    plan_at: Mapping[str, int] | None = None,
+    tune: str | None = None,
+    backward: str = "planned",
+    **sizes: int,
+) -> Any:
+    """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
+
+    Args:
+        graph: a layer or a model whose parameters have known sizes.
+        seed: for the initial values; fresh ones from torch's generator if not given.
+        device: where the parameters live.
+        dtype: the element type of the parameters; that of `params`, else float32, if not given.
+        memory_limit: bytes, or a text, that may be alive at once, or kept for gradients where these are asked for,
+            as for `tensornet.compile`.
+        params: name to array of any library, to start from copies of these.
+        outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
+            as a tuple.
+        plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
+            anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
+        tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
+            the fastest; it is kept where plans are.
+        backward: "planned" or "autograd", as for `tensornet.compile`.
+        **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
+
+    Raises:
+        BackendError: PyTorch is missing.
+        ShapeError: the size of a parameter is open, a size is given that is not, or `params` do not fit.
+        DtypeError: `params` hold whole numbers, which cannot be trained.
+        EquationError: `outputs` names what the graph does not compute.
+
+    Example:
+        >>> import torch, tensornet as tn
+        >>> layer = tn.module(tn.layer("y[...,o] = x[...,i] * W[o,i] + u[o]", inputs="x", i=4, o=2), seed=0)
+        >>> layer(torch.ones(3, 5, 4)).shape
+        torch.Size([3, 5, 2])
+    """
+    torch: Any = load_backend("torch")  # the one backend with modules of its own
+    torch.namespace()
+    return torch.module(
+        _asked_for(graph, outputs, sizes),
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        memory_limit=memory_limit,
+        params=params,
+        plan_at=plan_at,
+        tune=tune,
+        backward=backward,
+    )
+
+
+def to_backend(
+    arrays: Mapping[str, Any], backend: str | Backend, *, dtype: str | None = None, device: str | None = None
+) -> dict[str, Any]:
+    """Moves named arrays to another library; between torch and CuPy on one GPU without a copy.
+
+    Args:
+        arrays: name to array of any library.
+        backend: "numpy", "torch", "cupy" or "jax".
+        dtype: the element type to convert to; kept if not given, but where the library has none of
+            the kind: bfloat16 becomes float32 on NumPy and CuPy.
+        device: where to put them.
+
+    Raises:
+        BackendError: there is no such backend, device or element type.
+        DtypeError: the arrays have no names, one is none of numbers, or holds some that are infinite in `dtype`.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> tn.to_backend({"W": np.zeros(2)}, "torch")["W"].dtype
+        torch.float64
+    """
+    chosen = load_backend(backend)
+    if not isinstance(arrays, Mapping):
+        fix = 'give a dictionary, {"W": array}'
+        raise DtypeError(f"the arrays are a {type(arrays).__name__}, not arrays by their names", fix=fix)
+    if device is not None:
+        chosen.check_device(str(device))
+    kind = None if dtype is None else element_type(dtype, exact=True)
+    return {name: _moved(name, array, chosen, kind, device) for name, array in arrays.items()}
+
+
+def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: str | None) -> Any:
+    """What is an array, or may become one, brought to a backend.
+
+    Raises:
+        DtypeError: it is no array of numbers, or holds one that the element type does not.
+    """
+    import numpy
+
+    try:
+        with numpy.errstate(over="ignore"):
+            made = backend.asarray(array, dtype, device)
+            lost = _is_shorter(array, dtype) and numpy.isinf(backend.numpy(made)) & numpy.isfinite(
+                backend_of(array).numpy(array)
+            )
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(error, TensornetError):
+            raise
+        what = f"'{name}' is a {type(array).__name__}, of which {backend.name} makes no array of numbers: {error}"
+        raise DtypeError(what, fix="give numbers, as numpy.asarray(…)") from None
+    if numpy.any(lost):
+        what = f"'{name}' holds numbers that are infinite in {dtype}"
+        raise DtypeError(what, fix="choose a longer dtype, or make them smaller")
+    return made
+
+
+def _is_shorter(array: Any, dtype: str | None) -> bool:
+    """Whether an element type holds less than that of an array."""
+    given = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    return dtype in ("float16", "bfloat16", "float32") and (
+        dtype == "float16" or itemsize(given) > itemsize(dtype)
+    )

@@ -1,0 +1,432 @@
+"""The executable: plans when it first sees sizes, then calls the generated function."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ..codegen.function import arguments_around, has_dropout
+from ..codegen.loading import Place, Program, Tables, constant_array
+from ..codegen.program import planned, written
+from ..codegen.rematerialization import in_parts
+from ..codegen.tuning import check_tuning
+from ..device.calibration import profile_of
+from ..device.heap import keep_freed
+from ..errors import BackendError, ShapeError
+from ..graph.argument_shapes import sizes_from_shapes
+from ..graph.element_types import holding, of_dtype
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..ops.table import FUNCTIONS, Element
+from ..planning.plan_cache import Occasion
+from ..planning.planner import whole_sizes
+from ..planning.plans import Plan
+from ..protocol import Backend, backend_of, is_offered, load_backend
+from ..units import Memory, in_bytes
+from .arguments import check_backward, check_choices, check_dtypes, wrong_names
+
+__all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]
+
+SHAPES, PLANS = 4096, 256
+"""How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
+
+LENGTHS = 8
+"""At how many sizes tables are kept; those asked for longest ago go."""
+
+
+class _Ready(NamedTuple):
+    """What runs arrays of one kind.
+
+    The tables are not here where they depend on open sizes: of these the last few are kept.
+    """
+
+    program: Program
+    place: Place
+    constants: tuple[Any, ...]
+    tables: Tables | None
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a function is asked for: for sizes of about these lengths, in powers of two.
+
+    It is planned at `hints`, the sizes that were seen first.
+    """
+
+    occasion: Occasion
+    backend: Backend
+    functions: tuple[tuple[str, int], ...]
+    hints: Mapping[str, int] = field(compare=False)
+
+
+@functools.lru_cache(maxsize=PLANS)
+def _made(wanted: _Wanted) -> Program:
+    """The plan and its function, made once for all modules and compiled functions that ask for the same.
+
+    A plan that another process kept is believed, and its code written anew.
+    """
+    occasion, backend = wanted.occasion, wanted.backend
+    found = occasion.recall()
+    if found is not None:
+        found = written(found, backend, occasion.around)
+    else:
+        found = planned(
+            occasion.graph,
+            wanted.hints,
+            backend,
+            occasion.device,
+            occasion.dtype,
+            occasion.profile,
+            occasion.memory_limit,
+            around=occasion.around,
+            closed=occasion.closed,
+            tune=occasion.tune,
+            changing=occasion.changing,
+        )
+        occasion.keep(found)
+    return Program(found, backend)
+
+
+def _registered(backend: str) -> Iterator[tuple[str, int]]:
+    """The functions of the user's own on a backend, as they are now.
+
+    By identity, for a callable need not hash; what was made with one keeps it, so that no other takes its place.
+    """
+    for row in FUNCTIONS.values():
+        for name, function in row.implementations:
+            if name == backend:
+                yield row.name, id(function)
+
+
+def about_as_long(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Sizes in powers of two: those that are alike are planned for together."""
+    return tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items()))
+
+
+class Executable:
+    """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
+
+    One that holds its parameters is called as `f(*inputs)`. The first call plans at the sizes it
+    sees. A call at sizes within a factor of two or so runs the same function; one far away plans
+    again, so that a plan for a large batch does not serve a small one. Every call looks at what it
+    is given: arrays of a kind not seen before, by shape, element type, library and device, are
+    checked. It can be pickled, and then plans anew.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        backend: str | Backend,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        memory_limit: Memory | None = None,
+        params: Mapping[str, Any] | None = None,
+        plan_at: Mapping[str, int] | None = None,
+        around: frozenset[str] | None = None,
+        tune: str | None = None,
+        backward: str = "planned",
+        jit: bool = False,
+    ) -> None:
+        check_tuning(tune)
+        check_backward(backward)
+        keep_freed()
+        self._tune, self._backward, self._jit = tune, backward, jit
+        self.graph, self.backend, self._around = graph, load_backend(backend), around
+        self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
+        self.scopes: tuple[str, ...] = ()
+        if around is not None:
+            taken, self.scopes = arguments_around(graph, around)
+            self.leaves = [leaf for leaf in self.leaves if leaf.name in taken]
+        self._device, self._dtype, self._memory_limit = device, dtype, in_bytes(memory_limit)
+        self._plan_at = whole_sizes(graph, {} if plan_at is None else plan_at)
+        self._inputs = [leaf.name for leaf in graph.inputs]
+        self._parameters = [leaf.name for leaf in graph.parameters]
+        self._params = params
+        self._held = None if params is None else [params[name] for name in self._parameters]
+        self._kind = self.backend.kind
+        self._by_kind: dict[Any, _Ready] = {}
+        self._by_size: dict[Any, Program] = {}
+        self._constants: dict[tuple[str, str, str], Any] = {}
+        self._tables: dict[tuple[Program, Place], Tables] = {}
+        self._last: tuple[Program, Mapping[str, int]] | None = None
+        self.takes_training = has_dropout(graph)
+
+    def __repr__(self) -> str:
+        return f"<Executable of {self.graph!r} on {self.backend.name}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What it was made of; the plans and their functions are made again."""
+        return {
+            "graph": self.graph,
+            "backend": self.backend.name if is_offered(self.backend.name) else self.backend,
+            "device": self._device,
+            "dtype": self._dtype,
+            "memory_limit": self._memory_limit,
+            "params": self._params,
+            "plan_at": self._plan_at,
+            "around": self._around,
+            "tune": self._tune,
+            "backward": self._backward,
+            "jit": self._jit,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Executable.__init__(self, **state)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan last made, or one for any sizes where none is made yet."""
+        return self.last().plan
+
+    def last(
+        self,
+        device: str | None = None,
+        dtype: str | None = None,
+        closed: bool = False,
+        shapes: Sequence[tuple[int, ...]] | None = None,
+    ) -> Program:
+        """The plan last made, and its function; where none is made yet, one for any sizes, there and so.
+
+        Args:
+            device, dtype: where and of which type the arrays are.
+            closed: whether what depends on open sizes is to be made anew at each call.
+            shapes: those of the inputs, where another plan than the last one may be made for them.
+        """
+        device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
+        if shapes is not None:
+            sizes: Mapping[str, int] = sizes_from_shapes(self.graph, self.graph.inputs, shapes)
+            self.planned(sizes, device, dtype)
+        program, sizes = self._last or (self.planned(self._plan_at, device, dtype), self._plan_at)
+        if closed and (program.plan.sizes_once or program.plan.goes_back):
+            seen = {leaf.name: leaf.holds for leaf in program.plan.graph.leaves if leaf.holds is not None}
+            program = self.planned(sizes, device, dtype, seen, closed=True)
+        return program
+
+    def __call__(self, *arguments: Any, training: bool = False) -> Any:
+        """Runs the graph.
+
+        Args:
+            *arguments: the parameters, name to array as `tensornet.init` returns them, unless they
+                are held; then the inputs, in order.
+            training: whether dropout drops.
+
+        Raises:
+            ShapeError: an array has the wrong shape; one is missing, or there is one too many.
+            DtypeError: the arrays are of two floating types.
+            BackendError: an array belongs to another library or device.
+        """
+        held = self._held
+        inputs = arguments[1:] if held is None else arguments
+        if len(arguments) != len(self._inputs) + (held is None):
+            raise self._wrong_count(len(inputs))
+        parameters = self._values(arguments[0]) if held is None else held
+        return self.run([*inputs, *parameters], training)
+
+    def _wrong_count(self, count: int) -> ShapeError:
+        names = ", ".join(self._inputs)
+        called = ", ".join([*(["parameters"] if self._held is None else []), *self._inputs])
+        return ShapeError(
+            f"the function takes {len(self._inputs)} input(s) ({names}), not {count}",
+            fix=f"call f({called})",
+        )
+
+    def _values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """The parameters in order."""
+        if hasattr(parameters, "keys") and len(parameters) == len(self._parameters):
+            try:
+                return [parameters[name] for name in self._parameters]
+            except KeyError:
+                pass
+        raise wrong_names(self.graph, parameters)
+
+    def run(self, arrays: list[Any], training: bool = False) -> Any:
+        """Runs the graph on inputs and parameters, in order."""
+        ready = self.ready(arrays)
+        tables = ready.tables or self.tables(ready.program, ready.place)
+        function = ready.program.as_one if self._jit else ready.program.function
+        if self.takes_training:
+            return function(*arrays, *ready.constants, *tables.arrays, training=training)
+        return function(*arrays, *ready.constants, *tables.arrays)
+
+    def ready(self, arrays: list[Any]) -> _Ready:
+        """What runs arrays of this kind: the program, and the constants and tables on their device."""
+        try:
+            autocasts = self._autocasts(arrays)
+            changing = () if autocasts else self._changing(arrays)
+            kind = (autocasts, changing, *map(self._kind, arrays))
+        except (AttributeError, RuntimeError):  # a nested tensor raises the latter
+            raise self._not_arrays(arrays) from None
+        found = self._by_kind.get(kind)
+        if found is None:
+            found = self._prepare(arrays, autocasts, changing)
+            if len(self._by_kind) >= SHAPES:
+                self._by_kind.clear()
+            self._by_kind[kind] = found
+        return found
+
+    def planned(
+        self,
+        sizes: Mapping[str, int],
+        device: str,
+        dtype: str,
+        seen: Mapping[str, Element] = MappingProxyType({}),
+        closed: bool = False,
+        changing: frozenset[str] = frozenset(),
+    ) -> Program:
+        """The program planned for about these sizes, and for leaves that were seen to hold this."""
+        hints = {name: max(1, size) for name, size in sorted(sizes.items())}
+        lengths = about_as_long(hints)
+        about = device, dtype, tuple(seen.values()), lengths, closed, changing
+        found = self._by_size.get(about)
+        if found is None:
+            graph, profile = holding(self.graph, seen), profile_of(self.backend, device, dtype)
+            limit, around = self._memory_limit, self._around
+            occasion = Occasion(
+                graph,
+                self.backend.name,
+                device,
+                dtype,
+                limit,
+                lengths,
+                profile,
+                around,
+                closed,
+                self._tune,
+                changing,
+            )
+            functions = tuple(_registered(self.backend.name))
+            wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
+            if len(self._by_size) >= PLANS:
+                self._by_size.clear()
+            found = self._by_size[about] = _made(wanted)
+        if not closed:
+            self._last = found, sizes
+        return found
+
+    def tables(self, program: Program, place: Place) -> Tables:
+        """The tables of a program; those of the sizes asked for last are kept."""
+        found = self._tables.pop((program, place), None)
+        if found is None:
+            found = program.tables(place, lambda leaf: self._constant(leaf, place))
+            while len(self._tables) >= LENGTHS:
+                del self._tables[next(iter(self._tables))]
+        self._tables[program, place] = found
+        return found
+
+    def _constant(self, leaf: Leaf, place: Place) -> Any:
+        """The array of a constant, the one at hand if it is read at each call as well."""
+        found = self._constants.get((leaf.name, place.device, place.dtype))
+        return constant_array(leaf, self.backend, place.dtype, place.device) if found is None else found
+
+    def _constants_on(self, program: Program, place: Place) -> tuple[Any, ...]:
+        """The constants that a program reads at each call, which stay where they are."""
+        if self._around is not None:
+            return ()  # given by who gives the blocks
+        for leaf in program.plan.constants:
+            key = leaf.name, place.device, place.dtype
+            self._constants[key] = self._constant(leaf, place)
+        return tuple(self._constants[leaf.name, place.device, place.dtype] for leaf in program.plan.constants)
+
+    def _prepare(self, arrays: Sequence[Any], autocasts: bool, changing: tuple[int, ...]) -> _Ready:
+        """Checks arrays of a new kind and finds what runs them."""
+        self._check_library(arrays)
+        self._check_device(arrays)
+        sizes = self.sizes(arrays)
+        self.graph.check_at(sizes)
+        if 0 in sizes.values():
+            check_choices(self.graph, sizes)
+        dtypes = self._dtypes(arrays)
+        if not autocasts:
+            check_dtypes(dtypes, self.backend)
+        working = self._working_dtype(arrays)
+        device = self.backend.device(arrays[0]) if arrays else self.backend.device()
+        seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
+        names = frozenset(self.leaves[n].name for n in changing)
+        asked = sizes, self._device or device, self._dtype or working, seen
+        program = self.planned(*asked, changing=names)
+        if not set(program.plan.sizes_once) <= set(sizes):  # no array tells one of them
+            program = self.planned(*asked, closed=True, changing=names)
+        place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
+        constants = self._constants_on(program, place)
+        tables = None if place.sizes else self.tables(program, place)
+        return _Ready(program, place, constants, tables)
+
+    def _autocasts(self, arrays: Sequence[Any]) -> bool:
+        return bool(arrays) and self.backend.autocasts(arrays[0])
+
+    def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Which arrays get gradients that are planned: none where a plan is measured as it stands, or bounded and
+        without blocks that could be computed again."""
+        bounded = self._memory_limit is not None and not in_parts(self.graph)
+        asked = self._backward == "planned" and self._tune is None and not bounded
+        return self.backend.changing(arrays) if asked else ()
+
+    def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
+        """The element type of each array given, by name."""
+        return {
+            leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
+        }
+
+    def _working_dtype(self, arrays: Sequence[Any]) -> str:
+        """The one floating type of the arrays, of the parameters where these differ; complex beside real is complex."""
+        dtypes = [self.backend.dtype(array) for array in arrays]
+        ranked = dtypes[len(self._inputs) :] + dtypes[: len(self._inputs)]
+        found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
+        return found[0] if found else self._dtype or "float32"
+
+    def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
+        given = list(zip(self.leaves, arrays, strict=False))
+        wrong = next(((leaf.name, array) for leaf, array in given if not _has_shape(array)), None)
+        if wrong is None:
+            self._check_library(arrays)
+            raise AssertionError(f"arrays of {self.backend.name} that are none")
+        return BackendError(
+            f"'{wrong[0]}' is a {type(wrong[1]).__name__}, not an array of {self.backend.name}",
+            fix="pass arrays",
+        )
+
+    def _check_library(self, arrays: Sequence[Any]) -> None:
+        for leaf, array in zip(self.leaves, arrays, strict=False):
+            found = backend_of(array)
+            if found.name != self.backend.name:
+                raise BackendError(
+                    f"'{leaf.name}' is an array of {found.name}, and the graph is compiled for {self.backend.name}",
+                    fix=f"tensornet.to_backend(arrays, '{self.backend.name}'), or compile for {found.name}",
+                )
+            if (
+                found.name == "numpy" and getattr(array, "__array_priority__", 0) > 0
+            ):  # a matrix, a masked one
+                raise BackendError(
+                    f"'{leaf.name}' is a {type(array).__name__}, with an arithmetic of its own",
+                    fix="pass numpy.asarray(…) of it",
+                )
+
+    def _check_device(self, arrays: Sequence[Any]) -> None:
+        """Refuses arrays on two devices; a lone number on the processor goes with any."""
+        places = [
+            (leaf.name, device)
+            for leaf, array in zip(self.leaves, arrays, strict=False)
+            if (device := self.backend.device(array)) != "cpu" or array.ndim
+        ]
+        for name, device in places:
+            if device != places[0][1]:
+                raise BackendError(
+                    f"'{name}' is on {device}, and '{places[0][0]}' on {places[0][1]}",
+                    fix=f"tensornet.to_backend(arrays, '{self.backend.name}', device=…) moves arrays",
+                )
+
+    def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """The open sizes that the shapes imply; checks every dimension on the way."""
+        return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
+
+
+def _has_shape(array: Any) -> bool:
+    try:
+        return hasattr(array, "shape")
+    except RuntimeError:  # as a nested tensor says
+        return False

@@ -1,0 +1,217 @@
+"""Value and gradients of a loss, on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..autodiff.joint import Directions
+from ..codegen.program import planned
+from ..device.calibration import profile_of
+from ..dtypes import element_type, itemsize
+from ..errors import DtypeError
+from ..frontend.losses import with_loss
+from ..graph.argument_shapes import sizes_from_shapes
+from ..graph.graph import Graph, of_graph
+from ..planning.gradients import Quickest, both_ways, leaves_of, with_lengths, within
+from ..planning.plans import Plan
+from ..protocol import Backend, load_backend
+from ..units import Memory, in_bytes
+from .compiling import compile
+from .executable import PLANS, SHAPES, Executable, about_as_long
+
+__all__ = ["ValueAndGrad", "value_and_grad"]
+
+
+class ValueAndGrad:
+    """A loss with its gradients, called as `f(parameters, *inputs)`; made by `tensornet.value_and_grad`.
+
+    Attributes:
+        wrt: the leaves whose gradients are computed, in order.
+        backend: whose arrays it takes.
+    """
+
+    def __init__(
+        self, graph: Graph, wrt: tuple[str, ...], backend: Backend, options: Mapping[str, Any]
+    ) -> None:
+        self.wrt, self.backend = wrt, backend
+        self._whole, self._options = graph, dict(options)
+        self._by_shape: dict[Any, Executable] = {}
+        self._by_size: dict[Any, Executable] = {}
+        self._executable = self._at({})
+
+    def __repr__(self) -> str:
+        named = ", ".join(self.wrt[:6])
+        return f"<ValueAndGrad of {self._whole.outputs[0]} by {named}, on {self.backend.name}>"
+
+    @property
+    def graph(self) -> Graph:
+        """What was computed last: the loss, then the gradients."""
+        return self._executable.graph
+
+    @property
+    def plan(self) -> Plan:
+        """The plan last made: both ways in one."""
+        return self._executable.plan
+
+    def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
+        """The function for about these sizes; its products are split into pairs for them, where some are told."""
+        lengths = self._lengths(sizes), dtype
+        found = self._by_size.get(lengths)
+        if found is None:
+            if len(self._by_size) >= PLANS:
+                self._by_size.clear()
+            joined = self._joined(self._ways(sizes, dtype))
+            found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
+        return found
+
+    def _lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """The sizes, as exactly as it takes: recurrences in segments are of one length."""
+        bounded = self._options["memory_limit"] is not None
+        recurs = bounded and any(part.recurrences for part in self._whole.parts())
+        return tuple(sorted(sizes.items())) if recurs else about_as_long(sizes)
+
+    def _joined(self, ways: Directions) -> Graph:
+        return ways.joined(self._whole.outputs)
+
+    def _ways(self, sizes: Mapping[str, int], dtype: str) -> Directions:
+        if not sizes:
+            return both_ways(self._whole, self.wrt)
+        dtype = element_type(self._options["dtype"] or dtype)
+        device = self._options["device"] or self.backend.device()
+        profile = profile_of(self.backend, device, dtype)
+        pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
+
+        def peak(ways: Directions) -> int:
+            graph = self._joined(ways)
+            at = {name: sizes[name] for name in graph.open_sizes}
+            return planned(graph, at, self.backend, device, dtype, profile).peak_memory
+
+        limit = self._options["memory_limit"]
+        whole = self._whole if limit is None else with_lengths(self._whole, sizes)
+        return within(limit, whole, self.wrt, pairs, peak)
+
+    def _for(self, arrays: Mapping[str, Any]) -> Executable:
+        """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
+        key = tuple(
+            (name, getattr(a, "shape", None), getattr(a, "dtype", None)) for name, a in arrays.items()
+        )
+        found = self._by_shape.get(key)
+        if found is None:
+            self._check_real(arrays)
+            if len(self._by_shape) >= SHAPES:
+                self._by_shape.clear()
+            leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
+            shapes = [tuple(getattr(arrays[leaf.name], "shape", ())) for leaf in leaves]
+            found = self._by_shape[key] = self._at(
+                sizes_from_shapes(self._whole, leaves, shapes), _working(arrays)
+            )
+        return found
+
+    def __call__(
+        self, parameters: Mapping[str, Any], *inputs: Any, training: bool = True
+    ) -> tuple[Any, dict[str, Any]]:
+        """Computes the loss and the gradients.
+
+        Args:
+            parameters: name to array, as `tensornet.init` returns them.
+            *inputs: the inputs, in order: those of the graph, then those of the loss.
+            training: whether dropout drops.
+
+        Returns:
+            The loss, and name to gradient.
+
+        Raises:
+            ShapeError, DtypeError, BackendError: as an `Executable` does.
+        """
+        names = [leaf.name for leaf in self._whole.inputs]
+        if hasattr(parameters, "items") and len(inputs) == len(names):
+            arrays = {**parameters, **dict(zip(names, inputs, strict=True))}
+            self._executable = self._for(arrays)
+            parameters = {name: _apart(array) for name, array in parameters.items()}
+        value, *gradients = self._executable(parameters, *map(_apart, inputs), training=training)
+        return value, dict(zip(self.wrt, gradients, strict=True))
+
+    def _check_real(self, arrays: Mapping[str, Any]) -> None:
+        """Refuses gradients by integers and truth values, and of complex numbers."""
+        for name, array in arrays.items():
+            dtype = _dtype(array)
+            if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
+                what = (
+                    "gradients are of real numbers" if "complex" in dtype else "nothing has a gradient by it"
+                )
+                fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
+                raise DtypeError(f"'{name}' is {dtype}, and {what}", fix=fix)
+
+
+def _dtype(array: Any) -> str:
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def _working(arrays: Mapping[str, Any]) -> str:
+    """The floating type of the arrays, of the parameters where these differ."""
+    return next((dtype for dtype in map(_dtype, arrays.values()) if "float" in dtype), "float32")
+
+
+def _apart(array: Any) -> Any:
+    """The array, of torch without what autograd would record."""
+    return array.detach() if getattr(array, "requires_grad", False) else array
+
+
+@of_graph
+def value_and_grad(
+    graph: Graph,
+    /,
+    *,
+    loss: Graph | str | None = None,
+    wrt: str | Sequence[str] | None = None,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str | None = None,
+    memory_limit: Memory | None = None,
+    tune: str | None = None,
+    jit: bool = True,
+    **sizes: int,
+) -> ValueAndGrad:
+    """Makes a function of a loss that also gives its gradients: `f(parameters, *inputs) -> (value, gradients)`.
+
+    Both ways are one program of equations, planned together; no autograd is needed, so that a model trains on
+    NumPy and on CuPy as on torch.
+
+    Args:
+        graph: a layer or a model.
+        loss: a graph of the results of `graph` and of further inputs, such as the labels, which then follow the
+            inputs of `graph`; or the name of a number that `graph` computes; or nothing where that is its
+            only result.
+        wrt: the parameters and inputs whose gradients are asked for, as in `tensornet.gradient`; all parameters
+            if not given.
+        backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
+        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
+            the way back where it takes that, so that nothing is kept of them but what they are given, and
+            recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
+
+    Raises:
+        EquationError: the loss is no number, a name fits nothing, or a function has no derivative.
+        ShapeError: the loss does not fit the results.
+        BackendError: there is no such backend.
+
+    Example:
+        >>> import numpy as np, tensornet as tn
+        >>> line = tn.layer("y[b] = w * x[b] + u", inputs="x")
+        >>> square = tn.layer("loss = mean[b]((y[b] - t[b]) ** 2)", inputs="y[b], t[b]")
+        >>> step = tn.value_and_grad(line, loss=square)
+        >>> value, gradients = step({"w": np.array(1.0), "u": np.array(0.0)}, np.array([1.0, 2.0]), np.zeros(2))
+        >>> float(value), {name: float(each) for name, each in gradients.items()}
+        (2.5, {'w': 5.0, 'u': 3.0})
+    """
+    whole = with_loss(graph, loss)
+    whole = whole.bind(**sizes) if sizes else whole
+    leaves = leaves_of(whole, wrt)
+    options = {
+        "device": device,
+        "dtype": dtype,
+        "memory_limit": in_bytes(memory_limit),
+        "tune": tune,
+        "jit": jit,
+    }
+    return ValueAndGrad(whole, leaves, load_backend(backend), options)

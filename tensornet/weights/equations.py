@@ -1,0 +1,471 @@
+"""Weight equations: a weight as an expression in factors, from text or from the factorization table.
+
+What comes out is a graph without data: its parameters are the new ones, its inputs other leaves of the model,
+its one output the weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from ..errors import EquationError, ShapeError, TensornetError, near
+from ..frontend.caller_symbols import hygienic
+from ..frontend.instantiate import of_tensors_named
+from ..frontend.layers import layer
+from ..graph.call import scoped
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..initialization.initial_values import starts_of_weight
+from ..initialization.moments import moments_of_start
+from ..language.equation import Declaration
+from ..language.expression import fresh, show_index
+from ..language.parser import parse_names, read_sizes
+from ..sizes import evaluate
+from .factorizations import FACTORIZATIONS, SHARING, Factored, Factorization, factored, form_named, tensorize
+from .ranks import Rank, check_sizes
+from .sizes import ModelSizes
+from .text import WeightText, declared_as, read_as
+
+__all__ = [
+    "KEPT",
+    "LETTERS",
+    "Form",
+    "Formed",
+    "Modes",
+    "Weight",
+    "Weights",
+    "formed",
+    "in_form",
+    "shared_names",
+]
+
+KEPT = "base"
+"""What a weight that its own equation reads is called under its name: `W.base`."""
+
+LETTERS = "oijklmnpqstu"
+"""What the dimensions of a weight are called, in order."""
+
+Modes = int | Sequence[int | Sequence[int]]
+"""Into how many parts dimensions are split: one number, or for each a number or the sizes of its parts."""
+
+
+Form = str | tuple[str, Rank]
+"""What a weight becomes: equations, the name of a factorization, or that and its rank."""
+
+FORMS = FACTORIZATIONS | SHARING
+"""The factorizations that a weight may become."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What stands in the place of a weight.
+
+    Attributes:
+        program: its equations, in the sizes of the model; its parameters have the names of the text.
+        operands: what its inputs are, by full names.
+    """
+
+    program: Graph
+    operands: tuple[str, ...]
+
+
+class Weights:
+    """Makes the weights of a model, one after another; their sizes have names that fit together.
+
+    Args:
+        graph: the model.
+        inputs, constants, init, shared, rank, modes, sizes: those of `substitute`.
+
+    Attributes:
+        common: the factors that several weights share, as the model has them.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: str | Sequence[str],
+        constants: Mapping[str, Any],
+        init: Mapping[str, Any],
+        shared: str | Sequence[str],
+        rank: Rank,
+        modes: Modes | None,
+        sizes: Mapping[str, Any],
+    ) -> None:
+        self.graph, self.rank, self.modes = graph, rank, modes
+        self.inputs = parse_names(inputs, "input")
+        self.shared = [each.name for each in parse_names(shared, "parameter")]
+        self.constants, self.init, self.sizes = constants, init, read_sizes(sizes)
+        self.leaves = {leaf.name: leaf for leaf in graph.leaves}
+        self.taken = {*self.leaves, *(equation.name for equation in graph.equations)}
+        self.known = ModelSizes(graph)
+        self.used: set[str] = set()
+        self.common: dict[tuple[tuple[str, ...], str], Leaf] = {}
+
+    def check_given(self) -> None:
+        """Refuses what was given for a name that no weight has."""
+        given = {
+            "a size": self.sizes,
+            "a constant": self.constants,
+            "a start": self.init,
+            "an input": [each.name for each in self.inputs],
+            "a shared factor": self.shared,
+        }
+        for what, names in given.items():
+            for name in names:
+                if name not in self.used:
+                    fix = (
+                        f"{near(name, self.used)}the names there are {', '.join(sorted(self.used)) or 'none'}"
+                    )
+                    raise EquationError(f"{what} is given for '{name}', which no equation has", fix=fix)
+
+    def weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
+        """What stands in the place of a leaf.
+
+        Args:
+            leaf: the weight, as the model has it.
+            text: its equations, or the name of a factorization, with a rank of its own or without.
+            together: the weights that it shares factors with, itself among them.
+
+        Raises:
+            EquationError: the text is not in the language, or reads what is not there.
+            ShapeError: sizes disagree or are missing, or the weight has no such form.
+        """
+        try:
+            return self._weight(leaf, text, together)
+        except TensornetError as error:
+            raise type(error)(
+                f"in the place of '{leaf.name}': {error.message}", error.place, error.fix, error.see
+            ) from None
+
+    def square(self, leaf: Leaf) -> float:
+        """The mean square that a weight starts with."""
+        found = moments_of_start(self.graph, leaf)
+        return 1.0 if found is None else found.square
+
+    def _weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
+        text, rank = text if isinstance(text, tuple) and len(text) == 2 else (text, self.rank)
+        if not isinstance(text, str):
+            fix = f"write its equation, or one of {', '.join(FORMS)}"
+            raise EquationError(f"{text!r} is no text", fix=fix)
+        if "=" in text:
+            program, names = self._read(leaf, text, self.sizes)
+        elif text.startswith("+"):
+            program, names = self._added(leaf, text, rank, len(together))
+        else:
+            program, names = self._form(leaf, text, rank, len(together))[0], {}
+        leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
+        sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
+        shared = self._shared_in(sized, text)
+        had = {name: self.common[together, name] for name in shared if (together, name) in self.common}
+        started = _starting(sized, leaf, self.square(leaf), had)
+        names |= {name: self._common(started, name, together) for name in shared}
+        own = _apart(_given(started, shared), leaf.name, self.taken)
+        self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
+        return Weight(own, tuple(names[each.name] for each in own.inputs))
+
+    # ---- what several weights share
+
+    def _shared_in(self, program: Graph, text: str) -> tuple[str, ...]:
+        """The parameters of a weight that it has together with others."""
+        kind = "" if "=" in text else text.removeprefix("+").rpartition("*")[2].strip()
+        named = shared_names(kind, self.shared) if kind else self.shared
+        found = tuple(leaf.name for leaf in program.parameters if leaf.name in named)
+        self.used.update(found)
+        return found
+
+    def _common(self, program: Graph, name: str, together: tuple[str, ...]) -> str:
+        """What the model calls a factor that several weights have together.
+
+        Raises:
+            ShapeError: it is of another shape than in a weight before.
+        """
+        leaf = next(each for each in program.parameters if each.name == name)
+        if (together, name) not in self.common:
+            path = fresh(scoped(_scope_of(together), name), self.taken)
+            self.taken.add(path)
+            self.common[together, name] = replace(leaf, name=path)
+        found = self.common[together, name]
+        shapes = [[evaluate(size, self.known.bound) for size in each.shape] for each in (leaf, found)]
+        if shapes[0] != shapes[1]:
+            ours, theirs = ("×".join(map(str, shape)) for shape in shapes)
+            fix = "tell weights that share no factors by patterns of their own"
+            raise ShapeError(f"'{name}' is shared, and has shape {ours} here, {theirs} before", fix=fix)
+        return found.name
+
+    # ---- from the table
+
+    def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> tuple[Graph, Factored]:
+        """The equation of a factorization, of so many weights that share factors."""
+        shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
+        if not all(isinstance(size, int) for size in shape):
+            names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
+            fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
+            raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
+        dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
+        return in_form(dims, name, rank, self.modes, shared_names(name, self.shared), times)
+
+    def _added(self, leaf: Leaf, text: str, rank: Rank, times: int) -> tuple[Graph, dict[str, str]]:
+        """The weight as it was, and what `+form` adds to it, `+0.5*form` a half of."""
+        factor, _, name = text.removeprefix("+").rpartition("*")
+        program, found = self._form(leaf, name.strip(), rank, times)
+        left = show_index(program.equations[0].left)
+        scale = f"{factor} * " if factor else ""
+        line = f"whole[{left}] = whole[{left}] + {scale}{found}"
+        return self._read(leaf, line, read_sizes(dict(program.bound)))
+
+    # ---- from a text
+
+    def _read(self, leaf: Leaf, text: str, given: Mapping[str, Any]) -> tuple[Graph, dict[str, str]]:
+        """The graph of a text, and the leaf of the model that each of its inputs is."""
+        read = WeightText(text)
+        self.used |= read.words
+        listed = [each for each in self.inputs if each.name in read.words - read.target_names]
+        names = {each.name: self._seen(each, leaf.name) for each in (*listed, *read.inputs)}
+        inputs = [
+            declared_as(each, self.leaves[names[each.name]], each.name in read.shown) for each in listed
+        ]
+        if read.reads_itself:
+            (target,) = read.target_names
+            names[target] = leaf.name
+            inputs.append(target if target in read.shown else read_as(target, leaf))
+        sizes, constants, init = (
+            {name: value for name, value in part.items() if name in read.words}
+            for part in (given, self.constants, self.init)
+        )
+        whole = read.targeted(leaf)
+
+        def make(**known: Any) -> Graph:
+            return layer(whole, inputs=inputs, constants=constants, init=init, **known)
+
+        program = hygienic(make, sizes)
+        if len(program.outputs) != 1:
+            raise EquationError(f"the text has {len(program.outputs)} results", fix="make it one, the weight")
+        return program, names
+
+    def _seen(self, declared: Declaration, path: str) -> str:
+        """The leaf that a weight means by a name: in its own scope, or in one around it."""
+        scopes = path.split(".")[:-1]
+        for depth in range(len(scopes), -1, -1):
+            name = ".".join([*scopes[:depth], declared.name])
+            if name in self.leaves and self.leaves[name].kind != "input":
+                return name
+        known = [name for name, leaf in self.leaves.items() if leaf.kind != "input"]
+        fix = f"{near(declared.name, known)}say it by its path, or leave it out of inputs="
+        raise EquationError(
+            f"'{declared.name}' is no parameter and no constant of the graph", declared.place, fix
+        )
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A weight in one of the forms of the table.
+
+    Attributes:
+        dims: the axes that each dimension is made of.
+        sizes: theirs, and those of the ranks.
+        product: the factors.
+    """
+
+    dims: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+    product: Factored
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Those of the factors."""
+        return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
+
+    @property
+    def program(self) -> Graph:
+        """The graph whose output is the weight."""
+        left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in self.dims))
+        sizes: dict[str, Any] = {**self.sizes}
+        return layer(f"weight[{left}] = {self.product}", **sizes)
+
+
+def in_form(
+    dims: Sequence[tuple[int, ...]],
+    kind: str,
+    rank: Rank,
+    modes: Modes | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
+) -> tuple[Graph, Factored]:
+    """A weight in one of the forms of the table, as a graph whose output it is, and as factors; see `formed`."""
+    found = formed(dims, kind, rank, modes, shared, times)
+    return found.program, found.product
+
+
+def formed(
+    dims: Sequence[tuple[int, ...]],
+    kind: str,
+    rank: Rank,
+    modes: Modes | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
+) -> Formed:
+    """A weight in one of the forms of the table.
+
+    Args:
+        dims: the sizes of the axes that each dimension of the weight is made of.
+        kind: the form, in any case.
+        rank, modes: as for `substitute`.
+        shared, times: the factors that so many weights have together.
+
+    Raises:
+        ShapeError: the weight has no such form.
+    """
+    kind = form_named(kind, tuple(FORMS))
+    parts = _parts(dims, FORMS[kind], modes)
+    if len(parts) > len(LETTERS):
+        raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
+    axes = tuple(
+        tuple(f"{letter}{n}" for n in range(1, len(dim) + 1)) if len(dim) > 1 else (letter,)
+        for letter, dim in zip(LETTERS, parts, strict=False)
+    )
+    found = factored(kind, axes, parts, rank, shared=shared, times=times)
+    sizes = dict(zip(itertools.chain(*axes), itertools.chain(*parts), strict=True))
+    return Formed(axes, {**sizes, **found.ranks}, found)
+
+
+def _parts(
+    dims: Sequence[tuple[int, ...]], form: Factorization, modes: Modes | None
+) -> list[tuple[int, ...]]:
+    """The sizes that each dimension is split into."""
+    shape = [prod(dim) for dim in dims]
+    if modes is None:
+        return [_usual(dim, size, form, len(shape)) for dim, size in zip(dims, shape, strict=True)]
+    fix = "give one for each dimension, or one number for all"
+    if not isinstance(modes, int | Iterable):
+        raise ShapeError(f"modes={modes!r} are no numbers of parts", fix=fix)
+    given = [modes] * len(shape) if isinstance(modes, int) else list(modes)
+    if len(given) != len(shape):
+        raise ShapeError(f"modes={modes!r} are {len(given)}, and it has shape {tuple(shape)}", fix=fix)
+    return [_split(size, each) for size, each in zip(shape, given, strict=True)]
+
+
+def _usual(dim: tuple[int, ...], size: int, form: Factorization, order: int) -> tuple[int, ...]:
+    """The parts of a dimension where none are asked for: those it has already, if they are as many."""
+    count = form.parts[0] if form.parts else 1 if form.halves else 2 if form.pairs or order < 3 else 1
+    return dim if len(dim) == count else tensorize(size, count)
+
+
+def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
+    """The sizes of the parts of a dimension: as nearly equal as can be, or those that are given."""
+    if isinstance(parts, int):
+        return tensorize(size, parts)
+    given = check_sizes(parts, "modes")
+    if prod(given) != size:
+        fix = f"give parts whose product it is, such as {tensorize(size, len(given))}"
+        raise ShapeError(f"a dimension of {size} is no product of {given}", fix=fix)
+    return given
+
+
+# ---------------------------------------------------------------------------- its leaves
+
+
+def _keeping(program: Graph, names: Mapping[str, str], leaf: Leaf) -> Graph:
+    """The program in which the weight as it was, if it reads it, is a parameter of its own."""
+    kept = [each.name for each in program.inputs if names[each.name] == leaf.name]
+    if not kept:
+        return program
+    if KEPT in program.named:
+        fix = "give your tensor another name"
+        raise EquationError(f"'{KEPT}' is what the weight as it was is called", fix=fix)
+    leaves = tuple(
+        replace(leaf, name=each.name, dims=each.dims) if each.name in kept else each
+        for each in program.leaves
+    )
+    return _renamed(replace(program, leaves=leaves), {kept[0]: KEPT})
+
+
+def _apart(program: Graph, path: str, taken: set[str]) -> Graph:
+    """The program whose leaves have names that nothing in the model has."""
+    within = {name.removeprefix(f"{path}.") for name in taken if name.startswith(f"{path}.")}
+    names: dict[str, str] = {}
+    for leaf in program.leaves:
+        if leaf.kind != "input" and leaf.name in within:
+            names[leaf.name] = fresh(leaf.name, within | set(program.named))
+            within.add(names[leaf.name])
+    return _renamed(program.flat, names) if names else program
+
+
+def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
+    leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in program.leaves)
+    body = tuple(of_tensors_named(item, names) for item in program.body)
+    outputs = tuple(names.get(each, each) for each in program.outputs)
+    return replace(program, leaves=leaves, body=body, outputs=outputs)
+
+
+def _given(program: Graph, names: Collection[str]) -> Graph:
+    """The program to which some of its parameters are given."""
+    leaves = tuple(
+        Leaf(each.name, "input", each.dims) if each.name in names else each for each in program.leaves
+    )
+    return replace(program, leaves=leaves)
+
+
+def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
+    """The factors of a factorization that several weights have together.
+
+    Args:
+        method: its name.
+        shared: what is shared beside those that the factorization shares by itself.
+
+    Raises:
+        ShapeError: there is no such factorization.
+    """
+    own = FORMS[form_named(method, tuple(FORMS))].shared
+    return (*own, *(each.name for each in parse_names(shared, "parameter")))
+
+
+def _scope_of(names: Sequence[str]) -> str:
+    """The words that scoped names have in the same places: `blocks.Wq` of `blocks.0.Wq` and `blocks.1.Wq`."""
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    return ".".join(column[0] for column in columns if len(set(column)) == 1)
+
+
+def _starting(program: Graph, leaf: Leaf, square: float, had: Mapping[str, Leaf]) -> Graph:
+    """The program whose parameters start so that the weight has the deviation that it was to start with.
+
+    What the equations of the model imply they imply of the new parameters too. Where a weight is added to what
+    it was, all that is added is zero.
+
+    Args:
+        square: the mean square of the weight.
+        had: the parameters that start as they do in a weight before.
+    """
+    kept = any(each.name == KEPT for each in program.leaves)
+    if leaf.start is None and not kept:
+        return program
+    trial = program
+    if kept:
+        given = leaf.start or ("std", 1.0)
+        trial = replace(
+            program,
+            leaves=tuple(
+                replace(each, start=given) if each.name == KEPT else each for each in program.leaves
+            ),
+        )
+    elif had:
+        trial = replace(
+            program,
+            leaves=tuple(
+                replace(each, start=had[each.name].start) if each.name in had else each
+                for each in program.leaves
+            ),
+        )
+    found = starts_of_weight(trial, square)
+    if leaf.start is None:
+        found = {name: start for name, start in found.items() if start == ("value", 0.0)}
+    return replace(
+        program,
+        leaves=tuple(
+            replace(each, start=each.start or found.get(each.name)) if each.kind == "parameter" else each
+            for each in program.leaves
+        ),
+    )

@@ -1,0 +1,381 @@
+"""The table of factorizations: each form of a weight as one equation.
+
+    tucker     G[r*] * U*[m*,r*]        a core, and a matrix for each mode
+    tt         G*[r<,m*,r>]             a train of cores
+
+`*` counts the modes: a factor with it is there once for each, and what has it inside is that mode's own; in a
+factor without it, it stands for all of them.
+
+    m*         the modes, one by one: every part of every dimension of the weight
+    p*         the parts of equal place in all dimensions, together: o1,i1 and o2,i2
+    o, i       all of the first dimension; all of the others
+    o2, i1     a part of the first dimension, of the second
+    r          the one rank
+    r*, r*+1   a rank of each mode, and that of the next; after the last comes the first
+    r<, r>     the rank before a mode and after it; none before the first and after the last
+    r1, r2     ranks by their numbers
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..errors import ShapeError, near
+from .ranks import Rank, choose_ranks
+
+__all__ = [
+    "FACTORIZATIONS",
+    "SHARING",
+    "Factor",
+    "Factored",
+    "Factorization",
+    "factored",
+    "form_named",
+    "tensorize",
+]
+
+Parts = Sequence[Sequence[str]]
+"""The axes that each dimension of a weight is made of."""
+
+Sizes = Sequence[Sequence[int]]
+"""Their sizes."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of a weight, and its axes."""
+
+    name: str
+    axes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{','.join(self.axes)}]"
+
+
+@dataclass(frozen=True)
+class Factorization:
+    """A form of a weight.
+
+    Attributes:
+        equation: its factors, in short; see above.
+        largest: the largest useful value of each rank, of the sizes of the modes that the equation speaks of, and,
+            where factors are shared, of the number of weights that share them.
+        parts: how many each dimension must be made of, where the form is of so many alone.
+        shared: the factors that several weights have together.
+    """
+
+    equation: str
+    largest: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda sizes: ()
+    parts: tuple[int, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it puts the parts of equal place together, so that all dimensions have as many."""
+        return "p*" in self.equation
+
+    @property
+    def halves(self) -> bool:
+        """Whether it knows no more of the weight than its first dimension and the others."""
+        return not re.search(r"[mp]\*|[oi]\d", self.equation)
+
+    def modes(self, parts: Parts) -> tuple[tuple[str, ...], ...]:
+        """The axes of each mode."""
+        if self.pairs:
+            return tuple(zip(*parts, strict=True))
+        if self.halves:
+            return tuple(parts[0]), tuple(axis for dim in parts[1:] for axis in dim)
+        return tuple((axis,) for dim in parts for axis in dim)
+
+    def factors(self, parts: Parts) -> tuple[Factor, ...]:
+        """The factors of a weight whose dimensions have these parts."""
+        modes = self.modes(parts)
+        found: list[Factor] = []
+        for name, inside in re.findall(r"(\w+\*?)\[([^\]]*)\]", self.equation):
+            entries = inside.split(",")
+            if name.endswith("*"):
+                for n in range(1, len(modes) + 1):
+                    axes = (axis for each in entries for axis in _axes(each, [n], modes, parts))
+                    found.append(Factor(f"{name[:-1]}{n}", tuple(axes)))
+            else:
+                every = range(1, len(modes) + 1)
+                axes = (axis for each in entries for axis in _axes(each, every, modes, parts))
+                found.append(Factor(name, tuple(axes)))
+        return tuple(found)
+
+    def check(self, name: str, parts: Sequence[int]) -> None:
+        """Refuses a weight that has no such form.
+
+        Args:
+            name: the form's, for the error.
+            parts: how many parts each dimension has.
+
+        Raises:
+            ShapeError: its dimensions are too few, or have other numbers of parts.
+        """
+        shown = (
+            f"'{name}' of {len(parts)} dimension(s) in {' and '.join(str(each) for each in parts)} part(s)"
+        )
+        if self.parts and tuple(parts) != self.parts:
+            fix = f"it is made for {len(self.parts)} dimensions in {' and '.join(map(str, self.parts))} parts"
+            raise ShapeError(f"there is no {shown}", fix=fix)
+        if self.pairs and len(set(parts)) > 1:
+            raise ShapeError(f"there is no {shown}", fix="give as many of each")
+        if (self.halves and len(parts) < 2) or ("r*+1" in self.equation and sum(parts) < 2):
+            raise ShapeError(f"there is no {shown}", fix="it needs two at least: choose another form")
+
+
+def _axes(
+    entry: str, numbers: Sequence[int], modes: Sequence[tuple[str, ...]], parts: Parts
+) -> tuple[str, ...]:
+    """What an entry of a factor in short stands for, at some of the modes."""
+    match entry:
+        case "m*" | "p*":
+            return tuple(axis for n in numbers for axis in modes[n - 1])
+        case "o" | "i":
+            return modes["oi".index(entry)]
+        case "r" | "r1" | "r2" | "r3":
+            return (entry,)
+        case "r*":
+            return tuple(f"r{n}" for n in numbers)
+        case "r*+1":
+            return tuple(f"r{n % len(modes) + 1}" for n in numbers)
+        case "r<":
+            return tuple(f"r{n - 1}" for n in numbers if n > 1)
+        case "r>":
+            return tuple(f"r{n}" for n in numbers if n < len(modes))
+    return (parts["oi".index(entry[0])][int(entry[1:]) - 1],)
+
+
+# ---------------------------------------------------------------------------- the largest useful ranks
+
+
+def _each(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """A mode's own rank: no more than it is long."""
+    return sizes
+
+
+def _terms(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """As many terms of a sum as make any tensor: one for each position of all modes but the longest."""
+    return (prod(sizes) // max(sizes),)
+
+
+def _cuts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks of the matrices that a train is cut into."""
+    return tuple(min(prod(sizes[:n]), prod(sizes[n:])) for n in range(1, len(sizes)))
+
+
+def _ring(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a train, and what links its ends."""
+    return (min(sizes[0], sizes[-1]), *_cuts(sizes))
+
+
+def _sides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks of a matrix between two others: no more than each side is long."""
+    return sizes[:2]
+
+
+def _blocks(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The rank of a block, of o1 rows and i2 columns."""
+    return (min(sizes[0], sizes[-1]),)
+
+
+FACTORIZATIONS: dict[str, Factorization] = {
+    "dense": Factorization("W[m*]"),
+    "tucker": Factorization("G[r*] * U*[m*,r*]", _each),
+    "cp": Factorization("U*[m*,r]", _terms),
+    "tt": Factorization("G*[r<,m*,r>]", _cuts),
+    "blocktt": Factorization("G*[r<,p*,r>]", _cuts),
+    "kronecker": Factorization("A*[r,p*]", _terms),
+    "low_rank": Factorization("U[o,r] * V[r,i]", _cuts),
+    "tr": Factorization("G*[r*,m*,r*+1]", _ring),
+    "btt": Factorization("L[o1,o2,i1,r] * R[o2,i1,r,i2]", _blocks, (2, 2)),
+    "monarch": Factorization("L[o1,o2,i1] * R[o2,i1,i2]", parts=(2, 2)),
+}
+"""The forms, by name: each an equation, and how large its ranks may usefully be.
+
+| form | W[o₁…,i₁…] = | source |
+|---|---|---|
+| tucker | Σ G[r₁…]·∏ Uₖ[mₖ,rₖ] | Tucker (1966) |
+| cp | Σ_r ∏ Uₖ[mₖ,r] | Hitchcock (1927) |
+| tt | Σ ∏ Gₖ[rₖ₋₁,mₖ,rₖ] | Oseledets (2011), tensor train |
+| blocktt | Σ ∏ Gₖ[rₖ₋₁,oₖ,iₖ,rₖ] | Novikov et al. (2015), the tensor train of a matrix |
+| kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | Van Loan and Pitsianis (1993) |
+| low_rank | Σ_r U[o,r]·V[r,i] | Eckart and Young (1936) |
+| tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], r_{M+1} = r₁ | Zhao et al. (2016), tensor ring |
+| btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | Qiu et al. (2024), block tensor train |
+| monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | Dao et al. (2022), of which btt is a sum |
+"""
+
+SHARING: dict[str, Factorization] = {
+    "fact_tt": Factorization("U[o,r1] * S[r1,r2] * V[r2,i]", _sides, shared=("U", "V")),
+    "fact_tk": Factorization(
+        "U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", lambda sizes: sizes, shared=("U", "C", "V")
+    ),
+}
+"""The forms of several weights together, which share factors: the stack W[l,o,i] of them is one tensor.
+
+| form | W_l[o,i] = | shared | source |
+|---|---|---|---|
+| fact_tt | Σ U[o,r₁]·S_l[r₁,r₂]·V[r₂,i] | U, V | Jie and Deng (2023), FacT-TT; Bershatsky et al. (2024), LoTR |
+| fact_tk | Σ U[o,r₁]·C[r₁,r₂,r₃]·P_l[r₃]·V[r₂,i] | U, C, V | Jie and Deng (2023), FacT-TK |
+"""
+
+
+def form_named(name: str, among: Sequence[str] = tuple(FACTORIZATIONS)) -> str:
+    """The name of a factorization, in any case.
+
+    Args:
+        name: what a user says.
+        among: the ones that can be chosen.
+
+    Raises:
+        ShapeError: there is none.
+    """
+    kind = name.lower()
+    if kind not in among:
+        fix = f"{near(kind, among)}choose of {', '.join(among)}"
+        raise ShapeError(f"there is no factorization '{name}'", fix=fix)
+    return kind
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A weight as a product of factors, with the ranks it has.
+
+    Attributes:
+        factors: what is multiplied.
+        ranks: the name and the value of each rank.
+    """
+
+    factors: tuple[Factor, ...]
+    ranks: Mapping[str, int]
+
+    def __str__(self) -> str:
+        return " * ".join(map(self._shown, self.factors))
+
+    def _shown(self, factor: Factor) -> str:
+        """A factor, summed over ranks that no other has: of one mode there is one factor."""
+        axes = [axis for each in self.factors for axis in each.axes]
+        alone = [axis for axis in factor.axes if axis in self.ranks and axes.count(axis) == 1]
+        return f"sum[{','.join(alone)}]({factor})" if alone else str(factor)
+
+
+def factored(
+    name: str,
+    parts: Parts,
+    sizes: Sizes,
+    rank: Rank = "same",
+    called: Mapping[str, str] | None = None,
+    shared: Collection[str] = (),
+    times: int = 1,
+) -> Factored:
+    """A weight in one of the forms of the table.
+
+    Args:
+        name: the form.
+        parts: the axes that each dimension of the weight is made of.
+        sizes: their sizes.
+        rank: 'same' for full rank, a float for a fraction of the dense parameters, an int, or one for each rank.
+        called: other names for factors and ranks.
+        shared: those of the factors that several weights have together.
+        times: how many weights these are; a fraction is one of all their parameters.
+
+    Raises:
+        ShapeError: the weight has no such form, or the rank does not fit.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+
+    Example:
+        >>> print(factored("blocktt", (("o1", "o2"), ("i1", "i2")), ((4, 8), (8, 4)), rank=2))
+        G1[o1,i1,r1] * G2[r1,o2,i2]
+    """
+    form, called = (FACTORIZATIONS | SHARING)[name], called or {}
+    form.check(name, [len(dim) for dim in parts])
+    known = {
+        axis: size
+        for axes, lengths in zip(parts, sizes, strict=True)
+        for axis, size in zip(axes, lengths, strict=True)
+    }
+    factors = form.factors(parts)
+    ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
+    chosen: tuple[int, ...] = ()
+    if name != "dense":
+        modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
+        full = form.largest((*modes, times) if form.shared else modes)
+
+        def parameters(values: tuple[int, ...]) -> int:
+            have = known | dict(zip(ranks, values, strict=True))
+            return sum(
+                prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
+                for factor in factors
+            )
+
+        chosen = choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
+    renamed = tuple(
+        Factor(called.get(each.name, each.name), tuple(called.get(axis, axis) for axis in each.axes))
+        for each in factors
+    )
+    return Factored(renamed, {called.get(each, each): size for each, size in zip(ranks, chosen, strict=True)})
+
+
+# ---------------------------------------------------------------------------- parts of a dimension
+
+
+@functools.lru_cache(maxsize=1024)
+def tensorize(size: int, modes: int) -> tuple[int, ...]:
+    """Factors of a size that are as nearly equal as can be, the smallest first: those of the least sum.
+
+    Args:
+        size: what is to be split.
+        modes: into how many, 1 to 12.
+
+    Raises:
+        ShapeError: these are no positive integers, or more modes than 12.
+
+    Example:
+        >>> tensorize(768, 3), tensorize(3072, 2), tensorize(7, 2)
+        ((8, 8, 12), (48, 64), (1, 7))
+    """
+    for number, what, most in ((size, "size", 2**40), (modes, "modes", 12)):
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+            raise ShapeError(f"{what}={number!r}", fix="give a positive integer, of modes no more than 12")
+    divisors = _divisors(size)
+
+    @functools.cache
+    def best(rest: int, count: int, least: int) -> tuple[int, ...] | None:
+        """The factors from `least` up, of the least sum."""
+        if count == 1:
+            return (rest,) if rest >= least else None
+        found: tuple[int, ...] | None = None
+        for first in divisors:
+            if first**count > rest:
+                break
+            if first >= least and rest % first == 0:
+                others = best(rest // first, count - 1, first)
+                if others is not None and (found is None or first + sum(others) < sum(found)):
+                    found = (first, *others)
+        return found
+
+    chosen = best(size, modes, 1)
+    assert chosen is not None
+    return chosen
+
+
+def _divisors(size: int) -> list[int]:
+    found, rest, prime = [1], size, 2
+    while rest > 1:
+        if prime * prime > rest:
+            prime = rest
+        powers = [1]
+        while rest % prime == 0:
+            rest //= prime
+            powers.append(powers[-1] * prime)
+        found = [each * power for each in found for power in powers]
+        prime += 1
+    return sorted(found)

@@ -1,0 +1,206 @@
+"""Ranks: 'same', a fraction of the parameters, an int, or a tuple."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError, TensornetWarning
+
+__all__ = ["Rank", "check_sizes", "choose_ranks"]
+
+Rank = str | int | float | Sequence[int]
+Ranks = tuple[int, ...]
+
+LARGEST = 2**62
+"""Counts of elements from here on are no machine integers."""
+
+SEARCHED = 20_000
+"""So many choices of ranks are all looked at; of more, those next to the proportional one."""
+
+STRIDES = 2**14
+"""Ranks up to so many are searched one by one; larger ones in strides that shrink to one."""
+
+CLOSE = 0.01
+"""Counts that differ from what was asked by no more than this part of it are as good as equal."""
+
+FAR = 0.1
+"""A count that differs by more than this part is worth a word."""
+
+
+def choose_ranks(
+    rank: Rank, full: Sequence[int], parameters: Callable[[Ranks], int], dense: int | None = None
+) -> Ranks:
+    """The ranks that a user's `rank` stands for.
+
+    A float asks for a fraction of the dense parameters, and gets the ranks whose number of
+    parameters is nearest to it; of those within one per cent, the ranks nearest to being in
+    proportion to the full ones.
+
+    Args:
+        rank: `'same'` for full rank, a float for a fraction of the dense parameters, an int for
+            every rank, or a rank for each mode. `1` is rank one and `1.0` is as many parameters
+            as the dense form has.
+        full: the largest useful rank of each mode.
+        parameters: the number of elements at given ranks, a sum of products of them.
+        dense: the number of elements of the dense form; by default that at full rank.
+
+    Raises:
+        ShapeError: it is none of these, or of the wrong length.
+
+    Warns:
+        TensornetWarning: the nearest number of parameters is more than 10 % off, or more than dense.
+
+    Example:
+        >>> choose_ranks(0.5, (8, 8), lambda r: 8 * r[0] + 8 * r[1])
+        (4, 4)
+    """
+    if isinstance(rank, str):
+        if rank.lower() != "same":
+            raise _bad(rank, full)
+        return tuple(full)
+    if (number := _whole(rank)) is not None:
+        return _checked((number,) * len(full), rank, full)
+    if isinstance(rank, bool) or (isinstance(rank, Real) and not 0 < float(rank) < math.inf):
+        raise _bad(rank, full)
+    if isinstance(rank, Real):
+        whole = parameters(tuple(full)) if dense is None else dense
+        return _fraction(float(rank), tuple(full), parameters, whole)
+    if not isinstance(rank, Sequence) or len(rank) != len(full):
+        raise _bad(rank, full)
+    return _checked(tuple(_whole(each) or 0 for each in rank), rank, full)
+
+
+def _whole(value: object) -> int | None:
+    """An integer of any kind as an int; nothing for what is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _checked(ranks: Ranks, rank: Rank, full: Sequence[int]) -> Ranks:
+    if any(each < 1 for each in ranks):
+        raise _bad(rank, full)
+    return ranks
+
+
+def _bad(rank: Rank, full: Sequence[int]) -> ShapeError:
+    return ShapeError(
+        f"rank={rank!r} is not a rank for {len(full)} mode(s)",
+        fix=f"give 'same', a fraction such as 0.1, a positive int, or {len(full)} of them (full rank: {tuple(full)})",
+    )
+
+
+def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], dense: int) -> Ranks:
+    """The ranks whose parameters come nearest to the fraction of the dense ones."""
+    target = fraction * dense
+    ideal = _proportional(target, full, parameters)
+    if math.prod(full) <= SEARCHED:
+        choices = list(itertools.product(*(range(1, each + 1) for each in full)))
+    else:
+        choices = list(dict.fromkeys(_descent(target, ideal, full, parameters)))
+    counts = _counts(choices, full, parameters)
+    off = abs(counts - target)
+    near = np.flatnonzero(off <= max(off.min(), CLOSE * target)).tolist()
+
+    def merit(number: int) -> tuple[bool, float]:
+        ranks = choices[number]
+        return counts[number] > dense, sum(math.log(a / b) ** 2 for a, b in zip(ranks, ideal, strict=True))
+
+    best: int = min(near, key=merit)
+    _tell(fraction, target, int(counts[best]), choices[best], dense)
+    return choices[best]
+
+
+def _counts(choices: Sequence[Ranks], full: Ranks, parameters: Callable[[Ranks], int]) -> Any:
+    """The number of elements at each of some choices of ranks, all at once: sums of products are of arrays too."""
+    kind = np.int64 if parameters(full) < LARGEST else object
+    columns: Any = tuple(np.array(choices, dtype=kind).reshape(len(choices), -1).T)
+    return np.broadcast_to(parameters(columns), len(choices))
+
+
+def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]) -> tuple[float, ...]:
+    """The ranks in proportion to the full ones that would have `target` parameters, were they real numbers."""
+    steps = 2**52
+
+    def at(share: float) -> tuple[float, ...]:
+        return tuple(max(1.0, share * each) for each in full)
+
+    return at(bisect.bisect(range(steps), target, key=lambda step: parameters(at(step / steps))) / steps)  # type: ignore[arg-type]
+
+
+def _descent(
+    target: float, ideal: tuple[float, ...], full: Ranks, parameters: Callable[[Ranks], int]
+) -> Iterator[Ranks]:
+    """The roundings of the ideal ranks, and from the nearest of them step by step nearer."""
+
+    def off(ranks: Ranks) -> float:
+        return abs(parameters(ranks) - target)
+
+    order = sorted(range(len(full)), key=lambda k: math.floor(ideal[k]) - ideal[k])
+    roundings = []
+    for up in range(len(full) + 1):
+        raised = set(order[:up])
+        roundings.append(tuple(min(full[k], math.floor(ideal[k]) + (k in raised)) for k in range(len(full))))
+    yield from roundings
+    best = min(roundings, key=off)
+    stride = max(1, max(full) // STRIDES)
+    while off(best) > CLOSE * target:
+        nearest = min(_neighbours(best, full, stride), key=off, default=best)
+        if off(nearest) < off(best):
+            best = nearest
+        elif stride == 1:
+            break
+        else:
+            stride //= 2
+    yield best
+    yield from _neighbours(best, full)
+
+
+def _neighbours(ranks: Ranks, full: Ranks, stride: int = 1) -> Iterator[Ranks]:
+    """The ranks one step away, of one rank or of two."""
+    both = (-stride, stride)
+    steps = [(k, step) for k in range(len(full)) for step in both if 1 <= ranks[k] + step <= full[k]]
+    for moves in itertools.chain(itertools.combinations(steps, 1), itertools.combinations(steps, 2)):
+        change = dict(moves)
+        yield tuple(rank + change.get(k, 0) for k, rank in enumerate(ranks))
+
+
+def _tell(fraction: float, target: float, count: int, ranks: Ranks, dense: int) -> None:
+    """Says so where the nearest is not near, or saves nothing."""
+    if abs(count - target) <= FAR * target and count <= dense:
+        return
+    shown = ranks[0] if len(ranks) == 1 else ranks
+    warnings.warn(
+        TensornetWarning(
+            f"rank={fraction} asks for {target:.10g} of {dense} parameters; the nearest is {count}, at rank {shown}"
+            + (", more than dense" if count > dense else ""),
+            fix=f"say rank={shown} if that is meant, or choose another factorization or sizes with more factors",
+        ),
+        stacklevel=5,
+    )
+
+
+def check_sizes(sizes: int | Sequence[int], what: str) -> Ranks:
+    """Sizes as a tuple of positive integers, one at least.
+
+    Raises:
+        ShapeError: they are not.
+    """
+    one = _whole(sizes)
+    given = (one,) if one is not None else tuple(sizes) if isinstance(sizes, Sequence) else ()
+    found = tuple(_whole(size) or 0 for size in given)
+    if not 1 <= len(found) <= 12 or min(found) < 1:
+        raise ShapeError(f"{what} is {sizes!r}", fix="give 1 to 12 positive integers")
+    return found

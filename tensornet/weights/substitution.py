@@ -1,0 +1,326 @@
+"""Substitution: a parameter becomes an expression in new parameters.
+
+W[(a,b),(c,d)] = P[a,c,r] · Q[r,b,d]
+
+The weight stays, as a result of that name in the scope that it had; the parameters that it is made of are
+called after it, `W.P` and `W.Q`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..errors import EquationError
+from ..graph.call import Apply
+from ..graph.graph import Graph, given_to
+from ..graph.inline import inlined, spoken_sizes
+from ..graph.leaves import Leaf
+from ..graph.match_names import told_by
+from ..graph.shape_inference import Axis, Dim
+from ..language.equation import Equation
+from ..language.expression import fresh, sized_by_name
+from ..passes.dead_code import prune
+from ..sizes import evaluate, size_names
+from .equations import KEPT, Form, Modes, Weight, Weights
+from .ranks import Rank
+
+__all__ = ["Replacement", "computing", "replaced", "substitute"]
+
+
+def substitute(
+    graph: Graph,
+    weights: Mapping[str, Form],
+    *,
+    inputs: str | Sequence[str] = (),
+    constants: Mapping[str, Any] | None = None,
+    init: Mapping[str, Any] | None = None,
+    shared: str | Sequence[str] = (),
+    rank: Rank = "same",
+    modes: Modes | None = None,
+    **sizes: Any,
+) -> Graph:
+    """Puts equations in the place of parameters: W[(a,b),(c,d)] = Σ_r P[a,c,r]·Q[r,b,d].
+
+    A weight is told by a pattern, and what it becomes by its equations, whose last line is the weight, or by the
+    name of a factorization. It stays, as a result of its name in its scope; the parameters that it is made of are
+    called after it, `blocks.0.mlp.W1.P`. What read it reads it as before, and the planner goes through the factors
+    or multiplies them together, whichever is faster. Calls of one block whose weights are equal in form stay calls
+    of one block.
+
+    | factorization | W = | parameters, rank R |
+    |---|---|---|
+    | low_rank | Σ_r U[o,r]·V[r,i] | R·(O + I) |
+    | tucker | Σ G[r₁…]·∏ Uₖ[mₖ,rₖ] | ∏ Rₖ + Σ MₖRₖ |
+    | cp | Σ_r ∏ Uₖ[mₖ,r] | R·Σ Mₖ |
+    | tt | Σ ∏ Gₖ[rₖ₋₁,mₖ,rₖ] | Σ Rₖ₋₁MₖRₖ |
+    | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], the last rank the first | Σ RₖMₖRₖ₊₁ |
+    | blocktt | Σ ∏ Gₖ[rₖ₋₁,oₖ,iₖ,rₖ] | Σ Rₖ₋₁OₖIₖRₖ |
+    | kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | R·Σ OₖIₖ |
+    | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | R·O₂I₁·(O₁ + I₂) |
+    | monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | O₂I₁·(O₁ + I₂) |
+    | fact_tt | Σ U[o,r₁]·S[r₁,r₂]·V[r₂,i], U and V shared | R·(O + I) + R² for each weight |
+    | fact_tk | Σ U[o,r₁]·C[r₁,r₂,r₃]·P[r₃]·V[r₂,i], U, C and V shared | R·(O + I) + R³ + R for each weight |
+
+    Here o is the first dimension, i all others, and mₖ the parts of all dimensions one after another: each dimension
+    is split into parts, `modes` or `models.tensorize` says into which. Shared factors are one parameter of all weights
+    that one pattern tells and that have one shape: the stack of these weights is one tensor, whose layers are an axis.
+    It is called after what their names have in common, `blocks.mlp.W1.U`.
+
+    Args:
+        graph: a layer or a model.
+        weights: name to equations, or to a factorization, or with a `+` before it, "+low_rank", to the weight as it
+            was and that, which starts at zero. The names are scoped ones of parameters, or patterns of
+            `fnmatch`, where `*` stands for anything, dots included; what a later pattern says overrides an earlier
+            one. In the equations a name that no line defines is a new parameter of this weight; the weight's own
+            name is the weight as it was, which stays as the parameter `W.base`, and what is added to it starts at
+            zero. A left side without axes, `W = …`, has those that the weight is declared with.
+        inputs: other parameters and constants of the graph that equations read, found in the scope of the weight or
+            in one around it. They are no new ones, and no factors of their own.
+        constants: arrays with a fixed value that equations read, by name.
+        shared: names among the new parameters that weights of one pattern and shape have together, beside those that
+            the factorization shares by itself.
+        init: how new parameters start, as `layer` takes it. By default a weight that was given a start keeps its
+            deviation, and what the equations of the model imply they imply of the factors.
+        rank: of factorizations that are not told with one of their own, as ("tt", 4): 'same' for full rank, a float
+            for a fraction of the weight's parameters, an int, or one for each rank.
+        modes: of factorizations: how many parts each dimension is split into, or for each dimension how many, or
+            their sizes, as ((8, 8, 12), (12, 16, 16)). By default two for a matrix and where parts are paired, else
+            one; a dimension that was made of as many, as (h,d), keeps those.
+        **sizes: of axes of the equations: a positive integer, or an expression in the sizes of the model. What
+            follows from the shape of the weight may be left out.
+
+    Raises:
+        EquationError: a pattern fits no parameter, or an equation is not in the language.
+        ShapeError: sizes disagree or are missing, or a weight has no such form.
+
+    Warns:
+        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+
+    Source: Novikov et al. (2015), "Tensorizing neural networks"; Hu et al. (2021), "LoRA", for W + A·B; Jie and
+    Deng (2023), "FacT", and Bershatsky et al. (2024), "LoTR", for shared factors.
+
+    Example:
+        >>> import tensornet as tn
+        >>> layer = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=64, o=64)
+        >>> low = substitute(layer, {"W": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=8, c=8, r=2)
+        >>> print(low.equations[0], *low.parameters, tn.parameter_count(low), sep="\\n")
+        W[(a,b),(c,d)] = W.P[a,c,r] * W.Q[r,b,d]
+        W.P[a,c,r]: parameter
+        W.Q[r,b,d]: parameter
+        256
+        >>> tuned = substitute(layer, {"W": "W = W + A[o,r] * B[r,i]"}, r=4)
+        >>> [leaf.name for leaf in tuned.parameters]
+        ['W.base', 'W.A', 'W.B']
+        >>> tn.parameter_count(substitute(layer, {"W": "tt"}, rank=0.25))
+        1024
+    """
+    made = Weights(graph, inputs, constants or {}, init or {}, shared, rank, modes, sizes)
+    told = _told(graph, weights)
+    together = _together(told, graph.bound)
+    found = {
+        each.leaf.name: made.weight(
+            each.leaf, each.text, together[each.pattern, _shape(each.leaf, graph.bound)]
+        )
+        for each in told
+    }
+    made.check_given()
+    _check_reads(found)
+    bound = made.known.bound
+    return _Placing(bound).of(_with_leaves(graph, made.common.values(), bound), found)
+
+
+class _Told(NamedTuple):
+    """A weight that a pattern tells, and what it becomes."""
+
+    leaf: Leaf
+    pattern: str
+    text: Form
+
+
+def _shape(leaf: Leaf, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The shape of a leaf, in values where sizes have them: weights may call one size by several names."""
+    return tuple(evaluate(size, bound) for size in leaf.shape)
+
+
+def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str, Any], tuple[str, ...]]:
+    """The names of the weights of one pattern and shape."""
+    found: dict[tuple[str, Any], tuple[str, ...]] = {}
+    for leaf, pattern, _ in told:
+        key = pattern, _shape(leaf, bound)
+        found[key] = (*found.get(key, ()), leaf.name)
+    return found
+
+
+def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> Graph:
+    """The graph with leaves more, and their sizes."""
+    leaves = tuple(leaves)
+    names = _with_theirs((name for leaf in leaves for name in _sizes_of_leaf(leaf)), bound)
+    sizes = {**{name: bound[name] for name in names}, **graph.bound}
+    return replace(graph, leaves=(*graph.leaves, *leaves), sizes=tuple(sizes.items())) if leaves else graph
+
+
+def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
+    """The weights that patterns tell, with what is said of each last."""
+    if not isinstance(weights, Mapping):
+        fix = 'write {"*.W1": "low_rank"}'
+        raise EquationError(f"weights are told by names and equations, not {type(weights).__name__}", fix=fix)
+    known = {leaf.name: leaf for leaf in graph.parameters}
+    found: dict[str, _Told] = {}
+    for pattern, text in weights.items():
+        for path in told_by(pattern, tuple(known), "parameter of this graph", "parameters"):
+            found[path] = _Told(known[path], pattern, text)
+    return [found[path] for path in known if path in found]
+
+
+def _check_reads(found: Mapping[str, Weight]) -> None:
+    """Refuses equations that read a weight which is replaced with them."""
+    for path, weight in found.items():
+        for name in weight.operands:
+            if name in found:
+                fix = "replace one, and then the other in what comes out"
+                raise EquationError(f"'{path}' reads '{name}', which is replaced too", fix=fix)
+
+
+class _Placing:
+    """Puts weights where they are read, in the graph and in the blocks that it calls."""
+
+    def __init__(self, bound: Mapping[str, Any]) -> None:
+        self.bound = bound
+        self.made: dict[tuple[Graph, tuple[tuple[str, Weight], ...]], Graph] = {}
+
+    def of(self, graph: Graph, weights: Mapping[str, Weight]) -> Graph:
+        """The graph with weights, by its own names of them, in the place of its leaves."""
+        if not weights:
+            return graph
+        key = graph, tuple(sorted(weights.items(), key=lambda each: each[0]))
+        if key not in self.made:
+            self.made[key] = self._of(graph, weights)
+        return self.made[key]
+
+    def _of(self, graph: Graph, weights: Mapping[str, Weight]) -> Graph:
+        computed = {
+            name: Apply(weight.program, weight.operands, (name,), name) for name, weight in weights.items()
+        }
+        told = {leaf.name for call in graph.calls for leaf in call.leaves()}
+        waiting = dict(computed)
+        body: list[Equation | Apply] = []
+        for item in graph.body:
+            body += [waiting.pop(name) for name in given_to(item) if name in waiting]
+            body.append(self._call(graph, item, weights) if isinstance(item, Apply) else item)
+        body += [call for name, call in waiting.items() if name in graph.outputs or name not in told]
+        leaves: list[Leaf] = []
+        for leaf in graph.leaves:
+            leaves += computed[leaf.name].leaves() if leaf.name in computed else [leaf]
+        sizes = self._sizes(graph, leaves, body)
+        made = Graph(tuple(leaves), tuple(body), graph.outputs, tuple(sizes.items()))
+        programs = {id(weight.program) for weight in weights.values()}
+        found = inlined(made, lambda call: id(call.graph) in programs)
+        return replace(found, sizes=tuple(self._sizes(found, found.leaves, found.body).items()))
+
+    def _sizes(
+        self, graph: Graph, leaves: Iterable[Leaf], body: Iterable[Equation | Apply]
+    ) -> dict[str, Any]:
+        """The sizes that have a value, of what speaks of any: a text holds no others."""
+        known = {**self.bound, **graph.bound}
+        names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
+        for item in body:
+            names.update(item.graph.bound if isinstance(item, Apply) else _spoken_of(item))
+        return {name: known[name] for name in _with_theirs(names, known)}
+
+    def _call(self, graph: Graph, call: Apply, weights: Mapping[str, Weight]) -> Apply:
+        """A call of a block with weights; what they read and the block has not is handed to it."""
+        own = {call.scoped(leaf.name): leaf.name for leaf in call.graph.leaves if leaf.kind != "input"}
+        inside = {own[name]: weight for name, weight in weights.items() if name in own}
+        if not inside:
+            return call
+        known, taken, handed = dict(own), set(call.graph.named), list[Leaf]()
+        for name in dict.fromkeys(name for weight in inside.values() for name in weight.operands):
+            if name not in known:
+                known[name] = fresh(name.rpartition(".")[2], taken)
+                taken.add(known[name])
+                handed.append(Leaf(known[name], "input", self._dims(graph.named[name])))
+        block = replace(call.graph, leaves=(*call.graph.leaves, *handed))
+        moved = {
+            name: replace(weight, operands=tuple(known[each] for each in weight.operands))
+            for name, weight in inside.items()
+        }
+        more = tuple(name for name in known if name not in own)
+        return replace(call, graph=self.of(block, moved), operands=(*call.operands, *more))
+
+    def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Dimensions in integers, where they have a value: a block may call other sizes by their names."""
+        return tuple(tuple(Axis(axis.name, evaluate(axis.size, self.bound)) for axis in dim) for dim in dims)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What stands in the place of a weight.
+
+    Attributes:
+        path: the weight, by the name that it had, and that what is computed instead has.
+        leaf: the weight as it was.
+        program: the equations that compute it. Its leaves are those of the whole graph, by their full names,
+            and its one output is the weight.
+    """
+
+    path: str
+    leaf: Leaf
+    program: Graph
+
+    @property
+    def kept(self) -> str | None:
+        """The leaf of the program that is the weight as it was, if the equations read it: `W.base`."""
+        name = f"{self.path}.{KEPT}"
+        return name if any(leaf.name == name for leaf in self.program.leaves) else None
+
+
+def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
+    """The parameters of a graph that are computed in another, with what computes them there.
+
+    Args:
+        graph: a layer or a model.
+        substituted: the same with equations in the place of parameters; see `substitute`.
+
+    Example:
+        >>> import tensornet as tn
+        >>> dense = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")
+        >>> low = tn.layer("W[o,i] = A[o,r] * B[r,i]\\ny[b,o] = x[b,i] * W[o,i]", inputs="x")
+        >>> (found,) = replaced(dense, low)
+        >>> print(found.path, [leaf.name for leaf in found.program.parameters], found.program.equations[0])
+        W ['A', 'B'] W[o,i] = A[o,r] * B[r,i]
+    """
+    known = {leaf.name for leaf in substituted.leaves}
+    computed = {equation.name for equation in substituted.equations}
+    gone = [leaf for leaf in graph.parameters if leaf.name not in known and leaf.name in computed]
+    return tuple(Replacement(leaf.name, leaf, computing(substituted.flat, leaf.name)) for leaf in gone)
+
+
+def computing(flat: Graph, name: str) -> Graph:
+    """What one result of a graph without calls needs."""
+    pruned = prune(replace(flat, outputs=(name,)))
+    needed = pruned.needed()
+    leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
+    names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
+    names.update(each for equation in pruned.own for each in _spoken_of(equation))
+    sizes = tuple((name, flat.bound[name]) for name in _with_theirs(names, flat.bound))
+    return replace(pruned, leaves=leaves, sizes=sizes)
+
+
+def _sizes_of_leaf(leaf: Leaf) -> Iterator[str]:
+    """The names in the sizes of a leaf."""
+    return (name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+
+
+def _spoken_of(equation: Equation) -> set[str]:
+    """The names that an equation means sizes by: those it speaks of, and those of axes that no tensor sizes."""
+    return {*spoken_sizes(equation), *sized_by_name(equation.right)}
+
+
+def _with_theirs(names: Iterable[str], known: Mapping[str, Any]) -> set[str]:
+    """Those of some names that have a value, and those in the formulas that are values."""
+    found = {name for name in names if name in known}
+    while more := {each for name in found for each in size_names(known[name]) if each in known} - found:
+        found |= more
+    return found
