@@ -119,7 +119,7 @@ def _library() -> Any:
     try:
         import torch
     except ImportError:
-        raise BackendError("PyTorch is not installed", fix="pip install 'torch>=2.6'") from None
+        raise BackendError("PyTorch is not installed", fix="pip install 'torch>=2.12'") from None
     return torch
 
 

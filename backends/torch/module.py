@@ -357,12 +357,10 @@ def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:
     """The shape of a tensor that a compiler traces, where it compiles for that shape alone."""
     if not torch.compiler.is_compiling():
         return None
-    from torch.fx.experimental import symbolic_shapes  # loads sympy
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # loads sympy
 
-    if not hasattr(symbolic_shapes, "has_static_value"):  # PyTorch 2.6 does not tell
-        return None
     for size in x.shape:
-        if not symbolic_shapes.has_static_value(size):
+        if not has_static_value(size):
             return None
     return tuple(x.shape)
 

@@ -38,8 +38,8 @@ def is_traced() -> bool:
 
 def is_transformed() -> bool:
     """Whether a transform of `torch.func` sees the operations."""
-    depth: int = torch._C._functorch.get_dynamic_layer_stack_depth()
-    return depth > 0
+    transforms = torch._C._functorch  # the compiler of PyTorch 2.12 knows no `get_dynamic_layer_stack_depth`
+    return isinstance(transforms.peek_interpreter_stack(), transforms.CInterpreter)
 
 
 def is_eager(*given: torch.Tensor) -> bool:

@@ -171,11 +171,7 @@ def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return result.contiguous()
 
 
-@library.custom_op(  # the schema in words: older releases read no `list[Tensor]`
-    "tensornet::by_library_back",
-    mutates_args=(),
-    schema="(str kind, Tensor gradient, Tensor[] tensors) -> Tensor[]",
-)
+@library.custom_op("tensornet::by_library_back", mutates_args=())
 def by_library_back(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The gradients of all that a layer is given: it is computed again, for operations keep nothing else."""
     with _recorded(), torch.enable_grad():
