@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -296,6 +297,27 @@ def test_the_links_lead_to_the_folders_at_the_top(name: str) -> None:
 def test_every_file_opens_by_saying_what_it_is_for(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)) or (path.name == "__init__.py" and not text)
+
+
+def test_no_folder_of_the_compiler_has_more_than_16_files() -> None:
+    folders = Counter(path.parent.relative_to(ROOT) for path in FILES)
+    large = {str(folder) for folder, files in folders.items() if files > 16}
+    assert large <= {"models", "tensornet/study"}
+
+
+def test_the_glossary_names_files_whose_docstrings_begin_with_its_words() -> None:
+    rows = [
+        line.split("|")[1:4] for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines()[7:]
+    ]
+    wrong = []
+    for word, _, where in rows:
+        name = where.strip().strip("`")
+        path = ROOT / name if name.startswith("backends/") else ROOT / "tensornet" / name
+        first = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").splitlines()[0]
+        if word.strip().lower() not in first.lower():
+            wrong.append(f"{name}: {word.strip()}")
+    assert not wrong
+    assert len(rows) > 40
 
 
 # ---------------------------------------------------------------------------- what an import loads
