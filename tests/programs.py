@@ -270,7 +270,7 @@ class _Writer:
 
     def reads(self, within: Iterable[str], need: Iterable[str] = ()) -> Text:
         """A tensor as it is read, under axes of `within`, with those that are needed."""
-        within, need = [*dict.fromkeys([*within, *need])], {*need}
+        within, need = [*dict.fromkeys([*within, *sorted(need)])], {*need}
         for _ in range(3):
             candidates = [k for k in self.known if not k.positions]
             if not candidates or self.chance(45):
@@ -282,7 +282,7 @@ class _Writer:
 
     def anew(self, within: Sequence[str], need: set[str]) -> Text:
         """A new tensor, as long as its entries take."""
-        axes = [*need, *self.some({*within} - need, 0 if need or self.chance(15) else 1, 2)][:4]
+        axes = [*sorted(need), *self.some({*within} - need, 0 if need or self.chance(15) else 1, 2)][:4]
         self.draw.shuffle(axes)
         others = [axis for axis in within if axis not in axes]
         made = [self.entry(axis, others if others and self.chance(90) else within) for axis in axes]
