@@ -808,7 +808,7 @@ def test_what_is_nested_too_deeply_is_told(text: str) -> None:
 
 # ---------------------------------------------------------------------------- what calls are given
 
-WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, object(), "1GB"]
+WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, range, "1GB"]
 
 
 def calls(graph: tn.Graph, wrong: Any) -> dict[str, Callable[[], Any]]:

@@ -160,6 +160,7 @@ def test_a_sum_over_an_axis_that_one_tensor_has_beside_others_is_told(text: str,
         "y[b,o] = sum[i,j](x[b,i]*W[o,j])",
         "y[b] = x[b,i]*w[i] + W[k,k]",
         "y[b] = x[b,i] - u[b,i]",
+        "y[b,o] = x[b,n] * v[o] / n",
     ],
 )
 def test_a_sum_of_one_tensor_or_one_that_is_written_is_meant(text: str) -> None:
