@@ -88,7 +88,7 @@ def check(case: Program, backend: str = "numpy", done: Counter[str] | None = Non
         done["frozen"] += 1
     if has(case.text, "b") and "b" not in case.given:
         _other_batch(case, graph, run, backend, done)
-    if case.gradients and not case.special:
+    if case.gradients and not case.special and "dropout" not in case.text:  # which drops in a training step
         _gradients(case, graph, arrays, expected, backend, done)
 
 
@@ -160,6 +160,8 @@ def _compare(
         if one.shape != two.shape:
             raise Wrong(f"{what}: '{name}' has the shape {one.shape}, not {two.shape}")
         if not _close(one, two):
+            if case.special and 0 in case.sizes.values():
+                raise Unsure("no number times a sum over no positions")  # the order of products decides it
             if not _steady(case, name, case.arrays() if arrays is None else arrays):
                 raise Unsure("a jump is too near")
             raise Wrong(f"{what}: '{name}' is {_shown(one)}, not {_shown(two)}")
