@@ -165,7 +165,7 @@ def _sign(x: Any) -> Any:
     half_way = 2.0 ** {torch.float64: 540, torch.float16: 13}.get(
         x.dtype, 75
     )  # twice that is past 1, of the least number
-    return torch.nn.functional.hardtanh_(x.clamp(-1, 1).mul_(half_way).mul_(half_way))
+    return torch.nn.functional.hardtanh_(x.detach().clamp(-1, 1).mul_(half_way).mul_(half_way))
 
 
 def _divided_down(a: Any, b: Any) -> Any:
