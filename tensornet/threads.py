@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["apart", "is_busy", "others_at_work"]
+__all__ = ["apart", "is_busy", "others_at_work", "tells_of_others"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,11 @@ def others_at_work() -> Callable[[], float]:
         return max(0.0, busy - own) / whole
 
     return part
+
+
+def tells_of_others() -> bool:
+    """Whether the system tells what part of the processors other programs had."""
+    return _worked() is not None
 
 
 def is_busy() -> bool:

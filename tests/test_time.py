@@ -152,9 +152,12 @@ def test_a_round_repeats_no_probe_for_long(monkeypatch: pytest.MonkeyPatch) -> N
     assert [ran(seconds) for seconds in (1e-3, 4e-3, 1.0)] == [7, 4, 2]
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 4), (1.5, 2), (5.0, 2)])
-def test_a_first_call_waits_for_no_third_round_when_two_took_long(
-    seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("seconds", "told", "rounds"),
+    [(0.0, True, 4), (1.5, True, 2), (5.0, True, 1), (0.0, False, 4), (5.0, False, 2)],
+)
+def test_a_first_call_waits_for_no_further_round_when_those_before_took_long(
+    seconds: float, told: bool, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, seen = [0.0], []
 
@@ -167,6 +170,7 @@ def test_a_first_call_waits_for_no_third_round_when_two_took_long(
     monkeypatch.setattr("tensornet.device.calibration._constants", constants)
     monkeypatch.setattr("tensornet.device.calibration._others", lambda probe, found: iter([(1.0, 1.0)]))
     monkeypatch.setattr("tensornet.device.calibration.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("tensornet.device.calibration.tells_of_others", lambda: told)
     measure(load_backend("numpy"), "cpu")
     assert len(seen) == rounds
     measure(load_backend("numpy"), "cpu", patience=math.inf)

@@ -23,7 +23,7 @@ from ..errors import BackendError
 from ..ops.along_axes import NORMALIZE
 from ..planning.progress import say
 from ..protocol import Backend, is_offered
-from ..threads import apart, is_busy, others_at_work
+from ..threads import apart, is_busy, others_at_work, tells_of_others
 from .heap import MAPPED, keep_freed
 from .memory_access import LINE, Walk, walk
 from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
@@ -32,7 +32,7 @@ from .profiles import bounded, is_due, load_profile, save_profile
 __all__ = ["measure", "profile_of"]
 
 PATIENCE = 2.0
-"""Seconds of a first call after which no further round begins, once there are two."""
+"""Seconds of a first call after which no further round begins."""
 
 ENOUGH = 0.01
 """Seconds of the runs of a probe after which a round does not repeat it again."""
@@ -113,7 +113,7 @@ def measure(
         device: the device, as it names it.
         dtype: the element type.
         rounds: how often each operation is looked at; the least time counts.
-        patience: seconds after which no third or later round begins.
+        patience: seconds after which no further round begins, if what there is tells of other work.
 
     Raises:
         BackendError: the library or the device is missing.
@@ -124,8 +124,9 @@ def measure(
     usual = default_profile(device, dtype)
     found = usual
     start = time.monotonic()
+    least = 1 if device.startswith("cpu") and tells_of_others() else 2  # else only two rounds tell of unrest
     for number in range(rounds):
-        if number > 1 and time.monotonic() - start > patience:
+        if number >= least and time.monotonic() - start > patience:
             break
         found = _plausible(_constants(probe, usual), usual)
         ratios = [measured / expected for measured, expected in _others(probe, found)]
