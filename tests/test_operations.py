@@ -302,3 +302,13 @@ def test_squares_of_a_half_precision_type_may_be_larger_than_it_holds(name: str,
     }
     assert y.dtype == x.dtype
     np.testing.assert_allclose(y.double().numpy(), expected[name], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_number_may_be_dropped(backend: str) -> None:
+    graph = tn.layer("y[i] = dropout(0.5, 0.2) * dropout(a, 0.2) * x[i]\na[()]: parameter", inputs="x")
+    arrays = tn.to_backend({"a": np.ones(()), "x": np.ones(3)}, backend)
+    assert np.allclose(tn.compile(graph, backend=backend)({"a": arrays["a"]}, arrays["x"]), 0.5)
+    loss = tn.layer("loss = sum[i](y[i])", inputs="y[i]")
+    value, gradients = tn.value_and_grad(graph, loss=loss, backend=backend)({"a": arrays["a"]}, arrays["x"])
+    assert np.allclose(float(value), float(gradients["a"]))  # linear in it, whatever is dropped

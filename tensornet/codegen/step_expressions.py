@@ -285,6 +285,10 @@ class Stepping(Gathering):
                 return spelled(self, expression, left)
             case Call(function, arguments):
                 operands = [self.render(each, left) for each in arguments]
+                if FUNCTIONS[function].random and is_scalar(
+                    arguments[0]
+                ):  # what draws for each element needs one
+                    operands[0] = self.number(arguments[0])
                 return self.call(function, operands, self.options(expression))
         raise AssertionError(show(expression))
 
