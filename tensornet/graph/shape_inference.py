@@ -306,7 +306,7 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
         dims: the dimensions of every tensor it may read.
         bound: the open sizes that have a value.
     """
-    return scope_of(part, dims, lambda a, b, axis, ref: a, bound)
+    return scope_of(part, dims, lambda a, b, axis, ref: a, bound, solves=False)
 
 
 @dataclass(frozen=True)
