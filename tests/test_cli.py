@@ -173,7 +173,7 @@ def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]
     assert str(tn.plan(graph, b=64, o=64)).startswith("plan for numpy on cpu, float32, at b=64, o=64\n")
     main(*arguments, "--json")
     document = json.loads(capsys.readouterr().out)
-    assert (document["sizes"], document["assumed"]) == ({"b": 64, "o": 64}, ["b", "o"])
+    assert (dict(document["sizes"]), document["assumed"]) == ({"b": 64, "o": 64}, ["b", "o"])
     assert document["flops"] == 2 * 64 * 64 * 4
 
 

@@ -545,7 +545,7 @@ def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
 SLOWLY = """
 import sys, threading, time
 import tensornet as tn
-from tensornet.planning import planner, watching
+from tensornet.planning import planner, progress
 progress.PATIENCE, pause = {patience}, {pause}
 quick = planner.fastest
 def slow(problem):

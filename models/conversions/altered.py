@@ -48,7 +48,9 @@ def check_unaltered(model: Any, base: type) -> None:
         _check_methods(path or base.__name__, part)
     if base.__module__.startswith("transformers."):
         twin = _twin(model, base)
-        _check_parts(model, twin, base, "", _handed(model, twin, base))
+        handed = _handed(model, twin, base)
+        twin = _twin(model, base, **{name: getattr(model, name) for name in handed}) if handed else twin
+        _check_parts(model, twin, base, "", handed)
 
 
 def _check_hooks(path: str, part: Any) -> None:
@@ -75,11 +77,11 @@ def _check_methods(path: str, part: Any) -> None:
             )
 
 
-def _twin(model: Any, base: Any) -> Any:
-    """A model of the same configuration, without values."""
+def _twin(model: Any, base: Any, **handed: Any) -> Any:
+    """A model of the same configuration and of the parts that were given to it, without values."""
     device = next(model.parameters()).device
     with type(device)("meta"):
-        return base(copy.deepcopy(model.config))
+        return base(copy.deepcopy(model.config), **handed)
 
 
 def _handed(model: Any, twin: Any, base: type) -> set[str]:
