@@ -15,6 +15,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.runtime.initial_values import starts
 
+from .strategies import SUMMED_ALONE
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
+
 
 @st.composite
 def products(draw: Any) -> tuple[str, dict[str, int]]:

@@ -228,7 +228,9 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     tensors = [factor for factor in _factors(right) if not is_scalar(factor) and not _is_place(factor)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         spoken = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` speaks of the axis
-        sizes = spoken.union(part.name for part in equation.references if not part.index)  # not told apart yet
+        sizes = spoken.union(
+            part.name for part in equation.references if not part.index
+        )  # not told apart yet
         yield from _summed_alone(right, frozenset((*axes_of_index(equation.left), *sizes)))
 
 
