@@ -1,7 +1,7 @@
 """Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles.
 
 From forward to backward the operands, the result and one number for each query are kept; scores are computed again.
-On CUDA kernels of Triton do the same, where it is installed and `torch_signed_triton` covers the tensors.
+On CUDA kernels of Triton do the same, where it is installed and `signed_attention_triton` covers the tensors.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _kernels() -> ModuleType | None:
     """The file of them, where Triton is installed."""
     if importlib.util.find_spec("triton") is None:
         return None
-    from . import signed_attention_triton as torch_signed_triton
+    from . import signed_attention_triton
 
-    return torch_signed_triton
+    return signed_attention_triton
 
 
 @dataclass(frozen=True)

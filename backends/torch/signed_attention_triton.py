@@ -1,9 +1,9 @@
 """Signed attention on CUDA in Triton kernels.
 
 One program makes some queries' part of the result, or of the gradient of q; another some keys' part of those of k
-and v. What is computed, and what is kept, is as `torch_signed` says. It has not run on a GPU yet: Triton's interpreter
-has checked what it computes, Triton 3.2 and 3.9 have compiled it for compute capabilities 8.0 and 9.0, and its blocks
-are cut by what the compiler says of registers and memory, not by measurements.
+and v. What is computed, and what is kept, is as `signed_attention` says. It has not run on a GPU yet: Triton's
+interpreter has checked what it computes, Triton 3.2 and 3.9 have compiled it for compute capabilities 8.0 and 9.0,
+and its blocks are cut by what the compiler says of registers and memory, not by measurements.
 """
 
 # Triton reads the kernels as they stand, where an argument without a type is a number or the address of a tensor.
@@ -359,7 +359,7 @@ def _runs(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class SignedKernels:
-    """Signed attention, as of `torch_signed`; `hidden` is the |s| log₂ e of what is not seen."""
+    """Signed attention, as of `signed_attention`; `hidden` is the |s| log₂ e of what is not seen."""
 
     scale: float
     biased: bool

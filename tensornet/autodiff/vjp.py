@@ -7,9 +7,9 @@ it (`x.grad`) goes on to what it was made of, as the record of its function says
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
-Equations are taken apart in `taking_apart.py`; what each operand gets is told by `handing_back.py`, and added up in
-`adding_up.py`. A call of a block becomes two (`calls_back.py`); states of recurrences are read before they are made
-(`states_back.py`).
+Equations are split in `a_normal_form.py`; the cotangent of each operand comes from `vjp_rules.py`; `cotangents.py`
+adds them up. A call of a block becomes two (`call_vjp.py`); states of recurrences are read before they are made
+(`state_vjp.py`).
 """
 
 from __future__ import annotations

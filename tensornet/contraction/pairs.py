@@ -4,7 +4,7 @@ A tensor lies in memory in some order of its axes, its layout. For a pair, the a
 four groups: batch (in both and in the result), rows (of the left only), columns (of the right
 only) and summed (in both, not in the result). A matrix product wants each group in one piece:
 `view_order` says whether a layout offers that for free, by a transposition, or only by a copy.
-What is priced is the code that `emitting` writes for a pair: every view, every copy, the kernel.
+What is priced is the code that `codegen` writes for a pair: every view, every copy, the kernel.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Leaf:
     """A tensor that no equation defines.
 
     `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, an array, or nothing,
-    and then it is derived from the equations (`initialise.py`). `holds` says what its elements are,
-    once an array has been seen (`elements.py`).
+    and then it is derived from the equations (`initialization`). `holds` says what its elements are,
+    once an array has been seen (`element_types.py`).
     """
 
     name: str

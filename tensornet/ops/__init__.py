@@ -2,7 +2,6 @@
 
 In: nothing. Out: the table that all other rooms ask.
 
-`record` says what a record holds, `services` what its rules may ask of the rooms above; the rows are in
-`pointwise`, `axes`, `reductions`, `choosing`, `structure` and `kernels`, the table is `functions`; `packing` takes rows
-to another process.
+`record` says what a record holds, `protocols` what its rules may ask of the folders above; the other files hold the
+rows by kind, the table is `table`; `pickling` takes rows to another process.
 """

@@ -29,7 +29,7 @@ def axes_in(entries: Iterable[Any]) -> list[str]:
 
 
 class Device(Protocol):
-    """The constants of a device; `planning.device.DeviceProfile` is one."""
+    """The constants of a device; `device.model.DeviceProfile` is one."""
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
@@ -58,7 +58,7 @@ class Device(Protocol):
 
 
 class Lowering(Protocol):
-    """Who turns calls into steps; `planning.lowering`."""
+    """Who turns calls into steps; `lowering.lower`."""
 
     def lower(self, expression: Expression, scope: Scope, wanted: tuple[str, ...] | None) -> Value:
         """The value of an expression: its steps are there then."""
@@ -124,7 +124,7 @@ class Lowering(Protocol):
 
 
 class Writer(Protocol):
-    """Who writes a step as source; `emitting.source`."""
+    """Who writes a step as source; `codegen.function`."""
 
     def op(self, template: str, *operands: str, **details: str) -> str:
         """One operation as the backend's template of that name spells it."""
