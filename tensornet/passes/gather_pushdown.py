@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..graph.element_types import of_expression
 from ..graph.graph import Graph
 from ..graph.shape_inference import dim_size, size_expression
-from ..language.affine import is_window
+from ..language.affine import affine
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -206,12 +206,8 @@ class _Narrowing:
         return expression
 
     def _read(self, ref: Ref) -> Expression:
-        parted = [
-            entry for entry in ref.index if isinstance(entry, tuple) or (is_told(entry) and is_window(entry))
-        ]
-        if set(axes_of_index(tuple(parted))) & set(
-            self.fixed
-        ):  # what a window reads at one position may be less
+        parted = [entry for entry in ref.index if isinstance(entry, tuple) or _is_affine(entry)]
+        if set(axes_of_index(tuple(parted))) & set(self.fixed):  # what it reads at one position may be less
             return self._apart(ref)
         index: list[Index] = []
         for entry in ref.index:
@@ -259,9 +255,9 @@ class _Narrowing:
         return Ref(name, tuple(self.fixed.get(axis, axis) for axis in axes), part.place)
 
 
-def _is_open(entry: Index) -> bool:
-    """Whether an entry of brackets is a window, a position and one in it."""
-    return is_told(entry) and len(free_axes(entry)) > 1 and is_window(entry)
+def _is_affine(entry: Index) -> bool:
+    """Whether an entry of brackets is a position that follows from axes alone, `2*p + u - 1`."""
+    return is_told(entry) and affine(entry) is not None
 
 
 class _InseparableError(Exception):

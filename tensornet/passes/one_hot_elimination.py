@@ -84,7 +84,8 @@ def _due(
             yield from _scatters(draft, reader, product, at, ones)
         return
     found = list[Change]()
-    if set(ones.axes) <= set(product.summed):
+    held = {axis for n, each in enumerate(product.factors) if n != at for axis in free_axes(each)}
+    if set(ones.axes) <= held & set(product.summed):
         found += _changes(draft, reader, product, at, ones)
     if FUNCTIONS[ones.function].scatters in spelled:
         found += _scatters(draft, reader, product, at, ones)
