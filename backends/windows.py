@@ -59,14 +59,14 @@ class Unfolding:
         """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
         outer, inner = [size for *_, size in windows], k.shape[2:]
         columns = self._columns(x, groups, windows, outer, inner)
-        rows = k.reshape(groups, k.shape[0] // groups, -1)
+        rows = k.reshape(groups, k.shape[0] // groups, math.prod(k.shape[1:]))
         return self.xp.matmul(rows, columns).reshape(x.shape[0], k.shape[0], *outer)
 
     def operand(self, y: Any, k: Any, groups: int, windows: Windows) -> Any:
         """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
         outer, inner, batch = y.shape[2:], k.shape[2:], y.shape[0]
-        rows = k.reshape(groups, k.shape[0] // groups, -1).swapaxes(1, 2)
-        columns = self.xp.matmul(rows, y.reshape(batch, groups, y.shape[1] // groups, -1))
+        rows = k.reshape(groups, k.shape[0] // groups, math.prod(k.shape[1:])).swapaxes(1, 2)
+        columns = self.xp.matmul(rows, y.reshape(batch, groups, y.shape[1] // groups, math.prod(outer)))
         columns = columns.reshape(batch, groups * k.shape[1], *inner, *outer)
         spans = [
             reach(by, apart, *counts) for (by, apart, *_), *counts in zip(windows, outer, inner, strict=True)
@@ -89,7 +89,7 @@ class Unfolding:
         """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
         outer, inner = y.shape[2:], [size for *_, size in windows]
         columns = self._columns(x, groups, windows, outer, inner)
-        rows = y.reshape(y.shape[0], groups, y.shape[1] // groups, -1)
+        rows = y.reshape(y.shape[0], groups, y.shape[1] // groups, math.prod(outer))
         made = self.xp.matmul(rows, columns.swapaxes(-1, -2)).sum(axis=0)
         return made.reshape(y.shape[1], x.shape[1] // groups, *inner)
 

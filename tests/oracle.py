@@ -446,9 +446,11 @@ class Program:
             if name in self.tensors:
                 self.tensors[name].axes = self.axes.get(name, self.tensors[name].axes)
             elif self.scope + name in self.arrays:
-                self.tensors[name] = _of_array(
-                    self.axes.get(name, first.get(name, [])), self.arrays[self.scope + name]
-                )
+                array = self.arrays[self.scope + name]
+                for entry, size in zip(self.axes.get(name, []), array.shape, strict=False):
+                    if isinstance(entry, ast.Name) and self.given.get(entry.id, size) != size:
+                        raise Refused(f"{name} has {size} positions along '{entry.id}'")
+                self.tensors[name] = _of_array(self.axes.get(name, first.get(name, [])), array)
 
     def define(self, statement: ast.stmt) -> None:
         """Adds what a statement computes; a start may stand above its equation."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ..contraction.pairs import Layout
 from ..graph.element_types import of_number
 from ..graph.shape_inference import Dim
-from ..language.expression import Expression, Ref, axes_of_index, product_of
+from ..language.expression import ELLIPSIS, Expression, Ref, axes_of_index, product_of
 from ..ops.table import Element
 
 __all__ = ["Entry", "Operand", "Stored", "Value", "as_declared", "names_in"]
@@ -81,8 +81,11 @@ class Operand:
 
 
 def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:
-    """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct."""
-    logical = tuple(tuple(f"{n}.{m}" for m in range(len(dim))) for n, dim in enumerate(dims))
+    """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct; `...` stays."""
+    logical = tuple(
+        tuple(ELLIPSIS if axis.name == ELLIPSIS else f"{n}.{m}" for m, axis in enumerate(dim))
+        for n, dim in enumerate(dims)
+    )
     entries = tuple(part[0] if len(part) == 1 else part for part in logical)
     return Stored(name, entries, logical, dims, element)
 

@@ -54,22 +54,29 @@ def _is_cut(amount: Expression) -> bool:
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
-    """What is cut off is a slice, what is put on an operation of the backend."""
+    """What is cut off is a slice, what is put on an operation of the backend.
+
+    A shift along an axis that may have no positions puts on first: of nothing, nothing can be cut off.
+    """
     ref = cast("Ref", call.arguments[0])
-    text, fill = writer.atomic(ref), writer.options(call)["value"]
+    text, fill, layout = writer.atomic(ref), writer.options(call)["value"], writer.layout(ref)
     pairs = {name: values for name, values in call.options if len(values) == 2}
-    cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in writer.layout(ref)]
-    if any(each != ":" for each in cut):
-        text = f"{text}[{', '.join(cut)}]"
-    grown = [
-        tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0")
-        for axis in writer.layout(ref)
-    ]
+    cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in layout]
+    cuts = "" if all(each == ":" for each in cut) else f"[{', '.join(cut)}]"
+    grown = [tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0") for axis in layout]
     if all(amount == "0" for pair in grown for amount in pair):
-        return text
+        return f"{text}{cuts}"
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
     backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
-    return writer.op(call.function, text, pairs=f"({forwards})", backwards=f"({backwards})", value=fill)
+    shifted = any(
+        slice_ != ":" and pair != ("0", "0") and not writer.extent((axis,)).isdigit()
+        for axis, slice_, pair in zip(layout, cut, grown, strict=True)
+    )
+    first, last = ("", cuts) if shifted else (cuts, "")
+    made = writer.op(
+        call.function, f"{text}{first}", pairs=f"({forwards})", backwards=f"({backwards})", value=fill
+    )
+    return f"{made}{last}"
 
 
 def _grown(writer: Writer, amount: Expression) -> str:

@@ -292,15 +292,15 @@ class _Division:
 
     # ---- steps that are done once
 
-    def _do_once(self, step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> tuple[str, ...]:
+    def _do_once(self, step: Step | CallStep, names: Mapping[str, str], scope: str | None = None) -> tuple[str, ...]:
         """Does a step once, unless one like it is done already; returns what the results are called.
 
         Args:
             step: the step, of the graph or of a block.
             names: what it reads is called here, where that is something else.
-            scope: that of the block.
+            scope: that of the block; nothing where the step is of the graph.
         """
-        moved = _moved(step, names, scope)
+        moved = _moved(step, names, scope or "")
         nameless = _defining(moved, ("",) * len(step.defines))
         if nameless not in self.done_already or not self.held.isdisjoint(step.defines):
             made = tuple(self._own_name(name, scope) for name in step.defines)
@@ -311,9 +311,9 @@ class _Division:
             self.done_already[nameless] = made
         return self.done_already[nameless]
 
-    def _own_name(self, name: str, scope: str) -> str:
+    def _own_name(self, name: str, scope: str | None) -> str:
         """What a result of a block is called outside of it."""
-        found = fresh(scoped(scope, name), self.taken) if scope else name
+        found = name if scope is None else fresh(scoped(scope, name), self.taken)
         self.taken.add(found)
         return found
 
