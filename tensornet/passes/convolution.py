@@ -35,7 +35,7 @@ from ..language.expression import (
     without,
 )
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
-from ..ops.structure import PAD
+from ..ops.structure import PAD, is_inside
 from ..ops.table import FUNCTIONS
 from .pipeline import simplify
 from .rewriter import Change, Cost, Draft, improved, replaced
@@ -88,6 +88,10 @@ def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
         if not isinstance(product, Contraction) or not product.summed or not draft.is_number(product):
             continue
         factors, summed = _flat(draft, product)
+        if any(
+            isinstance(each, Call) and is_inside(each) for each in factors
+        ):  # they choose, and do not multiply
+            continue
         windowed = [each for each in factors if isinstance(each, Ref) and any(map(is_told, each.index))]
         ones = [each for each in factors if _is_ones(each)]
         if len(windowed) == 1 and not ones:

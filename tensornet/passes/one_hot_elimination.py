@@ -79,7 +79,7 @@ def _due(
     draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call, spelled: Container[str]
 ) -> Iterator[Change]:
     """The forms of a product in which ones choose; nothing where there is nothing else that could be infinite."""
-    if all(n == at or is_scalar(factor) for n, factor in enumerate(product.factors)):
+    if all(is_scalar(factor) or _chooses(draft, factor) for factor in product.factors):
         if FUNCTIONS[ones.function].scatters in spelled:
             yield from _scatters(draft, reader, product, at, ones)
         return
@@ -103,7 +103,7 @@ def _chosen(
     draft: Draft, factors: Sequence[Expression], summed: Sequence[str], place: Place | None
 ) -> Expression:
     """A product in which ones that choose are conditions: what they do not choose is 0, whatever it is."""
-    choosing = [each for each in factors if (ones := _ones(draft, each)) is not None and is_inside(ones)]
+    choosing = [each for each in factors if _chooses(draft, each)]
     rest = tuple(each for each in factors if each not in choosing)
     if not choosing or not rest:
         return contraction(tuple(factors), tuple(summed), place)
@@ -125,6 +125,12 @@ def _ones(draft: Draft, factor: Expression) -> Call | None:
         case Call(function) if FUNCTIONS[function].selects:
             return factor
     return None
+
+
+def _chooses(draft: Draft, factor: Expression) -> bool:
+    """Whether a factor makes ones that choose."""
+    ones = _ones(draft, factor)
+    return ones is not None and is_inside(ones)
 
 
 def _changes(draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call) -> Iterator[Change]:

@@ -292,7 +292,9 @@ class _Division:
 
     # ---- steps that are done once
 
-    def _do_once(self, step: Step | CallStep, names: Mapping[str, str], scope: str | None = None) -> tuple[str, ...]:
+    def _do_once(
+        self, step: Step | CallStep, names: Mapping[str, str], scope: str | None = None
+    ) -> tuple[str, ...]:
         """Does a step once, unless one like it is done already; returns what the results are called.
 
         Args:
