@@ -11,7 +11,7 @@ import pytest
 import tensornet as tn
 from tensornet.device.model import default_profile
 from tensornet.ops.table import FUNCTIONS
-from tensornet.planning import kernel_selection
+from tensornet.passes import kernel_selection
 from tensornet.planning.steps import Step
 from tensornet.sizes import evaluate
 

@@ -30,10 +30,10 @@ from ..language.expression import (
 )
 from ..ops.structure import PAD
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
-from ..passes.window_pushdown import early
 from ..sizes import evaluate
 from .activity import changes
 from .vjp_context import Ways, beside
+from .window_pushdown import early
 
 __all__ = ["take_apart"]
 

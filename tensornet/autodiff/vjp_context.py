@@ -11,9 +11,9 @@ from ..graph.builder import Written
 from ..graph.graph import Graph
 from ..graph.shape_inference import Axis, Dim, Scope, dim_size
 from ..language.expression import Expression, Ref, free_axes, fresh
-from ..passes.window_pushdown import moved
 from ..sizes import evaluate
 from .activity import active, changes
+from .window_pushdown import moved
 
 __all__ = ["GRADIENT", "Pairs", "Ways", "beside"]
 

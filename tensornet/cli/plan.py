@@ -27,6 +27,9 @@ def plan(
     device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
     dtype: Dtype = "float32",
     code: Annotated[bool, typer.Option("--code", help="Print the generated function as well.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print the equations after each pass as well.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Print the fastest order of an equation, beside the order as written and the one of fewest FLOPs.
@@ -36,10 +39,15 @@ def plan(
     import tensornet as tn
 
     graph = tn.layer(equations_of(equation), inputs=inputs, outputs=outputs, **sizes_of(size, tn.layer))
-    found = tn.plan(graph, backend=backend, device=device, dtype=dtype)
+    found = tn.plan(graph, backend=backend, device=device, dtype=dtype, trace=_said if trace else False)
     if as_json:
         typer.echo(found.to_json())
         return
     tell(str(found))
     if code:
         typer.echo("\n" + found.code)
+
+
+def _said(text: str) -> None:
+    """A part of the trace, on standard error: what follows may be read by machines."""
+    typer.echo(text, err=True)

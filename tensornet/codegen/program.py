@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..autodiff.joint import Directions
@@ -16,6 +16,7 @@ from ..graph.graph import Graph, of_graph
 from ..graph.inline import inlined
 from ..language.equation import Equation
 from ..ops.table import Element
+from ..passes.pipeline import traced
 from ..planning.gradients import Quickest, leaves_of, with_lengths, within
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
@@ -44,6 +45,7 @@ def plan(
     tune: str | None = None,
     training: bool | int = False,
     wrt: str | Sequence[str] | None = None,
+    trace: bool | int | Callable[[str], object] = False,
     **sizes: int,
 ) -> Plan:
     """Finds the fastest order to compute a graph on a device.
@@ -73,6 +75,8 @@ def plan(
             is the size of an axis of that name.
         wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
             not given.
+        trace: print the equations after each pass that changed them, see `tensornet.passes.pipeline`; or a function
+            that is given each such text.
         **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
             says so. The code works for others.
 
@@ -95,8 +99,28 @@ def plan(
     device = chosen.device() if device is None else device
     if not isinstance(training, bool):
         sizes, training = {**sizes, "training": training}, False
-    if not training:
+    if not isinstance(trace, bool) and not callable(trace):
+        sizes, trace = {**sizes, "trace": trace}, False
+    write = trace if callable(trace) else print if trace else None
+    with traced(write):
+        if training:
+            return _both_ways(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune, wrt)
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
+
+
+def _both_ways(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    chosen: Backend,
+    device: str,
+    dtype: str,
+    profile: DeviceProfile | None,
+    memory_limit: int | None,
+    compare: bool,
+    tune: str | None,
+    wrt: str | Sequence[str] | None,
+) -> Plan:
+    """The plan of a training step: forward, and backward to some leaves."""
     leaves = leaves_of(graph, wrt)
     if "both_ways" in chosen.templates:
         bounded = memory_limit is not None and not in_parts(graph)

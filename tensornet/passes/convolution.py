@@ -1,4 +1,4 @@
-"""Kernel selection of convolutions: products with affine reads, `x[b,c,2*p+u] * K[o,c,u]`.
+"""Kernel selection of windows: convolutions, `x[b,c,2*p+u] * K[o,c,u]`, and pooling, `max[u](x[b,2*p+u])`.
 
 A window goes along with products over other axes. So factors of the kernel that share channels with the operand may
 be multiplied with it before, those of the result behind, and one dimension after the other where no factor ties
@@ -11,7 +11,7 @@ the operand of a convolution gets.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,35 +37,25 @@ from ..language.expression import (
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.structure import PAD, is_inside
 from ..ops.table import FUNCTIONS
-from .pipeline import simplify
-from .rewriter import Change, Cost, Draft, improved, replaced
+from .rewriter import Change, Cost, Draft, by_kernels, improved, replaced
 
-__all__ = ["convolve"]
+__all__ = ["convolve", "pool"]
 
 
-def convolve(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
+def convolve(graph: Graph, cost: Cost, spelled: Container[str], simplify: Callable[[Graph], Graph]) -> Graph:
     """Computes products of windows by convolutions, in the order that takes least.
 
     Args:
         graph: the graph.
         cost: what a part of it takes.
         spelled: the kernels that there are.
+        simplify: the passes that always pay, which bring the factors of a product together.
     """
-    if CONVOLUTION.name not in spelled or not any(map(_has_windows, graph.own)):
+    if CONVOLUTION.name not in spelled:
         return graph
     whole = simplify(graph)
     found = improved(whole, whole.own, _convolutions, cost)
     return graph if found == whole else found
-
-
-def _has_windows(equation: Equation) -> bool:
-    """Whether something is read at sums of axes, or ones are made that may stand there."""
-    return any(
-        any(is_told(entry) and is_window(entry) for entry in part.index)
-        if isinstance(part, Ref)
-        else isinstance(part, Call) and bool(FUNCTIONS[part.function].selects)
-        for part in equation.parts
-    )
 
 
 @dataclass(frozen=True)
@@ -456,3 +446,32 @@ def _folded(
         return None
     call = Call(CONVOLUTION.name, (gradient, kernel, *ones), tuple(sorted(axes)))
     return _summed((call, *behind), summed, ())
+
+
+# ---------------------------------------------------------------------------- pooling
+
+
+@by_kernels
+def pool(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+    """Reduces windows without laying them out, where that pays."""
+    for part in reader.parts:
+        match part:
+            case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in spelled:
+                if _is_pool(operand, axes) and draft.is_number(part):
+                    made: Expression = replace(part, function=FUNCTIONS[function].pools)
+                    yield Change((replace(reader, right=replaced(reader.right, part, made)),), (reader,))
+
+
+def _is_pool(operand: Ref, axes: tuple[str, ...]) -> bool:
+    """Whether a tensor is read in windows, of all of whose elements something is made."""
+    windows = [affine(entry) for entry in operand.index if is_told(entry) and is_window(entry)]
+    plain = [entry for entry in operand.index if isinstance(entry, str | tuple)]
+    named = [axis for window in windows if window is not None for axis in window.axes]
+    inner = [window.axes[1] for window in windows if window is not None and len(window.axes) == 2]
+    whole = len(plain) + len(windows) == len(operand.index) and len(named) == 2 * len(inner) == 2 * len(
+        windows
+    )
+    apart = len({*named, *axes_of_index(tuple(plain))}) == len(named) + sum(
+        len(axes_of_index((entry,))) for entry in plain
+    )
+    return whole and apart and 0 < len(inner) <= DIMENSIONS and sorted(inner) == sorted(axes)

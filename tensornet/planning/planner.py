@@ -25,25 +25,14 @@ from ..graph.shape_inference import Dim, dim_size
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
-from ..passes.algebraic_simplification import drop_totals, reflect
-from ..passes.common_subexpressions import share
-from ..passes.convolution import convolve
 from ..passes.dead_code import prune
-from ..passes.distribute import distribute
-from ..passes.gather_pushdown import gather_first, narrow
-from ..passes.grouped_gemm import group
-from ..passes.horizontal_fusion import join
-from ..passes.one_hot_elimination import select
-from ..passes.pipeline import simplify
-from ..passes.pooling import pool
-from ..passes.reduction_pushdown import average_first
+from ..passes.pipeline import Context, is_traced, noted, optimize, simplify, traced
 from ..passes.rewriter import between_calls
 from ..scan.associative_scan import doubled
 from ..scan.lowering import looped
 from ..scan.rnn_cells import as_cells
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
-from .kernel_selection import cover
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
 from .loop_invariants import Divided, divided, seconds_at_a_call
 from .plans import Alternative, Plan
@@ -96,15 +85,17 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
+    noted("as written", None, graph)
     whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
-    whole = _looped(whole, values, target)
+    whole = _looped(noted("outlining of blocks", graph, whole), values, target)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
     if "complex" in dtype:
         numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
         check_complex((step.equation for step in laid.steps if isinstance(step, Step)), numbers)
     if memory_limit is not None and laid.peak > memory_limit:
         laid = _within(memory_limit, laid)
-    alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
+    with traced(None):
+        alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
     return Plan(
@@ -322,7 +313,8 @@ def _lowered(
     def planned(block: Graph, changing: frozenset[str]) -> Plan:
         block = alike.setdefault(in_numbers(block), block)
         at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
-        return _function(bare(block), at, replace(target, changing=changing), way)
+        made = _function.__wrapped__ if is_traced() else _function
+        return made(noted("block", None, bare(block)), at, replace(target, changing=changing), way)
 
     def product(directions: Directions, sizes: Mapping[str, int]) -> Plan:
         at = tuple((name, sizes[name]) for name in directions.forward.open_sizes)
@@ -389,7 +381,8 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
             product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
         )
 
-    return looped(graph if target.loops else doubled(graph, pays), large, target.loops)
+    whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
+    return noted("scans", whole, looped(whole, large, target.loops))
 
 
 def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
@@ -401,9 +394,10 @@ def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Grap
 
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
     alike = alike and not target.loops
-    return as_cells(
+    made = as_cells(
         graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.spelled if alike else ()
     )
+    return noted("kernel selection of recurrent cells", graph, made)
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
@@ -414,18 +408,8 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     def cost(part: Graph) -> float:
         return seconds_at_a_call(part, steps_to_price(part, values, target, fastest), values, target)
 
-    def settled(part: Graph) -> Graph:
-        return simplify(drop_totals(distribute(simplify(part), cost)))
-
-    def priced(region: Graph) -> float:
-        return cost(settled(region))
-
-    long = target.dtype != "float16"  # which holds no long sums
-    graph = average_first(gather_first(narrow(share(prune(graph))), cost), cost, sums=long)
-    graph = convolve(group(graph, cost, target.spelled), cost, target.spelled)
-    graph = select(pool(graph, cost, target.spelled), cost, target.spelled)
-    graph = settled(cover(graph, priced, target.kernels, values))
-    return simplify(join(reflect(cover(graph, cost, target.kernels, values)), cost))
+    sums = target.dtype != "float16"  # which holds no long ones
+    return optimize(graph, Context(cost, target.spelled, target.kernels, values, sums))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {

@@ -41,8 +41,8 @@ from ..language.expression import (
 from ..language.patterns import Pattern, groups_of, pattern_of
 from ..ops.record import Element, Meaning
 from ..ops.table import FUNCTIONS, Function
-from ..passes.rewriter import Draft
 from ..sizes import evaluate, product
+from .rewriter import Draft
 
 __all__ = ["cover"]
 

@@ -1,0 +1,74 @@
+"""The pass pipeline: passes without work, and the trace."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import tensornet as tn
+from tensornet.cli import app
+from tensornet.passes.pipeline import PIPELINE, Context, is_traced
+
+from .differential import _graph
+from .programs import program
+from .strategies import SUMMED_ALONE
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
+
+ATTENTION = """
+s[b,h,i,j] = q[b,h,i,d] * k[b,h,j,d] / sqrt(d)
+p[b,h,i,j] = softmax[j](s)
+y[b,i,h,d] = p[b,h,i,j] * v[b,h,j,d]
+"""
+
+
+def test_a_pass_that_is_not_entered_would_change_nothing() -> None:
+    costs = iter(range(10**9, 0, -1))  # each form that is asked about is cheaper than the one before
+    context = Context(lambda _: float(next(costs)), ("convolution", "scatter_add", "max_pool"), (), {}, True)
+    left_out = 0
+    for number in range(60):
+        case = program(7, number)
+        try:
+            graph = _graph(case).flat
+        except tn.TensornetError:
+            continue
+        for each in PIPELINE:
+            if not graph.recurrences and not each.finds_work(graph):
+                left_out += 1
+                assert each.run(graph, context) == graph, (each.name, str(graph))
+    assert left_out > 100
+
+
+def test_the_trace_shows_each_pass_that_changed_the_equations() -> None:
+    texts: list[str] = []
+    layer = tn.layer(ATTENTION, inputs="q, k, v", b=2, h=2, i=8, j=8, d=4)
+    plan = tn.plan(layer, backend="torch", trace=texts.append)
+    names = [text.splitlines()[0] for text in texts]
+    assert names == ["# as written", "# kernel selection"]
+    assert texts[0].splitlines()[1:] == layer.lines()
+    assert "scaled_dot_product_attention" in texts[1]
+    assert str(plan) == str(tn.plan(layer, backend="torch"))
+    assert not is_traced()
+
+
+def test_the_trace_shows_blocks_however_often_they_are_planned() -> None:
+    layer = tn.layer("h[t,c] = tanh(h[t-1,k]*W[c,k] + x[t,c])", inputs="x", t=3, c=4)
+    texts: list[str] = []
+    for _ in range(2):
+        tn.plan(layer, trace=texts.append)
+    names = [text.splitlines()[0] for text in texts]
+    assert names == 2 * ["# as written", "# scans", "# block"]
+
+
+def test_an_axis_may_be_called_trace() -> None:
+    layer = tn.layer("y[trace] = 2 * x[trace]", inputs="x")
+    assert dict(tn.plan(layer, trace=5).sizes) == {"trace": 5}
+
+
+def test_the_command_line_traces_beside_what_machines_read() -> None:
+    found = CliRunner().invoke(
+        app, ["plan", "y[i] = x[i]*w[j]*v[j] + 0*x[i]", "--inputs", "x", "--trace", "--json"]
+    )
+    assert found.exit_code == 0
+    assert "# as written" in found.stderr
+    assert tn.Plan.from_json(found.stdout)
