@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .checked import checked
 from .dimensions import Size, chosen, hygienic, real

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .blocks import LOGITS, projection
 from .dimensions import hygienic, when

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection

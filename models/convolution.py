@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 from tensornet.weights.factorizations import Factor, Factored, factored, form_named
 from tensornet.weights.ranks import Rank, choose_ranks

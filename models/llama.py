@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, gated_feed_forward, rms_norm

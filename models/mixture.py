@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .blocks import ACTIVATIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .dimensions import Size, divided, hygienic, pair
 

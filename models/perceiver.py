@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.graph.shape_inference import dim_size
 from tensornet.sizes import evaluate, symbol
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 from tensornet.weights.factorizations import factored, form_named
 from tensornet.weights.ranks import Rank, check_sizes

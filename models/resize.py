@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .checked import checked
 from .dimensions import chosen, pair

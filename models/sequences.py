@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tensornet as tn
+import tensornet.api as tn
 
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, hygienic

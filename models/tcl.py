@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.weights.ranks import Rank, check_sizes, choose_ranks
 
 from .checked import checked

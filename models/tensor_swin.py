@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 from tensornet.weights.ranks import Rank
 

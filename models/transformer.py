@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .attention import attention

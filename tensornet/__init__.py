@@ -5,133 +5,32 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import backends  # noqa: F401 - they offer themselves
-from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError, TensornetWarning
+from . import (
+    api,
+    backends,  # noqa: F401 - they offer themselves
+)
 
 if TYPE_CHECKING:
     from . import models
-    from .codegen.program import plan
-    from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
-    from .compression.compressed import Compressed, load_compressed
-    from .compression.compressing import allocate, compress
-    from .drawing.picture import draw
-    from .fitting.weights import fit
-    from .frontend.composition import Tensor, model
-    from .frontend.layers import layer
-    from .graph.formulas import parameter_count, parameter_formula, parameter_table
-    from .graph.graph import Graph
-    from .language.registration import register
-    from .planning.flop_tables import FlopTable, flop_table
-    from .planning.gradients import gradient, jvp
-    from .planning.planner import flop_count, flop_formula
-    from .planning.plans import Plan
-    from .planning.steps import Step
-    from .runtime.compiling import compile, module, to_backend
-    from .runtime.eager import einsum
-    from .runtime.executable import Executable
-    from .runtime.gradients import ValueAndGrad, value_and_grad
-    from .runtime.initial_values import init
-    from .sweeping.making import sweep
-    from .sweeping.sweeps import Sweep
-    from .weights.freezing import freeze
-    from .weights.substitution import substitute
+    from .api import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BackendError",
-    "Compressed",
-    "DtypeError",
-    "EquationError",
-    "Executable",
-    "FlopTable",
-    "Graph",
-    "Plan",
-    "ShapeError",
-    "Step",
-    "Sweep",
-    "Tensor",
-    "TensornetError",
-    "TensornetWarning",
-    "ValueAndGrad",
-    "adapt",
-    "allocate",
-    "compile",
-    "compress",
-    "draw",
-    "einsum",
-    "fit",
-    "flop_count",
-    "flop_formula",
-    "flop_table",
-    "freeze",
-    "gradient",
-    "init",
-    "jvp",
-    "layer",
-    "load_adapters",
-    "load_compressed",
-    "load_peft",
-    "merge",
-    "model",
-    "models",
-    "module",
-    "parameter_count",
-    "parameter_formula",
-    "parameter_table",
-    "plan",
-    "register",
-    "save_adapters",
-    "save_peft",
-    "substitute",
-    "sweep",
-    "to_backend",
-    "value_and_grad",
-]
+__all__ = [*api.__all__, "models"]
 
-_ROOMS = ("language", "models")
-_WHEN_USED = {
-    "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
-    "compression.compressed": ("Compressed", "load_compressed"),
-    "compression.compressing": ("allocate", "compress"),
-    "codegen.program": ("plan",),
-    "fitting.weights": ("fit",),
-    "frontend.composition": ("Tensor", "model"),
-    "graph.formulas": ("parameter_count", "parameter_formula", "parameter_table"),
-    "weights.freezing": ("freeze",),
-    "graph.graph": ("Graph",),
-    "runtime.initial_values": ("init",),
-    "frontend.layers": ("layer",),
-    "drawing.picture": ("draw",),
-    "weights.substitution": ("substitute",),
-    "language.registration": ("register",),
-    "planning.flop_tables": ("FlopTable", "flop_table"),
-    "planning.gradients": ("gradient", "jvp"),
-    "planning.planner": ("flop_count", "flop_formula"),
-    "planning.plans": ("Plan", "Step"),
-    "runtime.compiling": ("compile", "module", "to_backend"),
-    "runtime.gradients": ("ValueAndGrad", "value_and_grad"),
-    "runtime.eager": ("einsum",),
-    "runtime.executable": ("Executable",),
-    "sweeping.making": ("sweep",),
-    "sweeping.sweeps": ("Sweep",),
-}
-"""Where the names stand that are loaded when they are first used: all but what is needed to say so."""
-
-_FILE_OF = {name: file for file, names in _WHEN_USED.items() for name in names}
+_FOLDERS = ("language", "models")
 
 
 def __getattr__(name: str) -> Any:
     """Loads what is first used, and no more."""
-    if name in _ROOMS:
+    if name in _FOLDERS:
         return importlib.import_module(f".{name}", __name__)
-    if name not in _FILE_OF:
+    if name not in api.__all__:
         raise AttributeError(f"module 'tensornet' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __name__), name)
-    globals()[name] = value
+    globals()[name] = value = getattr(api, name)
     return value
 
 
 def __dir__() -> list[str]:
     """What is public, loaded or not."""
-    return sorted({*__all__, *_ROOMS, "backends", *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_FOLDERS, "backends", *(name for name in globals() if name.startswith("__"))})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..clip import clip_text, clip_vision
 from .names import Converter, Names, activation_of, affine, attention_names, eps_of, mlp_names, under

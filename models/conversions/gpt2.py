@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..gpt2 import gpt2
 from .names import Converter, Made, Names, activation_of, affine, eps_of, refuse, under

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..llama import llama
 from ..positions import Rotary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..positions import sinusoidal_positions
 from ..transformer import transformer

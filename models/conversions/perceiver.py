@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..perceiver import perceiver
 from .names import (

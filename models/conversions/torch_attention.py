@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..attention import attention
 from ..transformer import transformer

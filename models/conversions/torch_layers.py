@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..blocks import norm, projection
 from .names import Made, Names, refuse

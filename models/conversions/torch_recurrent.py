@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..recurrent import LETTERS, gru, lstm, rnn
 from .names import Converter, Made, Names, known_class, refuse

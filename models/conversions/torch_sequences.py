@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .names import Converter, Names, known_class, resolved

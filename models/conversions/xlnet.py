@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensornet as tn
+import tensornet.api as tn
 
 from ..xlnet import xlnet
 from .names import Converter, Names, activation_of, affine, eps_of, known_class, mlp_names, refuse, under

@@ -1,0 +1,124 @@
+"""The public names but the models, which are written in them; each is loaded when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError, TensornetWarning
+
+if TYPE_CHECKING:
+    from .codegen.program import plan
+    from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
+    from .compression.compressed import Compressed, load_compressed
+    from .compression.compressing import allocate, compress
+    from .drawing.picture import draw
+    from .fitting.weights import fit
+    from .frontend.composition import Tensor, model
+    from .frontend.layers import layer
+    from .graph.formulas import parameter_count, parameter_formula, parameter_table
+    from .graph.graph import Graph
+    from .language.registration import register
+    from .planning.flop_tables import FlopTable, flop_table
+    from .planning.gradients import gradient, jvp
+    from .planning.planner import flop_count, flop_formula
+    from .planning.plans import Plan
+    from .planning.steps import Step
+    from .runtime.compiling import compile, module, to_backend
+    from .runtime.eager import einsum
+    from .runtime.executable import Executable
+    from .runtime.gradients import ValueAndGrad, value_and_grad
+    from .runtime.initial_values import init
+    from .sweeping.making import sweep
+    from .sweeping.sweeps import Sweep
+    from .weights.freezing import freeze
+    from .weights.substitution import substitute
+
+__all__ = [
+    "BackendError",
+    "Compressed",
+    "DtypeError",
+    "EquationError",
+    "Executable",
+    "FlopTable",
+    "Graph",
+    "Plan",
+    "ShapeError",
+    "Step",
+    "Sweep",
+    "Tensor",
+    "TensornetError",
+    "TensornetWarning",
+    "ValueAndGrad",
+    "adapt",
+    "allocate",
+    "compile",
+    "compress",
+    "draw",
+    "einsum",
+    "fit",
+    "flop_count",
+    "flop_formula",
+    "flop_table",
+    "freeze",
+    "gradient",
+    "init",
+    "jvp",
+    "layer",
+    "load_adapters",
+    "load_compressed",
+    "load_peft",
+    "merge",
+    "model",
+    "module",
+    "parameter_count",
+    "parameter_formula",
+    "parameter_table",
+    "plan",
+    "register",
+    "save_adapters",
+    "save_peft",
+    "substitute",
+    "sweep",
+    "to_backend",
+    "value_and_grad",
+]
+
+_WHEN_USED = {
+    "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
+    "compression.compressed": ("Compressed", "load_compressed"),
+    "compression.compressing": ("allocate", "compress"),
+    "codegen.program": ("plan",),
+    "fitting.weights": ("fit",),
+    "frontend.composition": ("Tensor", "model"),
+    "graph.formulas": ("parameter_count", "parameter_formula", "parameter_table"),
+    "weights.freezing": ("freeze",),
+    "graph.graph": ("Graph",),
+    "runtime.initial_values": ("init",),
+    "frontend.layers": ("layer",),
+    "drawing.picture": ("draw",),
+    "weights.substitution": ("substitute",),
+    "language.registration": ("register",),
+    "planning.flop_tables": ("FlopTable", "flop_table"),
+    "planning.gradients": ("gradient", "jvp"),
+    "planning.planner": ("flop_count", "flop_formula"),
+    "planning.plans": ("Plan", "Step"),
+    "runtime.compiling": ("compile", "module", "to_backend"),
+    "runtime.gradients": ("ValueAndGrad", "value_and_grad"),
+    "runtime.eager": ("einsum",),
+    "runtime.executable": ("Executable",),
+    "sweeping.making": ("sweep",),
+    "sweeping.sweeps": ("Sweep",),
+}
+"""Where the names stand that are loaded when they are first used: all but what is needed to say so."""
+
+_FILE_OF = {name: file for file, names in _WHEN_USED.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is first used, and no more."""
+    if name not in _FILE_OF:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __package__), name)
+    globals()[name] = value
+    return value
