@@ -25,7 +25,7 @@ README = (ROOT / "README.md").read_text()
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
-    if not module.name.endswith(("__main__", "cupy", "triton"))
+    if not module.name.endswith(("__main__", "cupy"))
 )
 
 

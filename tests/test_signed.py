@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,7 +13,6 @@ from tensornet.models.tensor_swin import tensor_window_attention
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from tensornet.backends.torch import signed_attention as torch_signed  # noqa: E402
@@ -363,28 +358,7 @@ def test_under_autocast_products_are_of_the_shorter_type() -> None:
     torch.testing.assert_close(found.float(), signed_attention(q, k, v, scale=0.3), rtol=0.1, atol=0.1)
 
 
-# ---------------------------------------------------------------------------- kernels of Triton
-
-
-@pytest.fixture(params=["interpreter", pytest.param("cuda:0", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    """Where kernels run: one line after another, which Triton decides when it is loaded, or on a GPU."""
-    pytest.importorskip("triton")
-    if request.param != "interpreter":
-        return str(request.param)
-    if not torch_signed.INTERPRETED:
-        pytest.skip("runs in a process of its own, where TRITON_INTERPRET=1")
-    return "cpu"
-
-
-def test_what_triton_makes_agrees_line_by_line() -> None:
-    """The tests below that say so, by its interpreter."""
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "interpreter", __file__]
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " skipped" not in done.stdout.splitlines()[-1]
+# ---------------------------------------------------------------------------- shapes, types and strides
 
 
 SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None, bool]] = {
@@ -404,29 +378,28 @@ SIZES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] 
 """Batch, heads, queries, keys, and the lengths of keys and of values; shapes of a bias and of what is seen; causal."""
 
 
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Of the largest number beside; what two roundings of shorter types may differ by, and sums of float32."""
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
+"""Of the largest number beside: sums of float32, and what scores and weights rounded to shorter types differ by."""
 
 
-def agrees(case: str, dtype: Any, device: str, laid: str = "whole", asked: str = "qkvB") -> None:
-    """Kernels give what float64 gives by whole tensors: values, and gradients of what is asked for."""
+def agrees(case: str, dtype: Any, laid: str = "whole", asked: str = "qkvB") -> None:
+    """Tiles give what float64 gives by whole tensors: values, and gradients of what is asked for."""
     torch.manual_seed(0)
     (b, h, i, j, d, f), bias, see, causal = SIZES[case]
     shapes = {"q": (b, h, i, d), "k": (b, h, j, d), "v": (b, h, j, f), **({"B": bias} if bias else {})}
-    of = {name: placed(torch.randn(shape).to(device, dtype), laid) for name, shape in shapes.items()}
-    seen = [torch.rand(see, device=device) < 0.6] if see else []
+    of = {name: placed(torch.randn(shape).to(dtype), laid) for name, shape in shapes.items()}
+    seen = [torch.rand(see) < 0.6] if see else []
     for each in seen:
         each[..., :2, :] = False
     exact = {name: each.detach().double() for name, each in of.items()}
     for name in asked:
         for tensors in (of, exact) if name in of else ():
             tensors[name].requires_grad_()
-    assert torch_signed._fits_kernels(of["q"], of["k"], of["v"])
     found = signed_attention(*of.values(), *seen, scale=0.4, biased=bool(bias), causal=causal)
     signed = torch_signed._Signed(0.4, bool(bias), bool(see), causal)
     expected = signed.plain(*exact.values(), *seen)
     assert found.dtype == dtype
-    coming = torch.randn(1 if laid == "spread" else f, device=device).to(dtype).expand_as(found)
+    coming = torch.randn(1 if laid == "spread" else f).to(dtype).expand_as(found)
     wanted = [name for name in of if name in asked]
     slopes = torch.autograd.grad(found, [of[name] for name in wanted], coming)
     exactly = torch.autograd.grad(expected, [exact[name] for name in wanted], coming.double())
@@ -445,89 +418,21 @@ def placed(tensor: Any, laid: str) -> Any:
 
 
 @pytest.mark.parametrize("case", SIZES)
-def test_kernels_agree_with_double(case: str, device: str) -> None:
-    agrees(case, torch.float32, device)
+def test_tiles_agree_with_double(case: str) -> None:
+    agrees(case, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", ["plain", "causal", "biased, hidden", "one key"])
-def test_kernels_of_shorter_types_agree_with_double(case: str, dtype: Any, device: str) -> None:
-    agrees(case, dtype, device)
+def test_tiles_of_shorter_types_agree_with_double(case: str, dtype: Any) -> None:
+    agrees(case, dtype)
 
 
 @pytest.mark.parametrize("laid", ["by tokens", "turned", "spread"])
-def test_kernels_read_and_write_by_strides(laid: str, device: str) -> None:
-    agrees("biased, hidden", torch.float32, device, laid)
+def test_tiles_read_and_write_by_strides(laid: str) -> None:
+    agrees("biased, hidden", torch.float32, laid)
 
 
 @pytest.mark.parametrize("asked", ["q", "k", "v", "B", "qk", "kv", "vB"])
-def test_kernels_give_the_gradients_that_are_asked_for(asked: str, device: str) -> None:
-    agrees("biased, hidden", torch.float32, device, asked=asked)
-
-
-def test_gradients_of_what_kernels_give_have_gradients(device: str) -> None:
-    torch.manual_seed(0)
-    leaves = [torch.randn(1, 2, 9, 4, device=device, requires_grad=True) for _ in range(3)]
-    signed = torch_signed._Signed(0.5, False, False, True)
-    twice = []
-    for run in (lambda *each: signed_attention(*each, scale=0.5, causal=True), signed.plain):
-        slopes = torch.autograd.grad(run(*leaves).square().sum(), leaves, create_graph=True)
-        twice.append(torch.autograd.grad(sum(each.square().sum() for each in slopes), leaves))
-    for one, other in zip(*twice, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_no_kernel_takes_doubles_long_heads_or_mixed_types(device: str) -> None:
-    x = torch.randn(1, 1, 5, 300, device=device)
-    short = x[..., :64]
-    assert torch_signed._fits_kernels(short, short, short)
-    for q, v in [(short.double(), short.double()), (x, short), (short, x), (short, short.half())]:
-        assert not torch_signed._fits_kernels(q, q, v)
-
-
-def test_no_kernel_is_given_what_has_no_memory(device: str) -> None:
-    with FakeTensorMode() as mode:
-        fake = torch.randn(1, 1, 5, 4, device=device, requires_grad=True)
-        signed_attention(fake, fake, fake, scale=1.0).sum().backward()
-        assert not torch_signed._fits_kernels(fake, fake, fake)
-    assert not torch_signed._fits_kernels(fake, fake, fake)
-    real = torch.randn(1, 1, 5, 4, device=device)
-    assert torch_signed._fits_kernels(real, real, real)
-    with mode:
-        assert not torch_signed._fits_kernels(real, real, real)
-
-
-@pytest.mark.usefixtures("device")
-def test_where_triton_makes_no_kernel_there_are_tiles_and_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = torch_signed._kernels()
-
-    def runs(capability: tuple[int, int]) -> bool:
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        return bool(kernels._runs.__wrapped__(torch.device("cpu")))
-
-    def no_compiler(*tensors: Any) -> Any:
-        raise RuntimeError("Failed to find C compiler")
-
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(kernels, "_means_of", lambda *tensors: None)
-    assert runs((8, 0))
-    assert not runs((7, 5))
-    monkeypatch.setattr(kernels, "_means_of", no_compiler)
-    with pytest.warns(
-        tn.TensornetWarning, match="without its kernels.*Failed to find C compiler\\nfix: install a compiler"
-    ):
-        assert not runs((9, 0))
-
-
-def test_on_a_processor_kernels_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_signed, "INTERPRETED", False)
-    monkeypatch.delattr(torch_signed, "_kernels")
-    x = torch.randn(1, 1, 5, 4)
-    torch.testing.assert_close(
-        signed_attention(x, x, x, scale=1.0), (x @ x.mT).sign() * (x @ x.mT).abs().softmax(-1) @ x
-    )
-
-
-def test_without_triton_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert torch_signed._kernels.__wrapped__() is None
+def test_tiles_give_the_gradients_that_are_asked_for(asked: str) -> None:
+    agrees("biased, hidden", torch.float32, asked=asked)

@@ -42,7 +42,7 @@ FLOORS = (
 
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 ENTRANCE = "tensornet"  # the package itself, and how it is started, may import any floor
-LAZY = ("torch", "triton", "jax", "cupy", "tensorly", "sympy", "opt_einsum", "matplotlib", "scipy")
+LAZY = ("torch", "jax", "cupy", "tensorly", "sympy", "opt_einsum", "matplotlib", "scipy")
 
 
 @dataclass(frozen=True)

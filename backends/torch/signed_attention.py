@@ -1,18 +1,14 @@
 """Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles.
 
 From forward to backward the operands, the result and one number for each query are kept; scores are computed again.
-On CUDA kernels of Triton do the same, where it is installed and `signed_attention_triton` covers the tensors.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
@@ -40,9 +36,6 @@ all of a row are hidden, log₂ Σ 2^|s| is told apart from it. In float32, in w
 HIDDEN_IN_DOUBLE = -1200.0
 """The same in float64."""
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether Triton runs its kernels on a processor, as tests of them do."""
-
 
 def signed_attention(
     q: Tensor, k: Tensor, v: Tensor, *more: Tensor, scale: float, biased: bool = False, causal: bool = False
@@ -61,42 +54,18 @@ def signed_attention(
     assert not (causal and sees), "what a query sees is told twice"
     in_parts = not (is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_parts and all(each.numel() for each in (q, k, v)):
-        fused = (q.is_cuda or INTERPRETED) and _fits_kernels(q, k, v)
-        result: Tensor = _in_parts(float(scale), biased, sees, causal, fused)(q, k, v, *more)
+        result: Tensor = _in_parts(float(scale), biased, sees, causal)(q, k, v, *more)
         return result
     return _Signed(scale, biased, sees, causal).plain(q, k, v, *more)
 
 
 @functools.lru_cache(maxsize=64)
-def _in_parts(scale: float, biased: bool, sees: bool, causal: bool, fused: bool) -> Callable[..., Any]:
-    """Signed attention of tensors alone, with the way back of its own: in kernels of Triton, or in tiles."""
+def _in_parts(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[..., Any]:
+    """Signed attention of tensors alone, in tiles, with a backward pass of its own."""
     tiles = _Signed(scale, biased, sees, causal)
-    kernels = _kernels() if fused else None
-    way = tiles if kernels is None else kernels.SignedKernels(scale, biased, sees, causal, HIDDEN)
-
-    def backward(*tensors: Tensor, wanted: Sequence[bool]) -> Any:
-        """No kernel gives the gradient of a bias."""
-        return (tiles if any(wanted[3:]) else way).backward(*tensors, wanted=wanted)
-
     given = 3 + biased + sees
     reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
-    return both_ways(way.forward, backward, reads, gives, tiles.plain, asks=True)
-
-
-def _fits_kernels(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether there are kernels of Triton for these tensors."""
-    kernels = _kernels()
-    return kernels is not None and bool(kernels.covers(q, k, v))
-
-
-@functools.cache
-def _kernels() -> ModuleType | None:
-    """The file of them, where Triton is installed."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    from . import signed_attention_triton
-
-    return signed_attention_triton
+    return both_ways(tiles.forward, tiles.backward, reads, gives, tiles.plain, asks=True)
 
 
 @dataclass(frozen=True)
