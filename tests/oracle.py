@@ -20,7 +20,7 @@ or an expression of positions, in which an axis of the line is where it is, and 
   product an axis that is not kept is summed if two factors have it, or if one has it that is a tensor as it stands
   and no function is around it. Otherwise it belongs to the factor.
 - The sizes of a line: first what slices, `pad` and `concat` make, then what is given, then what tensors have that are
-  read, and last the longest windows that fit.
+  read, then the longest windows that fit, and last what a declaration calls a dimension.
 
 `Refused` is raised of what the language refuses, `Untold` of what it leaves open.
 """
@@ -390,6 +390,7 @@ class Program:
             if isinstance(n, ast.Name)
         }
         self.given = {axis: size for axis, size in given.items() if axis not in own}
+        self.called: dict[str, int] = {}
         self.outputs: list[str] = []
         self.lines: dict[str, Line] = {}
         self.steps: list[Line | Made] = []
@@ -450,6 +451,8 @@ class Program:
                 for entry, size in zip(self.axes.get(name, []), array.shape, strict=False):
                     if isinstance(entry, ast.Name) and self.given.get(entry.id, size) != size:
                         raise Refused(f"{name} has {size} positions along '{entry.id}'")
+                    if isinstance(entry, ast.Name):
+                        self.called.setdefault(entry.id, size)
                 self.tensors[name] = _of_array(self.axes.get(name, first.get(name, [])), array)
 
     def define(self, statement: ast.stmt) -> None:
@@ -730,6 +733,10 @@ class Line:
                 self.learn_read(read, sizes)
             if before == len(sizes):
                 self.fit(reads, sizes)
+            if before == len(sizes):
+                sizes |= {
+                    axis: self.program.called[axis] for axis in self.axes & {*self.program.called} - {*sizes}
+                }
         return sizes
 
     def agree(self, sizes: Sizes, axis: str, size: int) -> None:
