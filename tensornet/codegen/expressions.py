@@ -129,7 +129,7 @@ class Speller:
                 found.update({axis: self.sizes[axis] for axis in entry})
         return found
 
-    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: bool = False) -> str:
         """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
         text, sizes = self.names[ref.name], self.label_sizes(ref)
         entries = tuple((entry,) if isinstance(entry, str) else entry for entry in ref.index)
@@ -148,7 +148,7 @@ class Speller:
             text = self.turned(ref, flat) or self.permuted(ref, flat)
             if any(len(group) > 1 for group in present):
                 text = self.op("reshape", text, shape=self._grouped(present, sizes))
-        if ones:
+        if ones and not all(groups):
             shape = [
                 product(sizes[axis] for axis in group) if group else 1 for group in groups if group or ones
             ]
@@ -168,7 +168,7 @@ class Speller:
         """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
         layout = axes_of_index(ref.index)
         own = [tuple(axis for axis in group if axis in layout) for group in groups]
-        text = self.view(ref, own, [n for n, group in enumerate(own) if not group])
+        text = self.view(ref, own, any(not group for group in own))
         if all(not part or part == group for part, group in zip(own, groups, strict=True)):
             return text
         sizes = self.label_sizes(ref)

@@ -148,7 +148,7 @@ class Stepping(Gathering):
         layout = axes_of_index(ref.index)
         own = tuple(axis for axis in batch if axis in layout)
         groups = [own, outer, inner]
-        ones = [n for n in (1, 2) if batch and not groups[n]]
+        ones = any(batch and not groups[n] for n in (1, 2))
         if own or not batch:
             text = self.view(ref, groups, ones)
             scattered = (
@@ -186,7 +186,7 @@ class Stepping(Gathering):
         given = []
         for ref, tensor in zip(refs, pattern.tensors, strict=True):
             own = [groups[axis] for axis in axes_of_index(tensor.index)]
-            given.append(self.view(ref, own, [n for n, group in enumerate(own) if not group]))
+            given.append(self.view(ref, own, any(not group for group in own)))
         numbers = [f"{name}={text}" for name, text in self.options(call).items()]
         text = f'functions["{call.function}"]({", ".join([*given, *numbers])})'
         return text if all(groups[axis] for axis in pattern.left) else self.reshaped(text, left)
