@@ -132,7 +132,7 @@ def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
     """A view without strides along the axis, made an array of its own, as each result is."""
     operand = cast("Ref", call.arguments[0])
     groups = [(axis,) for axis in layout_of(operand)]
-    text = writer.view(operand, [*groups, ()], [len(groups)])
+    text = writer.view(operand, [*groups, ()], ones=True)
     extents = [writer.extent(names_in(entry)) for entry in left]
     shape = f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
     return writer.op("contiguous", writer.op("broadcast", text, shape=shape))
