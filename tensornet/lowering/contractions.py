@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..contraction.joint_order import Factor, both_ways, names_of, ordered_both_ways
 from ..contraction.pairs import Arrangement, Layout, flatten, view_order
@@ -24,7 +23,7 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.protocols import Value, left_of, names_in, sizes_of
+from ..ops.protocols import Value, extent, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.steps import CallStep
 from .context import Context
@@ -112,8 +111,7 @@ def _may_divide_by_zero(number: Expression) -> bool:
 
 def _contract(context: Context, values: list[Value], summed: set[str], wanted: Layout | None) -> Value:
     """The contraction of several tensors, pair by pair in the order that is chosen."""
-    kept = frozenset(axis for each in values for axis in each.layout) - summed
-    sizes = sizes_of(values)
+    kept, sizes = frozenset(axis for each in values for axis in each.layout) - summed, sizes_of(values)
     problem = Problem(
         tuple(each.layout for each in values),
         kept,
@@ -125,22 +123,22 @@ def _contract(context: Context, values: list[Value], summed: set[str], wanted: L
         asked=context.asked,
     )
     if len(values) == 2 and any(context.copies[each.ref.name] for each in values):
-        return _of_copies(context, problem, values, sizes)
+        return _of_copies(context, problem, values)
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     if len(values) > 2 and len(changing) > 1 and real and not problem.still:
-        return _both_ways(context, problem, values, sizes, changing)
-    return _pairs(context, problem, context.choose(problem), values, sizes)
+        return _both_ways(context, problem, values, changing)
+    return _pairs(context, problem, context.choose(problem), values)
 
 
-def _of_copies(context: Context, problem: Problem, values: list[Value], sizes: Mapping[str, Any]) -> Value:
+def _of_copies(context: Context, problem: Problem, values: list[Value]) -> Value:
     """The product of two tensors, of copies of them where these are read more quickly."""
     found: list[tuple[float, Order, list[Value]]] = []
     for pair in itertools.product(*(_copies(context, each) for each in values)):
         order = context.choose(replace(problem, layouts=tuple(each.layout for each in pair)))
         found.append((order[-1].way.seconds, order, list(pair)))
     _, order, values = min(found, key=lambda each: each[0])
-    return _pairs(context, problem, order, values, sizes)
+    return _pairs(context, problem, order, values)
 
 
 def _copies(context: Context, value: Value) -> list[Value]:
@@ -153,15 +151,9 @@ def _copies(context: Context, value: Value) -> list[Value]:
     ]
 
 
-def _both_ways(
-    context: Context,
-    problem: Problem,
-    values: list[Value],
-    sizes: Mapping[str, Any],
-    changing: frozenset[int],
-) -> Value:
+def _both_ways(context: Context, problem: Problem, values: list[Value], changing: frozenset[int]) -> Value:
     """The call of a product whose backward pass is planned with it; factors are brought into the orders it reads."""
-    order = ordered_both_ways(problem, changing)
+    order, sizes = ordered_both_ways(problem, changing), sizes_of(values)
     left = problem.wanted or flatten(order[-1].way.result)
     values = [_apart(context, each) for each in values]
     for pair in order:
@@ -192,11 +184,9 @@ def _apart(context: Context, value: Value) -> Value:
 # ---------------------------------------------------------------------------- pairs
 
 
-def _pairs(
-    context: Context, problem: Problem, order: Order, values: Sequence[Value], sizes: Mapping[str, Any]
-) -> Value:
+def _pairs(context: Context, problem: Problem, order: Order, values: Sequence[Value]) -> Value:
     """Emits the steps of one contraction, without what its readers will do."""
-    made = list(values)
+    made, sizes = list(values), sizes_of(values)
     for pair in order:
         a, b = made[pair.first], _settled(context, made[pair.second], made[pair.first], pair.way)
         a, b, way = _copied_once(context, a, b, pair.way)
@@ -205,7 +195,7 @@ def _pairs(
             way = replace(way, seconds=max(0.0, way.seconds - later))
         if "linear" in context.target.spelled:
             way = _linear(way, a, b)
-        way = _packed(context, way, sizes)
+        way = _packed(context, way, problem.sizes)
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
         made.append(emit(context, left_of(way.result), right, [a, b], sizes, a.element, way))
     return made[-1]
@@ -252,12 +242,12 @@ def _linear(way: Arrangement, a: Value, b: Value) -> Arrangement:
     return replace(way, kind="linear", result=(*map(names_in, rows), way.columns))
 
 
-def _packed(context: Context, way: Arrangement, sizes: Mapping[str, Any]) -> Arrangement:
+def _packed(context: Context, way: Arrangement, sizes: Mapping[str, int]) -> Arrangement:
     """The same by a kernel that packs both matrices, where the library has one and it is quicker."""
     if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.spelled:
         return way
     one, two = (way.columns, way.rows) if way.swapped else (way.rows, way.columns)
-    m, n, k = (context.count(sizes, axes) for axes in (one, two, way.summed))
+    m, n, k = (extent(sizes, axes) for axes in (one, two, way.summed))
     return replace(way, packed=context.profile.is_packed(m, n, k, context.itemsize))
 
 
