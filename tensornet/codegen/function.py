@@ -18,8 +18,8 @@ from ..language.expression import ELLIPSIS, Call, Ref, fresh
 from ..ops.protocols import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
-from ..planning.plans import Plan
-from ..planning.steps import CallStep, Repetition, Result, Step, Table
+from ..planning.plans import CallStep, Plan
+from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, size_names, symbol
 from .context import OBSERVED, Context

@@ -22,8 +22,8 @@ from ..language.equation import Equation
 from ..language.expression import Expression
 from ..ops.protocols import Entry, Left, Value
 from ..ops.table import Element
-from ..planning.plans import Plan
-from ..planning.steps import CallStep, Step
+from ..planning.plans import CallStep, Plan
+from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product
 from .layout_assignment import Laid, common_orders

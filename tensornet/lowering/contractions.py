@@ -25,7 +25,7 @@ from ..language.expression import (
 )
 from ..ops.protocols import Value, extent, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
-from ..planning.steps import CallStep
+from ..planning.plans import CallStep
 from .context import Context
 from .pointwise import Operand, combine, is_reciprocal, operand
 from .reading import scalar

@@ -40,8 +40,8 @@ from ..language.expression import (
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.liveness import with_frees
-from ..planning.plans import Plan
-from ..planning.steps import CallStep, Repetition, Result, Step
+from ..planning.plans import CallStep, Plan
+from ..planning.steps import Repetition, Result, Step
 from ..planning.target import Target
 from .calls import lower_call
 from .context import Context, Stored, as_declared

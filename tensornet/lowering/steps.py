@@ -13,7 +13,8 @@ from ..language.expression import Call, Expression, Literal, Ref, axes_of_index,
 from ..ops.protocols import Left, Value, extent, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.loop_invariants import is_still
-from ..planning.steps import CallStep, Step
+from ..planning.plans import CallStep
+from ..planning.steps import Step
 from .context import Context
 
 __all__ = ["add", "convert", "copied", "emit", "grouped", "offers", "reorder", "ungrouped"]
