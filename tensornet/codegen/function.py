@@ -131,19 +131,20 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
     like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
     context = Writing(plan, backend, [like, *plan.sources], functions)
     body = _body(context, plan.once, [table.made for table in plan.tables])
-    body.append(f"return ({', '.join(_table(context, each) for each in plan.tables)},)")
+    steps = (step.equation for step in plan.once if isinstance(step, Step))
+    views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
+    tables = (_table(context, each, each.made in views) for each in plan.tables)
+    body.append(f"return ({', '.join(tables)},)")
     given = [context.names[leaf.name] for leaf in context.leaves]
     given += [context.size_names[name] for name in plan.sizes_once]
     docstring = '"""What depends on nothing that a call gives."""'
     yield _source(TABLES_NAME, given, [docstring, *_dtype_line(context), *body])
 
 
-def _table(context: Writing, table: Table) -> str:
+def _table(context: Context, table: Table, is_view: bool) -> str:
     """A table, no view of another array; positions are looked at here, and never again."""
     text = context.names[table.made]
-    steps = (step.equation for step in context.plan.once if isinstance(step, Step))
-    views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
-    if table.leaf.dims and table.made in views:
+    if table.leaf.dims and is_view:
         text = context.op("contiguous", text)
     return text if table.below is None else below(context, text, table.made, table.below, table.below)
 

@@ -100,7 +100,7 @@ class Context(ABC):
     def __post_init__(self) -> None:
         graph, elements = self.graph, of_leaves(self.graph)
         self.open = functools.cache(lambda size: evaluate(size, graph.bound))
-        self.known = functools.cache(self._known)
+        self.known = functools.cache(functools.partial(_positions, {**self.values, **graph.bound}))
         self.told_sizes = self.target.told_sizes(graph)
         self.still = {leaf.name for leaf in graph.constants}
         self.changing = set(self.target.changing)
@@ -144,11 +144,13 @@ class Context(ABC):
         scope = self.graph.scope(equation)
         return int(product(self.known(scope[axis]) for axis in axes))
 
-    def _known(self, size: Any) -> int:
-        value = evaluate(size, {**self.values, **self.graph.bound})
-        if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
-            return max(1, round(float(value)))
-        if not isinstance(value, int):
-            names = ", ".join(sorted(str(name) for name in getattr(value, "free_symbols", ())))
-            raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
-        return value
+
+def _positions(values: Mapping[str, Any], size: Any) -> int:
+    """The value of a size."""
+    value = evaluate(size, values)
+    if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
+        return max(1, round(float(value)))
+    if not isinstance(value, int):
+        names = ", ".join(sorted(str(name) for name in getattr(value, "free_symbols", ())))
+        raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
+    return value

@@ -50,7 +50,7 @@ def names_in(entry: Entry) -> tuple[str, ...]:
 
 def axes_in(entries: Iterable[Any]) -> list[str]:
     """The axes in the brackets of a tensor that is read as it lies, those of composites included."""
-    return [axis for entry in entries for axis in names_in(entry)]
+    return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def layout_of(ref: Ref) -> tuple[str, ...]:
