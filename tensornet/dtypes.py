@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from .errors import BackendError
 
-__all__ = ["element_type", "itemsize", "real_type"]
+__all__ = ["Element", "element_type", "itemsize", "real_type"]
+
+
+class Element(IntEnum):
+    """What the elements of a tensor are. Where two meet, both become the greater of the two.
+
+    Positions, and what is made of them, stay exact until they meet numbers of the working type.
+    """
+
+    TRUTH = 0
+    """True and false."""
+    SHORT = 1
+    """Integers of any width, as they were given; computed with in int64."""
+    WHOLE = 2
+    """Integers, in int64: positions, counts."""
+    WIDE = 3
+    """Real numbers made of those and of constants, in float32, or in float64 beside it."""
+    NUMBER = 4
+    """Numbers of the working type: the one floating type of the arrays that are given."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether rounding to the working type may lose something."""
+        return Element.TRUTH < self < Element.NUMBER
+
+    @property
+    def is_position(self) -> bool:
+        """Whether these are integers."""
+        return self in (Element.SHORT, Element.WHOLE)
 
 
 def element_type(dtype: object, *, exact: bool = False) -> str:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.codegen.expressions import Speller
+from tensornet.codegen.context import Context
+from tensornet.codegen.views import _turned
 from tensornet.contraction.joint_order import ordered_both_ways
 from tensornet.contraction.pairs import flatten, view_order
 from tensornet.contraction.search import Problem
@@ -353,18 +354,18 @@ def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
         a=4,
         c=5,
     )
-    speller = speller_of(step)
-    assert speller.turned(Ref("x", ("b", "a", "c")), ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
-    assert speller.turned(Ref("x", ("b", "a", "c")), ("c", "a", "b")) is None
-    assert speller.turned(Ref("x", ("b", "a", "c")), ("b", "a", "c")) is None
+    context = context_of(step)
+    assert (
+        _turned(context, Ref("x", ("b", "a", "c")), ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+    )
+    assert _turned(context, Ref("x", ("b", "a", "c")), ("c", "a", "b")) is None
+    assert _turned(context, Ref("x", ("b", "a", "c")), ("b", "a", "c")) is None
 
 
-def speller_of(graph: tn.Graph) -> Speller:
+def context_of(graph: tn.Graph) -> Context:
     backend = load_backend("torch")
     plan = tn.plan(graph, backend=backend, compare=False)
-    found = Speller(plan, backend, plan.leaves, ())
-    found.sizes = {"a": 4, "b": 50, "c": 5}
-    return found
+    return Context(plan, backend, plan.leaves, sizes={"a": 4, "b": 50, "c": 5})
 
 
 def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> None:

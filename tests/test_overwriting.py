@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.planning import in_place, planner
-from tensornet.planning.plans import Plan
-from tensornet.planning.steps import CallStep
+from tensornet.planning.plans import CallStep, Plan
 from tensornet.runtime import executable
 
 from . import reference

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 import tensornet as tn
-from tensornet.planning.steps import CallStep
+from tensornet.planning.plans import CallStep
 from tensornet.protocol import load_backend
 from tensornet.scan.associative_scan import doubled
 from tensornet.scan.lowering import looped

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensornet.codegen.expressions import identifier
 from tensornet.codegen.loading import Place, Program, constant_array, define
+from tensornet.codegen.names import identifier
 from tensornet.codegen.tuning import check_tuning
 from tensornet.dtypes import element_type
 from tensornet.errors import DtypeError, EquationError

@@ -10,23 +10,28 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..language.expression import ELLIPSIS, Call, Ref, axes_of_index, fresh
+from ..language.expression import ELLIPSIS, Call, Ref, fresh
+from ..ops.protocols import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
-from ..planning.plans import Plan
-from ..planning.steps import CallStep, Repetition, Result, Step, Table
+from ..planning.plans import CallStep, Plan
+from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
-from ..sizes import invert_size, product, symbol
-from .expressions import FUNCTION_NAME, OBSERVED, TABLES_NAME, identifier, remark, reserved, tuple_source
+from ..sizes import invert_size, size_names, symbol
+from .context import OBSERVED, Context
+from .indices import below
 from .lines import Line
-from .step_expressions import Stepping
+from .names import FUNCTION_NAME, TABLES_NAME, identifier, remark, reserved, tuple_source
+from .steps import Writing, write_step
+from .views import view
 
 __all__ = ["FUNCTION_NAME", "TABLES_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
+
+AnyStep = Step | CallStep
 
 
 def generate(plan: Plan, backend: Backend) -> str:
@@ -40,10 +45,8 @@ def generate(plan: Plan, backend: Backend) -> str:
     """
     taken = reserved(backend)
     names = {block: identifier(name, taken) for block, name in plan.functions.items()}
-    functions = list(_functions(backend, names, taken))
-    if plan.tables:
-        functions.append(_Tables(plan, backend, names).source())
-    return "\n\n".join([*functions, _Writer(plan, backend, FUNCTION_NAME, names).source()])
+    parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
+    return "\n\n".join([*parts, _function(Writing(plan, backend, plan.leaves, names), FUNCTION_NAME)])
 
 
 def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> str:
@@ -57,33 +60,14 @@ def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes:
     taken = reserved(backend)
     own = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step))
     names = {block: identifier("product" if block.backward else "block", taken) for block in own}
-    functions = list(_functions(backend, names, taken))
-    functions += [_Tables(plan, backend, {}).source()] if plan.tables else []
-    return "\n\n".join([*functions, _Around(plan, backend, leaves, scopes, names).source()])
-
-
-def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> Iterator[str]:
-    """The functions of blocks, each under its name; one that has a way back is both."""
-    for block, name in names.items():
-        back = block.backward
-        yield _Writer(block, backend, name, names).source()
-        if back is not None:
-            other = identifier(f"{name}_backward", taken)
-            yield _Writer(back, backend, other, names).source()
-            known = [leaf.name for leaf in block.graph.inputs]
-            places = [*known, *block.graph.outputs[1:]]
-            read = [leaf.name for leaf in back.graph.inputs]
-            gradients = [known.index(each.removesuffix(".grad")) for each in back.graph.outputs]
-            details = {
-                "reads": tuple_source([str(places.index(each)) for each in read if each in places]),
-                "gives": tuple_source(list(map(str, gradients))),
-            }
-            yield f"{name} = {backend.templates['both_ways'].format(name, other, **details)}\n"
-
-
-def _is_own(step: CallStep) -> bool:
-    """Whether a call is of a function that no module stands for."""
-    return any(each is not None for each in (step.slicing, step.along, step.plan.backward))
+    known = {leaf.name: leaf for leaf in plan.graph.leaves}
+    given = [
+        known[each] for each in leaves if known[each].kind != "constant" or known[each] in plan.constants
+    ]
+    given += [table.leaf for table in plan.tables]
+    context = Writing(plan, backend, given, {**plan.functions, **names}, scopes)
+    parts = [*_functions(backend, names, taken), *_tables(plan, backend, {})]
+    return "\n\n".join([*parts, _function(context, FUNCTION_NAME)])
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,12 +77,9 @@ def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, .
     whole = with_functions(graph, around)
     read = {ref.name for equation in whole.own for ref in equation.references} | set(whole.outputs)
     read |= {name for call in whole.calls for name in call.operands}
-    leaves = (leaf.name for leaf in _arguments(graph) if leaf.kind == "input" or leaf.name in read)
+    given = (*graph.inputs, *graph.parameters, *graph.constants)
+    leaves = (leaf.name for leaf in given if leaf.kind == "input" or leaf.name in read)
     return tuple(leaves), tuple(dict.fromkeys(call.scope for call in whole.calls))
-
-
-def _arguments(graph: Graph) -> tuple[Leaf, ...]:
-    return (*graph.inputs, *graph.parameters, *graph.constants)
 
 
 def has_dropout(graph: Graph) -> bool:
@@ -106,288 +87,243 @@ def has_dropout(graph: Graph) -> bool:
     return any(isinstance(part, Call) and FUNCTIONS[part.function].trains for part in graph.expressions())
 
 
-class _Writer(Stepping):
-    """Writes the function of one plan.
-
-    Args:
-        plan: the plan.
-        backend: whose operations it spells.
-        name: of the function.
-        functions: those of the blocks that it calls.
-        leaves: what it takes, if not all of the graph's.
-    """
-
-    is_repeated = True  # at each call
-
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        name: str,
-        functions: Mapping[Plan, str],
-        leaves: Sequence[Leaf] | None = None,
-    ) -> None:
-        super().__init__(plan, backend, plan.leaves if leaves is None else leaves, functions.values())
-        self.name, self.functions = name, functions
-
-    # ---- the whole function
-
-    def source(self) -> str:
-        body = [line for part in self._lines() for line in part.written()]
-        body.append(f"return {', '.join(self.results())}")
-        training = ["*", "training=False"] if self.is_repeated and has_dropout(self.graph) else []
-        head = [f"def {self.name}({', '.join([*self.arguments(), *training])}):"]
-        lines = self._docstring() + self._prologue() + body
-        return "\n".join(head + [f"    {line}" if line else "" for line in lines]) + "\n"
-
-    def _lines(self) -> list[Line]:
-        """A line for each step; one that only the next step reads, and once, goes into that."""
-        lines, taken = list[Line](), set[str]()
-        reads = Counter(name for step in self.steps for name in step.reads)
-        reads.update(self.read_last())
-        last = len(self.steps) - 1
-        for number, step in enumerate(self.steps):
-            text = self.call_of(step) if isinstance(step, CallStep) else self.step(step)
-            if isinstance(step, CallStep):
-                self.shapes.update(zip(step.results, step.shapes, strict=True))
-            names = tuple(self.names[name] for name in step.defines)
-            frees = tuple(self.names[name] for name in step.frees) if number < last else ()
-            line = Line(names, text, (remark(step.shown(self.functions)),), frees)
-            former = self.steps[number - 1] if lines else None
-            apart = isinstance(step, CallStep) and (
-                step.slicing is not None or step.along is not None
-            )  # nothing is done for each piece again
-            if (
-                former is not None
-                and not apart
-                and len(former.defines) == 1
-                and reads[former.defines[0]] == 1
-            ):
-                joined = line.taking(lines[-1])
-                if joined is not None:
-                    line = joined
-                    taken.update(lines.pop().names)
-            lines.append(line)
-        return [
-            replace(line, frees=tuple(each for each in line.frees if each not in taken)) for line in lines
-        ]
-
-    @property
-    def steps(self) -> tuple[Step | CallStep, ...]:
-        """The steps that the function does."""
-        return self.plan.steps
-
-    def read_last(self) -> list[str]:
-        """The tensors that the results are made of."""
-        return [each.value.name for each in self.plan.results]
-
-    def results(self) -> list[str]:
-        """What it returns."""
-        return [self.result(each) for each in self.plan.results]
-
-    def arguments(self) -> list[str]:
-        """The names of what it takes."""
-        return [self.names[leaf.name] for leaf in self.leaves]
-
-    def call_of(self, step: CallStep) -> str:
-        """The call of a block, with what it reads."""
-        given = [self.names[name] for name in step.reads]
-        training = ["training=training"] if has_dropout(step.plan.graph) else []
-        slicing, name = step.slicing, self.functions[step.plan]
-        if step.again:
-            return self.op("again", ", ".join([name, *given, *training]))
-        if step.along is not None:
-            return self._along(step, step.along, given, training)
-        if slicing is None:
-            return f"{name}({', '.join(given + training)})"
-        at, cut = next((at, given[n]) for n, at in enumerate(slicing.operands) if at is not None)
-        for n, each in enumerate(slicing.operands):
-            if each is not None:
-                given[n] = self._piece(given[n], each, slicing.length)
-        piece = f"lambda at: {name}({', '.join(given + training)})"
-        axes = tuple_source([str(each) for each in slicing.results])
-        return self.op("in_pieces", piece, size=f"{cut}.shape[{at}]", length=str(slicing.length), axes=axes)
-
-    def _along(self, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]) -> str:
-        """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
-        name, again = self.functions[step.plan], along.segment is not None
-        function = f"lambda *given: {name}(*given, {', '.join(training)})" if training and not again else name
-        more = {"segment": str(along.segment), "more": ", ".join(["again", *training])} if again else {}
-        cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
-        own = zip(given[len(given) - len(tables) :], step.tables, tables, strict=True)
-        looked = [
-            text if each.below is None else self.below(text, made, each.below, each.below)
-            for text, made, each in own
-        ]
-        given = [*given[: len(given) - len(tables)], *looked]
-        parts = (given[:cuts], given[cuts : cuts + states], given[cuts + states :])
-        return self.op(
-            "along_again" if again else "along",
-            function,
-            *map(tuple_source, parts),
-            size=self.size(along.axis.size),
-            axes=tuple_source(list(map(str, along.cuts))),
-            states=tuple_source(list(map(str, along.states))),
-            results=str(along.joined(len(step.results))),
-            back=str(along.back),
-            last=str(along.last),
-            **more,
-        )
-
-    def _piece(self, text: str, axis: int, length: int) -> str:
-        """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""
-        if "piece" in self.backend.templates:
-            return self.op("piece", text, axis=str(axis), length=str(length))
-        return f"{text}[{':, ' * axis}at:at + {length}]"
-
-    def _docstring(self) -> list[str]:
-        lines = self.graph.lines() or [str(leaf) for leaf in self.leaves]
-        equations = [remark(each) for each in lines]
-        if len(equations) == 1:
-            return [f'"""{equations[0]}"""']
-        return ['"""', *equations, '"""']
-
-    def _prologue(self) -> list[str]:
-        """Leading axes made one, and open sizes read from shapes."""
-        lines: list[str] = []
-        for leaf in self.graph.inputs:
-            at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == ELLIPSIS), None)
-            if at is None:
-                continue
-            name, after = self.names[leaf.name], len(leaf.dims) - at - 1
-            stop = f"-{after}" if after else ""
-            if not any(line.startswith("leading =") for line in lines):
-                lines.append(f"leading = {name}.shape[{at or ''}:{stop}]")
-            kept = [f"{name}.shape[{n}]" for n in range(at)] + ["math.prod(leading)"]
-            kept += [f"{name}.shape[{n - len(leaf.dims)}]" for n in range(at + 1, len(leaf.dims))]
-            lines.append(f"{name} = {self.op('reshape', name, shape=tuple_source(kept))}")
-        return lines + self._size_lines() + ([self.dtype_line()] if self.needs_dtype else [])
-
-    def _size_lines(self) -> list[str]:
-        lines: list[str] = []
-        known: set[str] = set()
-        wanted = set(self.used_sizes)
-        while wanted - known:
-            before = len(known)
-            for leaf in self.leaves:
-                for position, size in enumerate(self.shapes[leaf.name]):
-                    names = {name.name for name in getattr(size, "free_symbols", ())} - known
-                    if len(names) == 1 and names & wanted:
-                        (name,) = names
-                        line = self._size_line(name, size, f"{self.names[leaf.name]}.shape[{position}]")
-                        lines += line
-                        known |= names if line else set()
-            if len(known) == before:
-                more = {
-                    name.name
-                    for leaf in self.leaves
-                    for size in self.shapes[leaf.name]
-                    for name in getattr(size, "free_symbols", ())
-                }
-                if more <= wanted:
-                    left = ", ".join(sorted(wanted - known))
-                    raise ShapeError(
-                        f"the size of {left} cannot be told from the shapes of the arguments",
-                        fix=f"bind it first: graph.bind({left}=…)",
-                    )
-                wanted |= more
-        return lines
-
-    def _size_line(self, name: str, size: Any, observed: str) -> list[str]:
-        """The line that reads a size from a shape, if the shape tells it."""
-        solution = invert_size(size, name, symbol(OBSERVED))
-        if solution is None:
-            return []
-        source = self.size(solution, quietly=True).replace(OBSERVED, observed)
-        return [f"{self.size_names[name]} = {source}"]
-
-    # ---- results
-
-    def result(self, result: Result) -> str:
-        """An output in the order and grouping the equation gives it."""
-        self.sizes = {axis.name: axis.size for axis in result.axes}
-        wanted = [(entry,) if isinstance(entry, str) else entry for entry in result.left]
-        text = self.view(result.value, wanted)
-        if ELLIPSIS in axes_of_index(result.left):
-            parts = [
-                "*leading" if group == (ELLIPSIS,) else self.size(product(self.sizes[axis] for axis in group))
-                for group in wanted
-            ]
-            text = self.op("reshape", text, shape=tuple_source(parts))
-        return text
+def _is_own(step: CallStep) -> bool:
+    """Whether a call is of a function that no module stands for."""
+    return any(each is not None for each in (step.slicing, step.along, step.plan.backward))
 
 
-class _Around(_Writer):
-    """Writes a function that is given its blocks: what each of them reads besides is its own affair."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        leaves: Sequence[str],
-        scopes: Sequence[str],
-        cut: Mapping[Plan, str],
-    ) -> None:
-        known = {leaf.name: leaf for leaf in plan.graph.leaves}
-        given = [
-            known[each] for each in leaves if known[each].kind != "constant" or known[each] in plan.constants
-        ]
-        tables = [table.leaf for table in plan.tables]
-        super().__init__(plan, backend, FUNCTION_NAME, {**plan.functions, **cut}, [*given, *tables])
-        self.blocks = {scope: identifier(scope, self.taken) for scope in scopes}
-
-    def arguments(self) -> list[str]:
-        """The leaves, then the blocks."""
-        return [*super().arguments(), *self.blocks.values()]
-
-    def call_of(self, step: CallStep) -> str:
-        """The call of a block, with numbers of the working type."""
-        if _is_own(step):
-            return super().call_of(step)
-        given = []
-        for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
-            text = self.names[name]
-            given.append(self.op(CONVERSIONS[Element.NUMBER], text) if leaf.holds is Element.WIDE else text)
-        return f"{self.blocks[step.scope]}({', '.join(given)})"
+# ---------------------------------------------------------------------------- whole functions
 
 
-class _Tables(_Writer):
-    """Writes the function of what is done once: of an empty array of the element type and on the device that
+def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> Iterator[str]:
+    """The functions of blocks, each under its name; one that has a backward pass is both."""
+    for block, name in names.items():
+        yield _function(Writing(block, backend, block.leaves, names), name)
+        if (back := block.backward) is not None:
+            other = identifier(f"{name}_backward", taken)
+            yield _function(Writing(back, backend, back.leaves, names), other)
+            known = [leaf.name for leaf in block.graph.inputs]
+            places = [*known, *block.graph.outputs[1:]]
+            read = (places.index(leaf.name) for leaf in back.graph.inputs if leaf.name in places)
+            gives = (known.index(each.removesuffix(".grad")) for each in back.graph.outputs)
+            details = {"reads": tuple_source(read), "gives": tuple_source(gives)}
+            yield f"{name} = {backend.templates['both_ways'].format(name, other, **details)}\n"
+
+
+def _function(context: Writing, name: str) -> str:
+    """The function of a plan."""
+    plan, graph = context.plan, context.plan.graph
+    body = _body(context, plan.steps, [each.value.name for each in plan.results])
+    body.append(f"return {', '.join(_result(context, each) for each in plan.results)}")
+    given = [*(context.names[leaf.name] for leaf in context.leaves), *context.blocks.values()]
+    given += ["*", "training=False"] if has_dropout(graph) else []
+    equations = [remark(each) for each in graph.lines() or map(str, context.leaves)]
+    docstring = [f'"""{equations[0]}"""'] if len(equations) == 1 else ['"""', *equations, '"""']
+    before = [*_leading(context), *_size_lines(context), *_dtype_line(context)]
+    return _source(name, given, [*docstring, *before, *body])
+
+
+def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iterator[str]:
+    """The function of what is done once: of an empty array of the element type and on the device that
     are asked for, of the constants that the tables are made of, and of the open sizes that they depend on."""
+    if not plan.tables:
+        return
+    like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
+    context = Writing(plan, backend, [like, *plan.sources], functions)
+    body = _body(context, plan.once, [table.made for table in plan.tables])
+    steps = (step.equation for step in plan.once if isinstance(step, Step))
+    views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
+    tables = (_table(context, each, each.made in views) for each in plan.tables)
+    body.append(f"return ({', '.join(tables)},)")
+    given = [context.names[leaf.name] for leaf in context.leaves]
+    given += [context.size_names[name] for name in plan.sizes_once]
+    docstring = '"""What depends on nothing that a call gives."""'
+    yield _source(TABLES_NAME, given, [docstring, *_dtype_line(context), *body])
 
-    is_repeated = False
 
-    def __init__(self, plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> None:
-        like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
-        super().__init__(plan, backend, TABLES_NAME, functions, [like, *plan.sources])
-        steps = (step.equation for step in plan.once if isinstance(step, Step))
-        self.views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
+def _table(context: Context, table: Table, is_view: bool) -> str:
+    """A table, no view of another array; positions are looked at here, and never again."""
+    text = context.names[table.made]
+    if table.leaf.dims and is_view:
+        text = context.op("contiguous", text)
+    return text if table.below is None else below(context, text, table.made, table.below, table.below)
 
-    @property
-    def steps(self) -> tuple[Step | CallStep, ...]:
-        return self.plan.once
 
-    def read_last(self) -> list[str]:
-        return [table.made for table in self.plan.tables]
+def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
+    head = f"def {name}({', '.join(given)}):"
+    return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
-    def results(self) -> list[str]:
-        """The tables; positions are looked at here, and never again."""
-        return [f"({', '.join(map(self._table, self.plan.tables))},)"]
 
-    def _table(self, table: Table) -> str:
-        text = self.names[table.made]
-        if table.leaf.dims and table.made in self.views:
-            text = self.op("contiguous", text)
-        if table.below is None:
-            return text
-        return self.below(text, table.made, table.below, table.below)
+def _body(context: Writing, steps: Sequence[AnyStep], read_last: Sequence[str]) -> list[str]:
+    """A line for each step; one that only the next step reads, and once, goes into that."""
+    reads = Counter(name for step in steps for name in step.reads)
+    reads.update(read_last)
+    lines, taken = list[Line](), set[str]()
+    former: AnyStep | None = None
+    for step in steps:
+        line = _line(context, step, is_last=step is steps[-1])
+        repeats = isinstance(step, CallStep) and (step.slicing is not None or step.along is not None)
+        once = former is not None and [reads[name] for name in former.defines] == [1]
+        joined = line.taking(lines[-1]) if once and not repeats else None
+        if joined is not None:
+            taken.update(lines.pop().names)
+        lines.append(joined or line)
+        former = step
+    kept = (replace(line, frees=tuple(each for each in line.frees if each not in taken)) for line in lines)
+    return [text for line in kept for text in line.written()]
 
-    def arguments(self) -> list[str]:
-        sizes = (self.size_names[name] for name in self.plan.sizes_once)
-        return [*(self.names[leaf.name] for leaf in self.leaves), *sizes]
 
-    def _docstring(self) -> list[str]:
-        return ['"""What depends on nothing that a call gives."""']
+def _line(context: Writing, step: AnyStep, is_last: bool) -> Line:
+    """The line of a step."""
+    if isinstance(step, CallStep):
+        text = _call(context, step)
+        context.shapes.update(zip(step.results, step.shapes, strict=True))
+    else:
+        text = write_step(context, step)
+    names = tuple(context.names[name] for name in step.defines)
+    frees = () if is_last else tuple(context.names[name] for name in step.frees)
+    return Line(names, text, (remark(step.shown(context.functions)),), frees)
 
-    def _prologue(self) -> list[str]:
-        return [self.dtype_line()] if self.needs_dtype else []
+
+def _result(context: Context, result: Result) -> str:
+    """An output in the order and grouping the equation gives it."""
+    context.sizes = {axis.name: axis.size for axis in result.axes}
+    groups = list(map(names_in, result.left))
+    text = view(context, result.value, groups)
+    if ELLIPSIS not in axes_in(result.left):
+        return text
+    sizes = (
+        "*leading" if group == (ELLIPSIS,) else context.size(extent(context.sizes, group)) for group in groups
+    )
+    return context.op("reshape", text, shape=tuple_source(sizes))
+
+
+# ---------------------------------------------------------------------------- calls of blocks
+
+
+def _call(context: Context, step: CallStep) -> str:
+    """The call of a block, with what it reads."""
+    if step.scope in context.blocks and not _is_own(step):
+        return _call_of_module(context, step)
+    given = [context.names[name] for name in step.reads]
+    training = ["training=training"] if has_dropout(step.plan.graph) else []
+    name = context.functions[step.plan]
+    if step.again:
+        return context.op("again", ", ".join([name, *given, *training]))
+    if step.along is not None:
+        return _call_along(context, step, step.along, given, training)
+    slicing = step.slicing
+    if slicing is None:
+        return f"{name}({', '.join(given + training)})"
+    cuts = {n: axis for n, axis in enumerate(slicing.operands) if axis is not None}
+    first, at = next(iter(cuts.items()))
+    size = f"{given[first]}.shape[{at}]"
+    for n, axis in cuts.items():
+        given[n] = _piece(context, given[n], axis, slicing.length)
+    piece = f"lambda at: {name}({', '.join(given + training)})"
+    length, axes = str(slicing.length), tuple_source(slicing.results)
+    return context.op("in_pieces", piece, size=size, length=length, axes=axes)
+
+
+def _call_of_module(context: Context, step: CallStep) -> str:
+    """The call of a block that the function is given, with numbers of the working type."""
+    given = []
+    for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
+        text = context.names[name]
+        given.append(context.op(CONVERSIONS[Element.NUMBER], text) if leaf.holds is Element.WIDE else text)
+    return f"{context.blocks[step.scope]}({', '.join(given)})"
+
+
+def _piece(context: Context, text: str, axis: int, length: int) -> str:
+    """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""
+    if "piece" in context.backend.templates:
+        return context.op("piece", text, axis=str(axis), length=str(length))
+    return f"{text}[{':, ' * axis}at:at + {length}]"
+
+
+def _call_along(
+    context: Context, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
+) -> str:
+    """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
+    name, again = context.functions[step.plan], along.segment is not None
+    function = f"lambda *given: {name}(*given, {', '.join(training)})" if training and not again else name
+    more = {"segment": str(along.segment), "more": ", ".join(["again", *training])} if again else {}
+    cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
+    before = len(given) - len(tables)
+    looked = [
+        text if each.below is None else below(context, text, made, each.below, each.below)
+        for text, made, each in zip(given[before:], step.tables, tables, strict=True)
+    ]
+    parts = (given[:cuts], given[cuts : cuts + states], [*given[cuts + states : before], *looked])
+    return context.op(
+        "along_again" if again else "along",
+        function,
+        *map(tuple_source, parts),
+        size=context.size(along.axis.size),
+        axes=tuple_source(along.cuts),
+        states=tuple_source(along.states),
+        results=str(along.joined(len(step.results))),
+        back=str(along.back),
+        last=str(along.last),
+        **more,
+    )
+
+
+# ---------------------------------------------------------------------------- sizes and element types
+
+
+def _leading(context: Context) -> Iterator[str]:
+    """Leading axes made one."""
+    first = True
+    for leaf in context.plan.graph.inputs:
+        at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == ELLIPSIS), None)
+        if at is None:
+            continue
+        name, count = context.names[leaf.name], len(leaf.dims)
+        if first:
+            yield f"leading = {name}.shape[{at or ''}:{at + 1 - count or ''}]"
+        kept = (f"{name}.shape[{n if n < at else n - count}]" for n in range(count) if n != at)
+        shape = list(kept)
+        shape.insert(at, "math.prod(leading)")
+        yield f"{name} = {context.op('reshape', name, shape=tuple_source(shape))}"
+        first = False
+
+
+def _size_lines(context: Context) -> Iterator[str]:
+    """Open sizes read from shapes, those that others are solved with first."""
+    wanted, known = set(context.used_sizes), set[str]()
+    read = [
+        (size, f"{context.names[leaf.name]}.shape[{position}]")
+        for leaf in context.leaves
+        for position, size in enumerate(context.shapes[leaf.name])
+    ]
+    while wanted - known:
+        before = len(known)
+        for size, observed in read:
+            names = set(size_names(size)) - known
+            if len(names) != 1 or not names <= wanted:
+                continue
+            (name,) = names
+            solution = invert_size(size, name, symbol(OBSERVED))
+            if solution is not None:
+                source = context.size(solution, quietly=True).replace(OBSERVED, observed)
+                yield f"{context.size_names[name]} = {source}"
+                known.add(name)
+        if len(known) == before:
+            more = {name for size, _ in read for name in size_names(size)}
+            if more <= wanted:
+                left = ", ".join(sorted(wanted - known))
+                raise ShapeError(
+                    f"the size of {left} cannot be told from the shapes of the arguments",
+                    fix=f"bind it first: graph.bind({left}=…)",
+                )
+            wanted |= more
+
+
+def _dtype_line(context: Context) -> Iterator[str]:
+    """The line that finds the working element type: that of a parameter, or else of an input."""
+    if context.needs_dtype:
+        real = [leaf for leaf in context.leaves if leaf.holds is not Element.WIDE]
+        ranked = [leaf for kind in ("parameter", "input") for leaf in real if leaf.kind == kind]
+        names = "".join(f"{context.names[leaf.name]}, " for leaf in ranked)
+        yield f"dtype = {context.op('floating', f'({names})', context.op('dtype', context.plan.dtype))}"

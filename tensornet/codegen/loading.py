@@ -16,7 +16,7 @@ from ..planning.plans import Plan
 from ..protocol import Backend
 from ..sizes import evaluate
 from ..threads import apart
-from .function import FUNCTION_NAME, TABLES_NAME
+from .names import FUNCTION_NAME, TABLES_NAME
 
 __all__ = ["Place", "Program", "Tables", "arguments", "constant_array", "define", "drawn", "function_of"]
 

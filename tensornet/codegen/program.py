@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -173,38 +174,27 @@ def planned(
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
     check_tuning(tune)
-    spelled = frozenset(backend.templates)
-    at_once = None if changing else memory_limit
+    name, spelled = backend.name, frozenset(backend.templates)
+    limit = None if changing else memory_limit  # what autograd keeps is chosen after
+
+    def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
+        settings = (name, device, dtype, profile, limit, compare, sizes)
+        return schedule(graph, *settings, around, spelled, closed, changing, loops)
 
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:
             return written(scheduled(graph, profile), backend, around)
-        return recorded_within(in_calls(profile), memory_limit, backend, changing)
-
-    def in_calls(profile: DeviceProfile) -> Iterator[Plan]:
-        """The plan with all blocks as calls, and where there are recurrences that with loops for these, in no calls."""
-        yield replace(scheduled(_apart(graph), profile), graph=graph)
-        if any(part.recurrences for part in graph.parts()):
-            yield replace(scheduled(_apart(inlined(graph, _recurs)), profile, loops=True), graph=graph)
-
-    def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
-        return schedule(
-            graph,
-            backend.name,
-            device,
-            dtype,
-            profile,
-            at_once,
-            compare,
-            sizes,
-            around,
-            spelled,
-            closed,
-            changing,
-            loops,
-        )
+        plans = _in_calls(graph, functools.partial(scheduled, profile=profile))
+        return recorded_within(plans, memory_limit, backend, changing)
 
     return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
+
+
+def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:
+    """The plan with all blocks as calls, and where there are recurrences that with loops for these, in no calls."""
+    yield replace(scheduled(_apart(graph)), graph=graph)
+    if any(part.recurrences for part in graph.parts()):
+        yield replace(scheduled(_apart(inlined(graph, _recurs)), loops=True), graph=graph)
 
 
 def _apart(graph: Graph) -> Graph:

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 from ..errors import BackendError
 from ..graph.graph import Graph
-from ..planning.plans import Plan
-from ..planning.steps import CallStep
+from ..planning.plans import CallStep, Plan
 from ..protocol import Argument, Backend, Kept
 from .function import generate
 from .loading import arguments, function_of

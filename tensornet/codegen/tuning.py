@@ -16,9 +16,8 @@ from typing import Any
 from ..device.model import DeviceProfile
 from ..device.timing import Clock
 from ..errors import BackendError
-from ..planning.plans import Plan
+from ..planning.plans import CallStep, Plan
 from ..planning.progress import measuring
-from ..planning.steps import CallStep
 from ..protocol import Backend
 from ..threads import apart
 from .loading import Place, Program, arguments, constant_array, drawn

@@ -3,111 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..contraction.pairs import Layout, ordered
+from ..graph.element_types import of_number
 from ..graph.shape_inference import Scope
-from ..language.expression import Call, Contraction, Expression, axes_of_index, is_scalar
+from ..language.expression import Call, Contraction, Expression, axes_of_index, is_scalar, product_of
+from ..ops.protocols import Left, Value
 from ..ops.table import FUNCTIONS, Element, Function
-from .values import Entry, Operand, Value
-from .windows import Opening
+from .context import Context
+from .reading import scalar
+from .steps import convert, emit, reorder
 
-__all__ = ["Pointwise", "is_reciprocal"]
+__all__ = ["Operand", "applied", "combine", "exact_together", "is_reciprocal", "order_of", "operand"]
 
 
-class Pointwise(Opening):
-    """Makes a step of operands, numbers among them, element by element."""
+@dataclass(frozen=True)
+class Operand:
+    """What a pointwise step reads: a tensor with numbers before and after it, or a number alone."""
 
-    def applied(self, function: str, values: Sequence[Value]) -> Value:
-        """A pointwise step of tensors at hand."""
-        operands = [Operand(each) for each in values]
-        return self.combine(FUNCTIONS[function], lambda *each: Call(function, each), operands)
+    value: Value | None
+    before: tuple[Expression, ...] = ()
+    after: tuple[Expression, ...] = ()
 
-    def operand(
-        self, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
-    ) -> Operand:
-        """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
-        if is_scalar(expression):
-            return Operand(None, (self.scalar(expression, scope),))
-        if scaled and isinstance(expression, Contraction) and not expression.summed:
-            factors = expression.factors
-            tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
-            if len(tensors) == 1 and not (tensors[0] and is_reciprocal(factors[tensors[0]])):
-                (at,) = tensors
-                numbers = [self.scalar(f, scope) for n, f in enumerate(factors) if n != at]
-                value = self.lower(factors[at], scope, wanted)
-                return Operand(value, tuple(numbers[:at]), tuple(numbers[at:]))
-        return Operand(self.lower(expression, scope, wanted))
+    @property
+    def expression(self) -> Expression:
+        middle = () if self.value is None else (self.value.ref,)
+        return product_of([*self.before, *middle, *self.after])
 
-    def combine(
-        self,
-        rule: Function,
-        written: Callable[..., Expression],
-        operands: Sequence[Operand],
-        first: Sequence[Operand] = (),
-        wanted: Layout | None = None,
-    ) -> Value:
-        """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
-        tensors = [each.value.element for each in operands if each.value is not None]
-        element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
-        brought = [*first, *(self._brought(each, element) for each in operands)]
-        values = [each.value for each in brought if each.value is not None]
-        left = self._common_order(values, wanted) if values else ()
-        if not all(each.ref.name in self.still for each in values):
-            brought = [self._lying(each, axes_of_index(left)) for each in brought]
-            values = [each.value for each in brought if each.value is not None]
-        return self.emit(left, written(*(each.expression for each in brought)), values, {}, result)
+    @property
+    def numbers(self) -> tuple[Element, ...]:
+        """What the numbers are."""
+        return tuple(of_number(each) for each in (*self.before, *self.after))
 
-    def _lying(self, operand: Operand, order: Layout) -> Operand:
-        """The operand, lying as the result does where it is still, so that it is brought there once."""
-        value = operand.value
-        if value is None or value.ref.name not in self.still:
-            return operand
-        asked = tuple(axis for axis in order if axis in value.layout)
-        return operand if asked == value.layout else replace(operand, value=self.reorder(value, asked))
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is made of integers."""
+        tensors = () if self.value is None else (self.value.element,)
+        return all(each <= Element.WHOLE for each in (*self.numbers, *tensors))
 
-    def _brought(self, operand: Operand, element: Element) -> Operand:
-        value = operand.value
-        return operand if value is None else replace(operand, value=self.convert(value, element))
 
-    def _exact_together(self, terms: list[Operand]) -> list[Operand]:
-        """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
-        exact = [each for each in terms if each.value is None or each.value.element.is_exact]
-        if not 1 < len(exact) < len(terms) or all(each.value is None for each in exact):
-            return terms
-        total = self.combine(FUNCTIONS["add"], lambda *each: Call("add", each), exact)
-        return [*(each for each in terms if each not in exact), Operand(total)]
+def applied(context: Context, function: str, values: Sequence[Value]) -> Value:
+    """A pointwise function of tensors at hand."""
+    operands = [Operand(each) for each in values]
+    return combine(context, FUNCTIONS[function], lambda *each: Call(function, each), operands)
 
-    # ---- the order of the result
 
-    def _common_order(self, values: Sequence[Value], wanted: Layout | None) -> tuple[Entry, ...]:
-        """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
+def operand(
+    context: Context, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
+) -> Operand:
+    """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
+    if is_scalar(expression):
+        return Operand(None, (scalar(context, expression, scope),))
+    if scaled and isinstance(expression, Contraction) and not expression.summed:
+        factors = expression.factors
+        tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
+        if len(tensors) == 1 and not (tensors[0] and is_reciprocal(factors[tensors[0]])):
+            (at,) = tensors
+            before, after = (
+                tuple(scalar(context, each, scope) for each in part)
+                for part in (factors[:at], factors[at + 1 :])
+            )
+            return Operand(context.lower(factors[at], scope, wanted), before, after)
+    return Operand(context.lower(expression, scope, wanted))
 
-        But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
-        still: libraries let a result lie as its operands do.
-        """
-        if len({each.ref.index for each in values}) == 1:
-            return values[0].left
-        axes = {axis for each in values for axis in each.layout}
-        order = self._order(axes, values)
-        asked = tuple(axis for axis in wanted or () if axis in axes)
-        if len(asked) < len(axes):
-            return order
-        moving = (each.layout for each in values if each.ref.name not in self.still)
-        return (
-            asked if all(each == tuple(axis for axis in asked if axis in each) for each in moving) else order
-        )
 
-    def _order(self, axes: set[str], values: Sequence[Value]) -> Layout:
-        """The order of a result of these axes: that of an operand that has all of them, the written one if
-        there is a choice; and as it is written where none has."""
-        whole = [each.layout for each in values if set(each.layout) == axes]
-        written = tuple(axis for axis in self.written if axis in axes)
-        if set(written) == axes and (not whole or written in whole):
-            return written
-        by_size = sorted(values, key=lambda each: -self.count(each.sizes, each.layout))
-        return ordered(axes, *whole, *(each.layout for each in by_size))
+def combine(
+    context: Context,
+    rule: Function,
+    written: Callable[..., Expression],
+    operands: Sequence[Operand],
+    first: Sequence[Operand] = (),
+    wanted: Layout | None = None,
+) -> Value:
+    """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
+    tensors = [each.value.element for each in operands if each.value is not None]
+    element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
+    brought = [*first, *(_changed(each, lambda value: convert(context, value, element)) for each in operands)]
+    values = _tensors(brought)
+    left = _common_order(context, values, wanted) if values else ()
+    if not all(each.ref.name in context.still for each in values):
+        order = axes_of_index(left)
+        brought = [_changed(each, lambda value: _lying(context, value, order)) for each in brought]
+    right = written(*(each.expression for each in brought))
+    return emit(context, left, right, _tensors(brought), {}, result)
+
+
+def _changed(operand: Operand, change: Callable[[Value], Value]) -> Operand:
+    return operand if operand.value is None else replace(operand, value=change(operand.value))
+
+
+def _tensors(operands: Sequence[Operand]) -> list[Value]:
+    return [each.value for each in operands if each.value is not None]
+
+
+def _lying(context: Context, value: Value, order: Layout) -> Value:
+    """The value, lying as the result does where it is still, so that it is brought there once."""
+    asked = tuple(axis for axis in order if axis in value.layout)
+    if value.ref.name not in context.still or asked == value.layout:
+        return value
+    return reorder(context, value, asked)
+
+
+def exact_together(context: Context, terms: list[Operand]) -> list[Operand]:
+    """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
+    exact = [each for each in terms if each.value is None or each.value.element.is_exact]
+    if not 1 < len(exact) < len(terms) or not _tensors(exact):
+        return terms
+    total = combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), exact)
+    return [*(each for each in terms if each not in exact), Operand(total)]
 
 
 def is_reciprocal(factor: Expression) -> bool:
     return isinstance(factor, Call) and factor.function == "reciprocal"
+
+
+# ---------------------------------------------------------------------------- the order of the result
+
+
+def _common_order(context: Context, values: Sequence[Value], wanted: Layout | None) -> Left:
+    """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
+
+    But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
+    still: libraries let a result lie as its operands do.
+    """
+    if len({each.left for each in values}) == 1:
+        return values[0].left
+    axes = {axis for each in values for axis in each.layout}
+    asked = tuple(axis for axis in wanted or () if axis in axes)
+    moving = (each.layout for each in values if each.ref.name not in context.still)
+    if len(asked) == len(axes) and all(each == tuple(a for a in asked if a in each) for each in moving):
+        return asked
+    return order_of(context, axes, values)
+
+
+def order_of(context: Context, axes: set[str], values: Sequence[Value]) -> Layout:
+    """The order of a result of these axes: that of an operand that has all of them, the written one if
+    there is a choice; and as it is written where none has."""
+    whole = [each.layout for each in values if set(each.layout) == axes]
+    written = tuple(axis for axis in context.written if axis in axes)
+    if set(written) == axes and (not whole or written in whole):
+        return written
+    by_size = sorted(values, key=lambda each: -context.count(each.sizes, each.layout))
+    return ordered(axes, *whole, *(each.layout for each in by_size))

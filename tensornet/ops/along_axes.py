@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from .moments import STANDARD, Known, Moments
+from .protocols import names_in, sizes_of
 from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["NORMALIZE", "RECUR", "ROWS"]
 
@@ -37,12 +37,11 @@ def _is_given(expression: Expression) -> bool:
 
 def _lower_recur(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Both operands in the working type, the axis innermost in the result; a number is written as it is."""
-    scope = lowering.within(call, scope)
     values = [None if _is_given(each) else lowering.lower(each, scope, None) for each in call.arguments]
     element = max([Element.WIDE, *(each.element for each in values if each is not None)])
     values = [None if each is None else lowering.convert(each, element) for each in values]
     operands = [each for each in values if each is not None]
-    sizes = {axis: size for each in operands for axis, size in each.sizes.items()}
+    sizes = sizes_of(operands)
     rest = dict.fromkeys(axis for each in operands for axis in each.layout if axis not in call.axes)
     pairs = zip(call.arguments, values, strict=True)
     arguments = tuple(each if value is None else value.ref for each, value in pairs)
@@ -51,7 +50,7 @@ def _lower_recur(lowering: Lowering, call: Call, scope: Scope) -> Value:
 
 def _spell_recur(writer: Writer, call: Call, left: Left) -> str:
     """Each operand with the axes of the result, of size 1 where it lacks one."""
-    groups = [(entry,) if isinstance(entry, str) else entry for entry in left]
+    groups = list(map(names_in, left))
     operands = [
         writer.scalar(each) if _is_given(each) else writer.broadcast(cast("Ref", each), groups)
         for each in call.arguments

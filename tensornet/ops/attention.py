@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from .protocols import axes_in
+from .protocols import axes_in, extent, layout_of, left_of, sizes_of
 from .record import Element, Function, Meaning
 from .structure import REPEAT
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
 
@@ -168,8 +167,8 @@ class _Laid:
     def emitted(self, lowering: Lowering, seconds: float) -> Value:
         """The step."""
         axes, sizes = self.axes, self.sizes
-        flops = 2 * lowering.positions(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
-        flops *= lowering.positions(sizes, axes.inner) + lowering.positions(sizes, axes.channels)
+        flops = 2 * extent(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
+        flops *= extent(sizes, axes.inner) + extent(sizes, axes.channels)
         return lowering.emit(
             self.left, self.call, self.values, sizes, self.element, seconds=seconds, flops=flops
         )
@@ -210,12 +209,8 @@ def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
         lowering.grouped(each, [tuple(axis for axis in group if axis in each.layout) for group in scores])
         for each in mask
     ]
-    left = tuple(
-        group[0] if len(group) == 1 else group
-        for group in (batch, axes.queries, (*head, *axes.grouped), axes.channels)
-        if group
-    )
-    sizes = {axis: size for each in three for axis, size in each.sizes.items()}
+    left = left_of((batch, axes.queries, (*head, *axes.grouped), axes.channels))
+    sizes = sizes_of(three)
     right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
     return _Laid(right, left, (*three, *added), axes, sizes, element)
 
@@ -232,7 +227,6 @@ def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """The step, which takes what two products do, and the time to go through the scores between them."""
-    scope = lowering.within(call, scope)
     if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
         hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
         call = replace(call, arguments=(*call.arguments[:3], *hidden))
@@ -273,7 +267,7 @@ def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """
     options = dict(call.options)
     numbers = 4 if "biased" in options else 3
-    laid = _laid(lowering, call, lowering.within(call, scope), numbers)
+    laid = _laid(lowering, call, scope, numbers)
     shared, queries, keys, inner, channels = laid.counts(lowering)
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys
@@ -345,8 +339,8 @@ def _spelled(
     A query that sees what is not after it is at one position, so that other axes of queries alone are grouped.
     """
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
-    layouts = [writer.layout(each) for each in (q, k, v)]
-    flat = [axis for entry in left for axis in ((entry,) if isinstance(entry, str) else entry)]
+    layouts = [layout_of(each) for each in (q, k, v)]
+    flat = axes_in(left)
     axes = _Axes.of(*layouts)
     if float(writer.options(call)["causal"]):
         _, *grouped = (axis for axis in flat if axis in axes.queries)
@@ -374,9 +368,9 @@ def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
     """
     batch, head, positions, channels = groups
     number = {axis: n for n, group in enumerate(groups) for axis in group}
-    lying = [n for n, _ in itertools.groupby(writer.layout(ref), number.__getitem__)]
+    lying = [n for n, _ in itertools.groupby(layout_of(ref), number.__getitem__)]
     if sorted(lying) != [0, 1, 2, 3] or lying in ([0, 1, 2, 3], [0, 2, 1, 3]):
-        return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+        return writer.view(ref, groups, ones=True)
     return writer.op("permute", writer.view(ref, (batch, positions, head, channels)), axes="(0, 2, 1, 3)")
 
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from .protocols import extent, layout_of, left_of, sizes_of
 from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["Axes", "CONVOLUTION", "DIMENSIONS", "ROWS", "Window", "as_they_lie", "windows_of"]
 
@@ -133,7 +133,6 @@ class _Form:
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Both with a dimension for the batch, for groups with what is summed or made, and for each window."""
-    scope = lowering.within(call, scope)
     first, second, *told = call.arguments
     ones = cast("tuple[Call, ...]", told)
     if ones:
@@ -144,9 +143,9 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     ones = as_they_lie(ones, values[0], lowering)
     form = _Form.of(values[0].layout, values[1].layout, windows_of(ones, lowering), call.axes)
     one, other = (lowering.grouped(each, groups) for each, groups in zip(values, form.given, strict=True))
-    sizes = {axis: size for each in (one, other) for axis, size in each.sizes.items()}
+    sizes = sizes_of((one, other))
     sizes |= {axis: scope[axis] for group in form.wanted for axis in group if axis not in sizes}
-    left = tuple(group[0] if len(group) == 1 else group for group in form.wanted if group)
+    left = left_of(form.wanted)
     reached = [each.at for each in form.windows] if form.made != "x" else []
     made = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
     inner, outer = (
@@ -155,7 +154,6 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     )
     for axis in (*inner, *outer):
         sizes.setdefault(axis, scope[axis])
-    positions = (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer)
     seconds = lowering.profile.convolution(
         lowering.count(sizes, form.groups),
         lowering.count(sizes, form.out),
@@ -164,7 +162,7 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
         lowering.count(sizes, inner),
         lowering.itemsize,
     )
-    flops = 2 * lowering.positions(sizes, positions)
+    flops = 2 * extent(sizes, (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer))
     return lowering.emit(left, made, [one, other], sizes, Element.NUMBER, seconds=seconds, flops=flops)
 
 
@@ -172,11 +170,8 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of two tensors, how many groups, and for each dimension by, apart, first, and the size of what is made."""
     one, other, *ones = call.arguments
     refs = cast("tuple[Ref, Ref]", (one, other))
-    form = _Form.of(writer.layout(refs[0]), writer.layout(refs[1]), windows_of(ones, writer), call.axes)
-    texts = [
-        writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
-        for ref, groups in zip(refs, form.given, strict=True)
-    ]
+    form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), windows_of(ones, writer), call.axes)
+    texts = [writer.view(ref, groups, ones=True) for ref, groups in zip(refs, form.given, strict=True)]
     dimensions = [
         f"({each.by}, {each.apart}, {each.first}, {writer.extent(group)}),"
         for each, group in zip(form.windows, form.wanted[2:], strict=True)

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from .protocols import axes_in
+from .protocols import axes_in, extent, layout_of, left_of, names_in, sizes_of
 from .record import Element, Function
 from .structure import INSIDE, is_inside
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
 
@@ -31,7 +30,6 @@ SPACED = "spaced"
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Positions by batch and what is summed; rows by these and the channels that each has, where there are rows."""
-    scope = lowering.within(call, scope)
     told, places, *added = call.arguments
     (axis,) = cast("Call", places).axes
     rows = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in added]
@@ -51,13 +49,12 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
         )
         for each in rows
     ]
-    sizes = {name: size for each in (positions, *rows) for name, size in each.sizes.items()}
+    sizes = sizes_of((positions, *rows))
     sizes[axis] = scope[axis]
     count, itemsize = lowering.count(sizes, lead), lowering.itemsize
     written = itemsize * lowering.count(sizes, (*batch, axis, *channels))
     read = itemsize * lowering.count(sizes, (*lead, *channels)) * len(rows)
-    groups = (group for group in (batch, (axis,), channels) if group)
-    left = tuple(group[0] if len(group) == 1 else group for group in groups)
+    left = left_of((batch, (axis,), channels))
     arguments = (positions.ref, places, *(each.ref for each in rows))
     seconds = lowering.profile.scatter(2.0 * (read + written), written, count)
     return lowering.emit(
@@ -94,7 +91,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     told = cast("Ref", told)
     (axis,) = cast("Call", places).axes
     at = left.index(axis)
-    batch, channels = ([_names(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
+    batch, channels = ([names_in(entry) for entry in part] for part in (left[:at], left[at + 1 :]))
     positions = writer.view(told, [*batch, call.axes])
     if is_inside(call):
         positions = writer.looked(positions, told.name, axis)
@@ -110,13 +107,9 @@ def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
     told, places, rows = call.arguments
     (axis,) = cast("Call", places).axes
     (_, by), _, first = writer.reached(told)
-    groups = [call.axes if each == axis else _names(each) for each in left]
+    groups = [call.axes if each == axis else names_in(each) for each in left]
     where = {"axis": str(left.index(axis)), "first": str(first), "by": str(by)}
     return writer.op(SPACED, writer.view(cast("Ref", rows), groups), size=writer.extent((axis,)), **where)
-
-
-def _names(entry: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else entry
 
 
 _SCATTERING = (
@@ -165,7 +158,6 @@ def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summ
 
 def _lower_matmul(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
-    scope = lowering.within(call, scope)
     rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
     (entry,) = cast("list[Ref]", [each for each in matrices.index if hasattr(each, "name")])
     taken = {axis for each in (scope.sizes, scope.assumed, scope.inner) for axis in each}
@@ -180,14 +172,14 @@ def _lower_matmul(lowering: Lowering, call: Call, scope: Scope) -> Value:
     x = lowering.grouped(x, (both, own, summed))
     if not lowering.offers(w, ((which,), summed, out)):  # matrices may lie transposed
         w = lowering.grouped(w, ((which,), out, summed))
-    sizes = {axis: size for each in (told, x, w) for axis, size in each.sizes.items()}
+    sizes = sizes_of((told, x, w))
     count, size = lowering.count, lowering.itemsize
     lines = count(sizes, (*both, *alone, *own))
     seconds = _seconds(lowering, sizes, which, lines, count(sizes, out), count(sizes, summed))
     moved = 2.0 * size * lines * (count(sizes, summed) + count(sizes, out))
     seconds += lowering.profile.pointwise(moved, size * lines * count(sizes, out))
-    flops = 2 * lowering.positions(sizes, (*both, *alone, *own, *out, *summed))
-    left = tuple(each[0] if len(each) == 1 else each for each in (both, alone, own, out) if each)
+    flops = 2 * extent(sizes, (*both, *alone, *own, *out, *summed))
+    left = left_of((both, alone, own, out))
     right = replace(call, arguments=(x.ref, told.ref, w.ref))
     return lowering.emit(left, right, [x, told, w], sizes, element, seconds=seconds, flops=flops)
 
@@ -205,9 +197,9 @@ def _seconds(
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     """Rows, positions and matrices with the dimensions that the backend's function asks for."""
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
-    inner = [axis for axis in writer.layout(w) if axis in call.axes or axis in axes_in(left)]
-    (which,) = (axis for axis in writer.layout(w) if axis not in inner)
-    both, alone, own, out, summed = _matmul_groups(writer.layout(told), writer.layout(x), inner, call.axes)
+    inner = [axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left)]
+    (which,) = (axis for axis in layout_of(w) if axis not in inner)
+    both, alone, own, out, summed = _matmul_groups(layout_of(told), layout_of(x), inner, call.axes)
     positions = writer.looked(_view(writer, told, (both, alone)), told.name, which)
     rows, matrices = _view(writer, x, (both, own, summed)), _view(writer, w, ((which,), out, summed))
     return writer.reshaped(writer.op(call.function, rows, positions, matrices), left)
@@ -237,7 +229,6 @@ def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Gr
 
 def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """Positions, and what is multiplied, each with dimensions of its own."""
-    scope = lowering.within(call, scope)
     entry, places, *factors = call.arguments
     (which,) = cast("Call", places).axes
     told, a, b = (lowering.lower(each, scope, None) for each in (entry, *factors))
@@ -251,7 +242,7 @@ def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
         )
         for each, alone in ((a, first), (b, second))
     )
-    sizes = {axis: size for each in (told, a, b) for axis, size in each.sizes.items()}
+    sizes = sizes_of((told, a, b))
     sizes[which] = scope[which]
     count, size = lowering.count, lowering.itemsize
     lines, rows, columns = count(sizes, (*both, *rest, *own)), count(sizes, first), count(sizes, second)
@@ -260,8 +251,8 @@ def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
     seconds += groups * CALLS * profile.pointwise(0.0, 0.0)
     seconds += profile.scatter(8.0 * lines, 8.0 * lines, float(lines))
     seconds += profile.pointwise(2.0 * size * lines * (rows + columns), 0.0)
-    flops = 2 * lowering.positions(sizes, (*both, *rest, *own, *first, *second))
-    left = tuple(each[0] if len(each) == 1 else each for each in ((which,), first, second) if each)
+    flops = 2 * extent(sizes, (*both, *rest, *own, *first, *second))
+    left = left_of(((which,), first, second))
     right = replace(call, arguments=(told.ref, places, a.ref, b.ref))
     return lowering.emit(left, right, [told, a, b], sizes, element, seconds=seconds, flops=flops)
 
@@ -270,7 +261,7 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
     told, places, a, b = call.arguments
     told, a, b = cast("tuple[Ref, Ref, Ref]", (told, a, b))
     (which,) = cast("Call", places).axes
-    both, rest, own, first, second = _outer_groups(*(writer.layout(each) for each in (told, a, b)))
+    both, rest, own, first, second = _outer_groups(*(layout_of(each) for each in (told, a, b)))
     positions = _view(writer, told, (both, rest))
     if is_inside(call):
         positions = writer.looked(positions, told.name, which)
@@ -293,7 +284,7 @@ def _axes_of(*operands: Expression) -> tuple[str, ...]:
 
 
 def _view(writer: Writer, ref: Ref, groups: Groups) -> str:
-    return writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+    return writer.view(ref, groups, ones=True)
 
 
 GROUPED_MATMUL = Function(

@@ -13,8 +13,7 @@ from .record import Element, Example, Function
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = [
     "AND",

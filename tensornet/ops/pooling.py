@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from .convolution import DIMENSIONS, Axes, Window, as_they_lie, windows_of
+from .protocols import layout_of, left_of
 from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["ROWS"]
 
@@ -25,7 +25,6 @@ def _groups(layout: Axes, windows: tuple[Window, ...]) -> list[Axes]:
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """The operand with a dimension for each window, its other axes together."""
-    scope = lowering.within(call, scope)
     value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), scope, bare=False)
     value = lowering.convert(value, Element.NUMBER)
     ones = as_they_lie(ones, value, lowering)
@@ -34,9 +33,7 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     value = lowering.grouped(value, groups)
     outer, inner = ([getattr(each, name) for each in windows] for name in ("outer", "inner"))
     sizes = {**value.sizes, **{axis: scope[axis] for axis in (*outer, *inner)}}
-    left = tuple(
-        group[0] if len(group) == 1 else group for group in (rest, *((axis,) for axis in outer)) if group
-    )
+    left = left_of((rest, *((axis,) for axis in outer)))
     written = lowering.itemsize * lowering.count(sizes, (*rest, *outer))
     seconds = lowering.profile.pointwise(written * (1.0 + lowering.count(sizes, inner)), written)
     right = replace(call, arguments=(value.ref, *ones), axes=(*call.axes, *(each.at for each in windows)))
@@ -47,8 +44,8 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Of a tensor, for each dimension by, apart, first, the size of the result, and the elements of a window."""
     ref, *ones = call.arguments
     windows = windows_of(ones, writer)
-    groups = _groups(writer.layout(cast("Ref", ref)), windows)
-    text = writer.view(cast("Ref", ref), groups, [n for n, group in enumerate(groups) if not group])
+    groups = _groups(layout_of(cast("Ref", ref)), windows)
+    text = writer.view(cast("Ref", ref), groups, ones=True)
     dimensions = [
         f"({each.by}, {each.apart}, {each.first}, {writer.extent((each.outer,))}, {writer.extent((each.inner,))}),"
         for each in windows

@@ -1,31 +1,95 @@
-"""Protocols of lowering, code generation and the device model, as the records of functions use them.
+"""The seam between the records of functions and the rooms above them: what one hands the other.
 
-Records stand below the rooms that answer, so these are protocols, and the types in them are for reading.
+Records stand below lowering and code generation, so these are protocols, and the types in them are for reading.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ..dtypes import Element
+from ..sizes import product
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .record import Element
 
-__all__ = ["Device", "Left", "Lowering", "Reached", "Writer", "axes_in"]
+__all__ = [
+    "Device",
+    "Entry",
+    "Left",
+    "Lowering",
+    "Reached",
+    "Value",
+    "Writer",
+    "axes_in",
+    "extent",
+    "layout_of",
+    "left_of",
+    "names_in",
+    "sizes_of",
+]
 
-Left: TypeAlias = "tuple[str | tuple[str, ...], ...]"
-"""The order in memory of the result of a step: axes, and composites of them."""
+Entry: TypeAlias = "str | tuple[str, ...]"
+"""A dimension: an axis, or a composite of several."""
+
+Left: TypeAlias = "tuple[Entry, ...]"
+"""The order in memory of the result of a step."""
 
 Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
 """An axis and by how many positions it moves on, another or no name, and the first position."""
 
 
+def names_in(entry: Entry) -> tuple[str, ...]:
+    """The axes of a dimension."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
 def axes_in(entries: Iterable[Any]) -> list[str]:
     """The axes in the brackets of a tensor that is read as it lies, those of composites included."""
     return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
+
+
+def layout_of(ref: Ref) -> tuple[str, ...]:
+    """The axes of a tensor that is read as it lies, in the order in memory."""
+    return tuple(axes_in(ref.index))
+
+
+def left_of(groups: Iterable[tuple[str, ...]]) -> Left:
+    """The left side of a step whose result has a dimension for each group of axes; none for one that is empty."""
+    return tuple(group[0] if len(group) == 1 else group for group in groups if group)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor during lowering: how it is read, the symbolic sizes of its axes, what its elements are."""
+
+    ref: Ref
+    sizes: Mapping[str, Any]
+    element: Element
+
+    @functools.cached_property
+    def layout(self) -> tuple[str, ...]:
+        """Its axes in the order in memory."""
+        return layout_of(self.ref)
+
+    @property
+    def left(self) -> Left:
+        """The left side of a step whose result lies in memory as this does."""
+        return self.ref.index  # type: ignore[return-value]
+
+
+def sizes_of(values: Iterable[Value]) -> dict[str, Any]:
+    """The sizes of all axes of some tensors."""
+    return {axis: size for each in values for axis, size in each.sizes.items()}
+
+
+def extent(sizes: Mapping[str, Any], axes: Iterable[str]) -> Any:
+    """The number of positions along some axes, in open sizes."""
+    return product(sizes[axis] for axis in axes)
 
 
 class Device(Protocol):
@@ -58,26 +122,37 @@ class Device(Protocol):
 
 
 class Lowering(Protocol):
-    """Who turns calls into steps; `lowering.lower`."""
+    """Lowering, as a record that becomes steps of its own uses it; `lowering.lower`."""
+
+    @property
+    def profile(self) -> Device:
+        """The device."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
 
     def lower(self, expression: Expression, scope: Scope, wanted: tuple[str, ...] | None) -> Value:
         """The value of an expression: its steps are there then."""
 
-    def made(self, call: Call, values: Sequence[Value], scope: Scope) -> Value:
-        """The step of a call that makes an axis, of operands that are at hand."""
-
     def applied(self, function: str, values: Sequence[Value]) -> Value:
-        """The step of a pointwise function of operands that are at hand, brought together as it asks."""
-
-    def convert(self, value: Value, element: Element) -> Value:
-        """The value with elements of another kind."""
-
-    def within(self, call: Call, scope: Scope) -> Scope:
-        """The scope inside of a call that runs over axes, these included."""
+        """A pointwise function of tensors at hand, brought together as it asks."""
 
     def in_windows(self, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
         """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows;
         bare of zeros that were put around it, if asked for."""
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind."""
+
+    def offers(self, value: Value, groups: Sequence[tuple[str, ...]]) -> bool:
+        """Whether a value has a dimension for each group, the last innermost, without a copy."""
+
+    def grouped(self, value: Value, groups: Sequence[tuple[str, ...]]) -> Value:
+        """The value, copied where it does not offer the groups."""
+
+    def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
+        """The number of positions along some axes, at the sizes planned for."""
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression tells, as a sum of two axes, or of one and none."""
@@ -87,18 +162,6 @@ class Lowering(Protocol):
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression whose numbers below a least one are that."""
-
-    def positions(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> Any:
-        """The number of positions along some axes, in open sizes."""
-
-    def count(self, sizes: Mapping[str, Any], axes: Sequence[str]) -> int:
-        """The number of positions along some axes, at the sizes planned for."""
-
-    def offers(self, value: Value, groups: Sequence[tuple[str, ...]]) -> bool:
-        """Whether a value has a dimension for each group, the last innermost, without a copy."""
-
-    def grouped(self, value: Value, groups: Sequence[tuple[str, ...]]) -> Value:
-        """The value, copied where it does not offer the groups."""
 
     def emit(
         self,
@@ -114,17 +177,9 @@ class Lowering(Protocol):
     ) -> Value:
         """Adds a step; returns its result."""
 
-    @property
-    def profile(self) -> Device:
-        """The device."""
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-
 
 class Writer(Protocol):
-    """Who writes a step as source; `codegen.function`."""
+    """Code generation, as a record that spells its steps itself uses it; `codegen.steps`."""
 
     def op(self, template: str, *operands: str, **details: str) -> str:
         """One operation as the backend's template of that name spells it."""
@@ -132,8 +187,8 @@ class Writer(Protocol):
     def render(self, expression: Expression, left: Left) -> str:
         """An operand, or a pointwise expression of operands, aligned to the result."""
 
-    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], ones: Sequence[int] = ()) -> str:
-        """An operand with one dimension for each group, of size 1 where `ones` names an empty one."""
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
+        """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
 
     def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
         """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
@@ -149,9 +204,6 @@ class Writer(Protocol):
 
     def atomic(self, ref: Ref) -> str:
         """An operand with one dimension for each axis, in the order it lies in."""
-
-    def layout(self, ref: Ref) -> tuple[str, ...]:
-        """The axes of an operand in the order it lies in."""
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression tells, as a sum of two axes, or of one and none."""

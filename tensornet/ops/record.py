@@ -5,16 +5,15 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ..dtypes import Element
 from .moments import Rule
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call
-    from ..lowering.values import Value
-    from .protocols import Device, Left, Lowering, Writer
+    from .protocols import Device, Left, Lowering, Value, Writer
 
 __all__ = ["OPERANDS", "Axes", "Element", "Function", "Meaning"]
 
@@ -24,34 +23,6 @@ Yield: TypeAlias = Literal["truth", "position", "same", "real", "number", "own"]
 
 OPERANDS = "abcdefhiklmopqrstuvwxz"
 """What derivatives call the operands of a function; `g`, `j`, `n` and `y` mean something else there."""
-
-
-class Element(IntEnum):
-    """What the elements of a tensor are. Where two meet, both become the greater of the two.
-
-    Positions, and what is made of them, stay exact until they meet numbers of the working type.
-    """
-
-    TRUTH = 0
-    """True and false."""
-    SHORT = 1
-    """Integers of any width, as they were given; computed with in int64."""
-    WHOLE = 2
-    """Integers, in int64: positions, counts."""
-    WIDE = 3
-    """Real numbers made of those and of constants, in float32, or in float64 beside it."""
-    NUMBER = 4
-    """Numbers of the working type: the one floating type of the arrays that are given."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether rounding to the working type may lose something."""
-        return Element.TRUTH < self < Element.NUMBER
-
-    @property
-    def is_position(self) -> bool:
-        """Whether these are integers."""
-        return self in (Element.SHORT, Element.WHOLE)
 
 
 @dataclass(frozen=True)

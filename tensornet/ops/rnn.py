@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from .protocols import extent, layout_of, left_of, sizes_of
 from .record import Element, Function
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
 
@@ -79,12 +79,11 @@ def _through(layouts: Sequence[Axes]) -> Axes:
 
 def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """The step: one product for all positions, one for each, and what is done element by element, nearby."""
-    scope = lowering.within(call, scope)
     values = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in call.arguments]
     form = _Form.of([each.layout for each in values])
     groups = form.operands(len(values), _states(call))
     values = [lowering.grouped(each, group) for each, group in zip(values, groups, strict=True)]
-    sizes = {axis: size for each in values for axis, size in each.sizes.items()}
+    sizes = sizes_of(values)
     along, batch, given, gates, read, made = (
         lowering.count(sizes, group)
         for group in (form.along, form.batch, form.given, form.gates, form.read, form.made)
@@ -94,9 +93,9 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     seconds += along * profile.matmul(1, batch, gates, read, size)
     written = size * along * batch * made
     seconds += profile.pointwise(size * along * batch * (gates + made), written)
-    positions = lowering.positions(sizes, (*form.along, *form.batch, *form.gates))
-    flops = 2 * positions * (lowering.positions(sizes, form.given) + lowering.positions(sizes, form.read))
-    left = tuple(group[0] if len(group) == 1 else group for group in form.result if group)
+    positions = extent(sizes, (*form.along, *form.batch, *form.gates))
+    flops = 2 * positions * (extent(sizes, form.given) + extent(sizes, form.read))
+    left = left_of(form.result)
     right = replace(call, arguments=tuple(each.ref for each in values))
     return lowering.emit(left, right, values, sizes, Element.NUMBER, seconds=seconds, flops=flops)
 
@@ -104,9 +103,9 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """Each operand with the dimensions that the kernel asks for, one after another."""
     refs = cast("tuple[Ref, ...]", call.arguments)
-    form = _Form.of([writer.layout(each) for each in refs])
+    form = _Form.of([layout_of(each) for each in refs])
     texts = [
-        writer.view(ref, groups, [n for n, group in enumerate(groups) if not group])
+        writer.view(ref, groups, ones=True)
         for ref, groups in zip(refs, form.operands(len(refs), _states(call)), strict=True)
     ]
     text = writer.op(call.function, ", ".join(texts), **writer.options(call))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from .moments import STANDARD, Known, Moments, average
 from .pointwise import EQUAL
+from .protocols import layout_of, names_in
 from .record import Element, Example, Function
 
 if TYPE_CHECKING:
     from ..graph.shape_inference import Scope
     from ..language.expression import Call, Expression, Ref
-    from ..lowering.values import Value
-    from .protocols import Left, Lowering, Writer
+    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
 
@@ -35,9 +35,21 @@ def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """1 where a position is the one told; what is no integer is compared with the positions."""
     value = lowering.lower(call.arguments[0], scope, None)
     if value.element.is_position or is_inside(call):
-        return lowering.made(call, [value], scope)
-    positions = lowering.made(replace(call, function=INDEX.name, arguments=(), options=()), [], scope)
+        return _made(lowering, call, [value], scope, Element.NUMBER)
+    positions = _lower_index(lowering, replace(call, function=INDEX.name, arguments=(), options=()), scope)
     return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
+
+
+def _lower_index(lowering: Lowering, call: Call, scope: Scope) -> Value:
+    return _made(lowering, call, [], scope, Element.WHOLE)
+
+
+def _made(lowering: Lowering, call: Call, values: Sequence[Value], scope: Scope, element: Element) -> Value:
+    """The step of a call that makes an axis, innermost in memory."""
+    (axis,) = call.axes
+    left = (*(entry for each in values for entry in each.layout), axis)
+    right = replace(call, arguments=tuple(each.ref for each in values))
+    return lowering.emit(left, right, values, {axis: scope[axis]}, element)
 
 
 def _cuts_off(call: Call) -> bool:
@@ -59,7 +71,7 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     A shift along an axis that may have no positions puts on first: of nothing, nothing can be cut off.
     """
     ref = cast("Ref", call.arguments[0])
-    text, fill, layout = writer.atomic(ref), writer.options(call)["value"], writer.layout(ref)
+    text, fill, layout = writer.atomic(ref), writer.options(call)["value"], layout_of(ref)
     pairs = {name: values for name, values in call.options if len(values) == 2}
     cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in layout]
     cuts = "" if all(each == ":" for each in cut) else f"[{', '.join(cut)}]"
@@ -120,19 +132,16 @@ def _without_sign(writer: Writer, amount: Expression) -> str:
 
 def _lower_repeat(lowering: Lowering, call: Call, scope: Scope) -> Value:
     """The operand, a number or a tensor, with an axis more."""
-    (operand,), (axis,) = call.arguments, call.axes
-    value = lowering.lower(operand, scope, None)
-    right = replace(call, arguments=(value.ref,))
-    sizes = {**value.sizes, axis: scope[axis]}
-    return lowering.emit((*value.layout, axis), right, [value], sizes, value.element)
+    value = lowering.lower(call.arguments[0], scope, None)
+    return _made(lowering, call, [value], scope, value.element)
 
 
 def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
     """A view without strides along the axis, made an array of its own, as each result is."""
     operand = cast("Ref", call.arguments[0])
-    groups = [(axis,) for axis in writer.layout(operand)]
-    text = writer.view(operand, [*groups, ()], [len(groups)])
-    extents = [writer.extent((entry,) if isinstance(entry, str) else entry) for entry in left]
+    groups = [(axis,) for axis in layout_of(operand)]
+    text = writer.view(operand, [*groups, ()], ones=True)
+    extents = [writer.extent(names_in(entry)) for entry in left]
     shape = f"({', '.join(extents)}{',' if len(extents) == 1 else ''})"
     return writer.op("contiguous", writer.op("broadcast", text, shape=shape))
 
@@ -163,6 +172,7 @@ INDEX = Function(
     at="p",
     derivative=("0",),
     moments=lambda known: STANDARD,
+    lowered=_lower_index,
 )
 
 CONCAT = Function(

@@ -12,8 +12,7 @@ from ..notebook import table
 from ..sizes import evaluate
 from ..units import amount
 from .planner import schedule
-from .plans import Plan
-from .steps import CallStep
+from .plans import CallStep, Plan
 
 __all__ = ["FlopPart", "FlopTable", "flop_table"]
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from ..device.model import IN_CACHE
 from ..language.expression import Call, Ref, axes_of_index, is_scalar
-from ..lowering.values import names_in
+from ..ops.protocols import names_in
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product
-from .steps import CallStep, Step
+from .plans import CallStep
+from .steps import Step
 from .target import Target
 
 __all__ = ["overwriting"]

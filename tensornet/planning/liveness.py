@@ -26,8 +26,8 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product, symbol
-from .plans import Plan
-from .steps import CallStep, Step
+from .plans import CallStep, Plan
+from .steps import Step
 
 __all__ = [
     "at_sizes",

@@ -21,7 +21,8 @@ from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product, size_names
 from .in_place import overwriting
 from .liveness import with_frees
-from .steps import CallStep, Result, Step, Table
+from .plans import CallStep
+from .steps import Result, Step, Table
 from .target import Target
 
 __all__ = ["Divided", "divided", "is_still", "is_worth_keeping", "seconds_at_a_call"]

@@ -35,10 +35,10 @@ from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
 from .loop_invariants import Divided, divided, seconds_at_a_call
-from .plans import Alternative, Plan
+from .plans import Alternative, CallStep, Plan
 from .progress import counted, watched
 from .slicing import Part, cuttable
-from .steps import CallStep, Result, Step
+from .steps import Result, Step
 from .target import Target
 
 __all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]

@@ -1,27 +1,22 @@
-"""Steps: one operation over at most two tensors, or a call of a block, with costs."""
+"""Steps: one operation over at most two tensors, with its costs; and how a call is cut or repeated."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..codec import Scope, document
 from ..contraction.pairs import Arrangement
-from ..documents import Part
-from ..graph.call import scoped, shown_call
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, Size
 from ..ops.table import Element
-from ..sizes import put_in, size_names, symbol
+from ..sizes import size_names
 
-if TYPE_CHECKING:
-    from .plans import Plan
-
-__all__ = ["CallStep", "Repetition", "Result", "Slicing", "Step", "Table"]
+__all__ = ["Repetition", "Result", "Slicing", "Step", "Table"]
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Step:
         spoken = (part.axis for part in self.equation.parts if isinstance(part, Size))
         return frozenset((*spoken, *(name for axis in self.axes for name in size_names(axis.size))))
 
-    def shown(self, names: Mapping[Plan, str]) -> str:
+    def shown(self, names: Mapping[Any, str]) -> str:
         """The step as a line of mathematics."""
         return str(self.equation)
 
@@ -170,132 +165,6 @@ class Repetition:
     def __str__(self) -> str:
         again = "" if self.segment is None else f", made again {self.segment} at a time"
         return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{again}"
-
-
-@document()
-@dataclass(frozen=True)
-class CallStep:
-    """A call of a block, which is planned once and called as often as the graph does.
-
-    Attributes:
-        plan: the plan of the block.
-        scope: stands before the names of its parameters and constants.
-        operands: the tensors given, each with a dimension for each that the block declares.
-        results: the tensors that come back.
-        shapes: their sizes, integers or in open sizes.
-        frees: tensors that are not needed after it.
-        tables: what the tables of the block are called here.
-        slicing: how it is done piece by piece, if it is.
-        again: whether nothing is kept of it for the way back but what it is given: there it is made again.
-        along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
-            together along that.
-    """
-
-    plan: Plan
-    scope: Scope
-    operands: tuple[str, ...]
-    results: tuple[str, ...]
-    shapes: tuple[tuple[Any, ...], ...]
-    frees: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-    slicing: Slicing | None = None
-    again: bool = False
-    along: Repetition | None = None
-
-    def checked(self, part: Part) -> None:
-        """Refuses a call that does not fit its block."""
-        block, along = self.plan, self.along
-        made = 1 if block.backward is not None else len(block.results)  # what backward needs is made besides
-        if along is not None:
-            made = len(self.results)
-            joined = along.joined(made)
-            wrong = not 0 <= joined <= len(block.results) or any(
-                n >= len(block.results) for n in along.states
-            )
-            if wrong or len(along.cuts) + len(along.states) > len(self.operands):
-                raise part.fail("is repeated with states that it does not make")
-            if along.segment is not None and along.segment < 1:
-                raise part.fail("is made again no position at a time")
-        if len(self.operands) != len(block.graph.inputs) or len(self.results) != made:
-            raise part.fail(
-                "gives a block another number of tensors than it takes, or takes another than it gives"
-            )
-        if len(self.shapes) != len(self.results):
-            raise part.fail("has not a shape for each result")
-        if len(self.tables) not in (0, len(block.tables)):
-            raise part.fail("has not a name for each table of its block")
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads: the operands, the parameters, the constants and the tables of the block."""
-        return (*self.operands, *self.held, *self.tables)
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """The parameters and the constants of the block, as they are called here."""
-        leaves = (*self.plan.graph.parameters, *self.plan.constants)
-        return tuple(scoped(self.scope, leaf.name) for leaf in leaves)
-
-    @property
-    def open_sizes(self) -> frozenset[str]:
-        """The open sizes that it depends on."""
-        own = size_names(self.along.axis.size) if self.along is not None else ()
-        return frozenset((*self.plan.graph.open_sizes, *own))
-
-    @property
-    def defines(self) -> tuple[str, ...]:
-        """The tensors that it computes."""
-        return self.results
-
-    @property
-    def elements(self) -> tuple[Element, ...]:
-        """What the results hold."""
-        made = [result.element for result in self.plan.results]
-        if self.along is None:
-            return tuple(made[: len(self.results)])
-        joined = self.along.joined(len(self.results))
-        return (*made[:joined], *(made[n] for n in self.along.states if self.along.last))
-
-    @property
-    def times(self) -> int:
-        """How often the block is called: once for each piece, or each position."""
-        if self.along is not None:
-            return self.along.count
-        return 1 if self.slicing is None else self.slicing.count
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of the contractions in the block."""
-        return self.times * self.plan.flops
-
-    @property
-    def flop_formula(self) -> Any:
-        """The same in the names of the axes."""
-        formula = self.plan.flop_formula
-        if self.along is not None:
-            return formula * self.along.axis.size
-        return (
-            formula
-            if self.slicing is None
-            else put_in(formula, {self.slicing.piece: symbol(self.slicing.size)})
-        )
-
-    @property
-    def bytes(self) -> int:
-        """Bytes read and written in the block."""
-        return self.times * self.plan.bytes
-
-    @property
-    def seconds(self) -> float:
-        """Expected time of the block."""
-        return self.times * self.plan.seconds
-
-    def shown(self, names: Mapping[Plan, str]) -> str:
-        """The call as a line, the block by its name."""
-        call = shown_call(self.results, names[self.plan], self.operands, self.scope)
-        call += ", made again for the way back" if self.again else ""
-        call += f" {self.along}" if self.along is not None else ""
-        return call if self.slicing is None else f"{call} {self.slicing}"
 
 
 @document()

@@ -1,0 +1,66 @@
+"""Name hygiene of generated code: Python names for tensors, sizes and blocks, and safe remarks."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from ..errors import EquationError
+from ..ops.table import FUNCTIONS
+from ..protocol import Backend
+
+__all__ = ["FUNCTION_NAME", "TABLES_NAME", "identifier", "remark", "reserved", "tuple_source"]
+
+FUNCTION_NAME, TABLES_NAME = "forward", "tables"
+"""What the function of a plan is called, and the one that makes what it need not compute each time."""
+
+_RESERVED = {"math", "functions", "dtype", "training", "leading", "at", FUNCTION_NAME, TABLES_NAME}
+"""The names that this library writes into every function itself."""
+
+_WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
+"""A name in a template: no attribute, no keyword, no detail in braces."""
+
+
+def reserved(backend: Backend) -> set[str]:
+    """The names that generated code uses for something else than tensors, sizes and blocks."""
+    words = (word for text in backend.templates.values() for word in _WORD.findall(text))
+    return _RESERVED.union(FUNCTIONS, words)
+
+
+def identifier(name: str, taken: set[str]) -> str:
+    """A Python name for a tensor or a size, added to those that are taken.
+
+    Raises:
+        EquationError: the name is no words of letters, digits and `_`, joined by dots.
+    """
+    base = name.replace(".", "_")
+    base = f"_{base}" if base[:1].isdigit() else base
+    if not base.isidentifier():
+        raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
+    base = unicodedata.normalize("NFKC", base)  # as Python reads it: two spellings may be one name
+    chosen, number = base, 1
+    while chosen in taken or keyword.iskeyword(chosen):
+        chosen = f"{base}_{number}"
+        number += 1
+    taken.add(chosen)
+    return chosen
+
+
+def remark(text: str) -> str:
+    """Mathematics that goes into a comment or a docstring, and cannot end it.
+
+    Raises:
+        EquationError: a name in it holds what no name may.
+    """
+    if not text.isprintable() or '"' in text or "\\" in text:
+        fix = "use letters, digits and '_' in names"
+        raise EquationError(f"{text!r} cannot be written into code", fix=fix)
+    return text
+
+
+def tuple_source(parts: Iterable[object]) -> str:
+    """A tuple of pieces of source, or of numbers."""
+    texts = list(map(str, parts))
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,0 +1,236 @@
+"""Code generation of views: operands as a step reads them, reshaped, permuted and broadcast; and of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..contraction.pairs import flatten, view_order
+from ..errors import EquationError
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    is_scalar,
+    scalar_value,
+    show,
+)
+from ..ops.protocols import Left, layout_of, names_in
+from ..ops.protocols import extent as size_along
+from ..ops.table import FUNCTIONS
+from .context import Context
+
+__all__ = [
+    "aligned",
+    "atomic",
+    "broadcast",
+    "copied",
+    "extent",
+    "in_order",
+    "integer",
+    "label_sizes",
+    "left_sizes",
+    "options",
+    "permuted",
+    "product_source",
+    "reshaped",
+    "scalar",
+    "value",
+    "view",
+]
+
+
+def extent(context: Context, axes: Iterable[str]) -> str:
+    """The number of positions along some axes."""
+    return context.size(size_along(context.sizes, axes))
+
+
+def left_sizes(context: Context, left: Left) -> list[Any]:
+    """The size of each dimension of a result."""
+    return [size_along(context.sizes, names_in(entry)) for entry in left]
+
+
+def reshaped(context: Context, text: str, left: Left) -> str:
+    """A result with a dimension for each entry."""
+    return context.reshape(text, left_sizes(context, left))
+
+
+def label_sizes(context: Context, ref: Ref) -> dict[str, Any]:
+    """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
+    found: dict[str, Any] = {}
+    for entry, size in zip(ref.index, context.shapes[ref.name], strict=True):
+        if isinstance(entry, str):
+            found[entry] = size
+        elif isinstance(entry, tuple):
+            found.update({axis: context.sizes[axis] for axis in entry})
+    return found
+
+
+# ---------------------------------------------------------------------------- operands
+
+
+def view(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
+    """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
+    text, sizes = context.names[ref.name], label_sizes(context, ref)
+    present = [tuple(group) for group in groups if group]
+    order = view_order(layout_of(ref), tuple(present))
+    if order is not None:
+        lying = [present[n] for n in order]
+        if lying != list(map(names_in, ref.index)):  # type: ignore[arg-type]
+            text = context.reshape(text, [size_along(sizes, group) for group in lying])
+        if list(order) != sorted(order):
+            text = context.permute(text, [order.index(n) for n in range(len(order))])
+    else:
+        flat = flatten(tuple(present))
+        text = _turned(context, ref, flat) or permuted(context, ref, flat)
+        if any(len(group) > 1 for group in present):
+            text = context.reshape(text, [size_along(sizes, group) for group in present])
+    if ones and len(present) < len(groups):
+        text = context.reshape(text, [size_along(sizes, group) for group in groups])
+    return text
+
+
+def _turned(context: Context, ref: Ref, axes: tuple[str, ...]) -> str | None:
+    """A matrix turned, where an order is the present one with its first axes last: libraries copy that quickest."""
+    layout = layout_of(ref)
+    at = layout.index(axes[0]) if axes else 0
+    if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
+        return None
+    sizes = label_sizes(context, ref)
+    shape = [size_along(sizes, group) for group in (layout[:at], layout[at:])]
+    return context.permute(context.reshape(context.names[ref.name], shape), (1, 0))
+
+
+def copied(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+    """An operand with one dimension for each group, lying in memory in their order."""
+    order = flatten(tuple(groups))
+    if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
+        return view(context, ref, groups)  # put together, which copies
+    turned = _turned(context, ref, order)
+    if turned is not None:
+        sizes = label_sizes(context, ref)
+        return context.reshape(
+            context.op("contiguous", turned), [size_along(sizes, group) for group in groups]
+        )
+    text = view(context, ref, groups)
+    return text if layout_of(ref) == order else context.op("contiguous", text)
+
+
+def broadcast(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+    """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+    layout, sizes = layout_of(ref), label_sizes(context, ref)
+    own = [tuple(axis for axis in group if axis in layout) for group in groups]
+    text = view(context, ref, own, ones=True)
+    if all(not part or part == group for part, group in zip(own, groups, strict=True)):
+        return text
+    parts = [(axis, part) for part, group in zip(own, groups, strict=True) for axis in group]
+    whole = context.shape(context.sizes[axis] if part else 1 for axis, part in parts)
+    text = context.op(
+        "broadcast", context.reshape(text, [sizes.get(axis, 1) for axis, _ in parts]), shape=whole
+    )
+    pairs = zip(own, groups, strict=True)
+    return context.reshape(text, [size_along(context.sizes, group if part else ()) for part, group in pairs])
+
+
+def atomic(context: Context, ref: Ref) -> str:
+    """An operand with one dimension for each axis, in the order it lies in."""
+    return permuted(context, ref, layout_of(ref))
+
+
+def permuted(context: Context, ref: Ref, axes: Sequence[str]) -> str:
+    """An operand with one dimension for each axis, in the order given."""
+    return view(context, ref, [(axis,) for axis in axes])
+
+
+def in_order(context: Context, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+    """An array whose dimensions have some axes, with these in another order."""
+    return text if have == want else context.permute(text, [have.index(axis) for axis in want])
+
+
+def aligned(context: Context, ref: Ref, left: Left) -> str:
+    """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
+    if ref.index == left or not ref.index:
+        return context.names[ref.name]
+    axes, layout = [axis for entry in left for axis in names_in(entry)], layout_of(ref)
+    own = tuple(axis for axis in axes if axis in layout)
+    behind = axes[axes.index(own[0]) :]
+    if all(axis in layout for axis in behind):
+        return permuted(context, ref, own)
+    sizes = label_sizes(context, ref)
+    text = context.names[ref.name] if layout == own else permuted(context, ref, own)
+    return context.reshape(text, [sizes.get(axis, 1) for axis in behind])
+
+
+# ---------------------------------------------------------------------------- numbers
+
+
+def scalar(context: Context, expression: Expression) -> str:
+    """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
+    known = scalar_value(expression)
+    if known is not None:
+        return _number(known)
+    match expression:
+        case Size(axis):
+            context.used_sizes.add(axis)
+            return context.size_names[axis]
+        case Contraction(factors, ()):
+            return f"({product_source(factors, lambda factor: scalar(context, factor))})"
+        case Call("add", arguments):
+            return "(" + " + ".join(scalar(context, each) for each in arguments) + ")"
+        case Call(function, arguments) if FUNCTIONS[function].number:
+            return FUNCTIONS[function].number.format(*(scalar(context, each) for each in arguments))
+    raise EquationError(
+        f"{show(expression)} depends on a size that is open",
+        expression.place,
+        "give the size when building the layer",
+    )
+
+
+def _number(value: int | float | complex) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "-math.inf" if value < 0 else "math.inf"
+    return "math.nan" if isinstance(value, float) and math.isnan(value) else repr(value)
+
+
+def product_source(factors: Sequence[Expression], spell: Callable[[Expression], str], by: str = "/") -> str:
+    """Factors from left to right; a reciprocal after the first divides."""
+    text = spell(factors[0])
+    if factors[0] == Literal(-1):
+        text, factors = f"-{spell(factors[1])}", factors[1:]
+    for factor in factors[1:]:
+        match factor:
+            case Call("reciprocal", (below,)):
+                text += f" {by} {spell(below)}"
+            case _:
+                text += f" * {spell(factor)}"
+    return text
+
+
+def options(context: Context, call: Call) -> dict[str, str]:
+    """The options of a function as a call gives them, or else as its record does."""
+    given = dict(call.options)
+    return {
+        name: scalar(context, given[name][0]) if name in given else repr(default)
+        for name, default in FUNCTIONS[call.function].options
+    }
+
+
+def value(expression: Expression) -> int | float | complex | None:
+    """The value of a number, or nothing for a tensor or while a size in it is open."""
+    return scalar_value(expression) if is_scalar(expression) else None
+
+
+def integer(expression: Expression) -> int:
+    """The value of a whole number that is known; an error where it is not."""
+    found = scalar_value(expression)
+    if found is None or isinstance(found, complex) or found != int(found):
+        raise EquationError(
+            f"{show(expression)} is not a whole number of positions that is known",
+            expression.place,
+            "give the sizes it speaks of",
+        )
+    return int(found)

@@ -1,0 +1,73 @@
+"""Epilogue fusion: a bias, or a function of each element, in the step of the matrix product just made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..device.model import packed_with
+from ..language.expression import Call
+from ..ops.protocols import Value
+from ..ops.table import FUNCTIONS, Element
+from ..planning.steps import Step
+from .context import Context
+from .pointwise import Operand
+from .steps import convert
+
+__all__ = ["with_bias", "with_function"]
+
+
+def _product_of(context: Context, value: Value) -> Step | None:
+    """The last step, if it is a product of matrices that makes a value which nothing else may read as it is."""
+    last = context.steps[-1] if context.steps else None
+    if (
+        not isinstance(last, Step)
+        or last.equation.name != value.ref.name
+        or value.ref.name in context.graph.named
+    ):
+        return None
+    return last
+
+
+def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:
+    """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""
+    values = [each.value for each in terms if each.value is not None and not each.numbers]
+    if "linear" not in context.target.spelled or len(values) != 2:
+        return None
+    made, bias = values if _product_of(context, values[0]) is not None else reversed(values)
+    last = _product_of(context, made)
+    if last is None or (way := last.arrangement) is None or way.kind not in ("matmul", "linear"):
+        return None
+    if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
+        return None
+    if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
+        return None
+    context.steps.pop()
+    bias = convert(context, bias, made.element)
+    equation = replace(last.equation, right=Call("add", (last.equation.right, bias.ref)))
+    moved = last.bytes + context.itemsize * context.count(bias.sizes, bias.layout)
+    context.steps.append(
+        replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
+    )
+    return made
+
+
+def with_function(context: Context, function: str, value: Value) -> Value | None:
+    """A linear product just made, with a function of each element: one step, where the library's kernel has it."""
+    last = _product_of(context, value)
+    if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":
+        return None
+    if (
+        packed_with(function) not in context.target.spelled
+        or (product := last.multiplied) is None
+        or product.then
+    ):
+        return None
+    moved = 2.0 * context.itemsize * context.count(value.sizes, value.layout)
+    alone = context.profile.computed(moved, 0.0, FUNCTIONS[function].passes[0])
+    context.steps[-1] = replace(
+        last,
+        equation=replace(last.equation, right=Call(function, (last.equation.right,))),
+        seconds=last.seconds + alone - context.profile.pointwise(moved, 0.0),
+    )
+    return value

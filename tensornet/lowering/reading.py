@@ -1,0 +1,207 @@
+"""Lowering of references: views of stored tensors, gathers, diagonals and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from ..graph.shape_inference import Scope, componentwise, dim_size, size_expression
+from ..language.affine import is_cut, is_window, reached
+from ..language.expression import (
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    free_axes,
+    is_told,
+    scalar_value,
+    sum_of,
+    transform,
+)
+from ..ops.protocols import Entry, Value, names_in
+from ..ops.structure import ONEHOT, PAD
+from ..ops.table import FUNCTIONS
+from ..planning.steps import Step
+from .context import Context, Stored, entry_of
+from .layout_assignment import split_as
+from .steps import emit, reorder
+
+__all__ = ["in_logical_order", "in_windows", "read", "scalar"]
+
+WINDOWS = "windows"
+"""What a backend has a spelling for that looks at an array in windows, without a copy."""
+
+
+def scalar(context: Context, expression: Expression, scope: Scope) -> Expression:
+    """A number, with the sizes it speaks of put in."""
+    if isinstance(expression, Size):
+        return size_expression(context.open(scope[expression.axis]))
+    return transform(expression, lambda part: scalar(context, part, scope))
+
+
+def read(context: Context, ref: Ref, scope: Scope) -> Value:
+    """A tensor under the axis names of this reference: as it lies, or picked out of it by a step."""
+    stored = context.stored[ref.name]
+    found = _as_it_lies(context, ref, stored, scope)
+    if found is None:
+        return _picked(context, ref, stored, scope)
+    return _laid(context, ref, found) if ref.name in context.common else found
+
+
+def _as_it_lies(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value | None:
+    """The tensor, where each dimension is read whole, and no two of them together."""
+    entries: dict[str, Entry] = {}
+    sizes: dict[str, Any] = {}
+    for part, dim, entry in zip(stored.logical, stored.dims, ref.index, strict=True):
+        match entry:
+            case str() if len(part) == 1 and entry not in sizes:
+                entries[part[0]], sizes[entry] = entry, dim_size(dim)
+            case tuple() if set(entry) & set(sizes):
+                return None
+            case tuple() if len(part) == 1:
+                entries[part[0]] = entry
+                sizes.update({name: scope[name] for name in entry})
+            case tuple() if componentwise(entry, dim, context.graph.bound):
+                entries.update(zip(part, entry, strict=True))
+                sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
+            case _:
+                return None
+    names = (
+        tuple(name for label in names_in(each) for name in names_in(entries[label]))
+        for each in stored.entries
+    )
+    return Value(Ref(stored.variable, tuple(map(entry_of, names))), sizes, stored.element)
+
+
+def _laid(context: Context, ref: Ref, value: Value) -> Value:
+    """A tensor in the order that several of its readers have in common, if this is one of them."""
+    common, axes = context.common[ref.name], axes_of_index(ref.index)
+    if split_as(ref, lambda axis: context.count(value.sizes, (axis,))) != common.split:
+        return value
+    order = tuple(axes[number] for number in common.order)
+    if ref.name not in context.laid:
+        context.laid[ref.name] = reorder(context, value, order).ref.name
+    return replace(value, ref=Ref(context.laid[ref.name], order))
+
+
+def _picked(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value:
+    """Integer indices, gathers, diagonals, windows, and composites read as one axis."""
+    variable = in_logical_order(context, stored)
+    entries: list[Index] = []
+    sizes: dict[str, Any] = {}
+    operands: list[Value] = []
+    for dim, entry in zip(stored.dims, ref.index, strict=True):
+        if isinstance(entry, str):
+            sizes[entry] = dim_size(dim)
+        elif isinstance(entry, tuple):
+            sizes.update({name: scope[name] for name in entry})
+        elif is_told(entry) and (window := _window(context, entry, ref, scope)) is not None:
+            sizes.update({name: scope[name] for name in free_axes(entry)})
+            entry = window
+        elif is_told(entry):
+            inner = context.lower(entry, scope, None)
+            operands.append(inner)
+            for name, size in inner.sizes.items():
+                sizes.setdefault(name, size)
+            entry = inner.ref
+        entries.append(entry)
+    picked = Ref(variable, tuple(entries), ref.place)
+    axes = axes_of_index(picked.index)
+    names = [name for entry in entries if isinstance(entry, str | tuple) for name in names_in(entry)]
+    if all(isinstance(entry, str | tuple) for entry in entries) and len(names) == len(axes):
+        return Value(picked, sizes, stored.element)
+    operands.append(Value(Ref(variable, axes), sizes, stored.element))
+    seconds = context.profile.view if is_cut(picked) else None
+    return emit(context, axes, picked, operands, sizes, stored.element, seconds=seconds)
+
+
+def _window(context: Context, entry: Expression, ref: Ref, scope: Scope) -> Index | None:
+    """An entry that tells positions at even distances, its numbers put in, if the backend looks at such."""
+    if isinstance(entry, Ref):
+        return None
+    told, axes = scalar(context, entry, scope), free_axes(entry)
+    alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
+    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.spelled):
+        return None
+    return cast("Index", told)
+
+
+def in_logical_order(context: Context, stored: Stored) -> str:
+    """A variable with one dimension for each of the tensor, in order."""
+    value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
+    return reorder(context, value, stored.left).ref.name
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+def in_windows(context: Context, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+    """A tensor that is read in windows, with an axis for each, and ones where windows are.
+
+    Args:
+        context: the context.
+        ref: the tensor, as it is read.
+        scope: the sizes of the axes.
+        bare: whether zeros around it that nothing else reads are left out; positions before the first one
+            have no one then.
+    """
+    index: list[Any] = []
+    windows: dict[str, Expression] = {}
+    for entry in ref.index:
+        if is_told(entry):
+            (outer, _), (inner, _), _ = reached(entry)
+            windows[f"{outer}_{inner or 'at'}"] = entry
+            entry = f"{outer}_{inner or 'at'}"
+        index.append(entry)
+    value = read(context, replace(ref, index=tuple(index)), scope)
+    zeros = dict[str, tuple[int, int]]()
+    if bare and (step := _padding(context, ref.name, value.ref)) is not None:
+        found = _zeros(step, value.ref)
+        if found.keys() <= windows.keys():
+            value, zeros = _without(context, ref.name, step, value, found), found
+    starts = {axis: zeros[axis][0] for axis in zeros}
+    return value, tuple(
+        Call(ONEHOT.name, (sum_of([entry, Literal(-starts[axis])]) if starts.get(axis) else entry,), (axis,))
+        for axis, entry in windows.items()
+    )
+
+
+def _padding(context: Context, name: str, ref: Ref) -> Step | None:
+    """The step that puts zeros around a tensor; nothing if there is none, or others may read it by its name."""
+    if name in context.graph.outputs or any(name in call.operands for call in context.graph.calls):
+        return None
+    step = next((each for each in reversed(context.steps) if ref.name in each.defines), None)
+    if not isinstance(step, Step) or len(step.equation.left) != len(ref.index):
+        return None
+    match step.equation.right:
+        case Call(PAD.name, (Ref() as operand,), (), options) if operand.index == step.equation.left:
+            told = dict(options)
+            fill = told.pop("value", (Literal(dict(FUNCTIONS[PAD.name].options)["value"]),))
+            amounts = [scalar_value(each) for values in told.values() for each in values]
+            whole = all(isinstance(each, int) and each >= 0 for each in amounts)
+            return step if whole and scalar_value(fill[0]) == 0 else None
+    return None
+
+
+def _zeros(step: Step, ref: Ref) -> dict[str, tuple[int, int]]:
+    """How many zeros a step puts before and after each axis, by the names under which its result is read."""
+    names: Mapping[Any, Any] = dict(zip(step.equation.left, ref.index, strict=True))
+    options = dict(cast("Call", step.equation.right).options)
+    options.pop("value", None)
+    return {names[axis]: cast("Any", tuple(map(scalar_value, each))) for axis, each in options.items()}
+
+
+def _without(
+    context: Context, name: str, step: Step, value: Value, zeros: Mapping[str, tuple[int, int]]
+) -> Value:
+    """The tensor without zeros; the step that puts them around it goes with the last that would read these."""
+    context.readers[name] -= 1
+    if not context.readers[name]:
+        context.steps.remove(step)
+    sizes = {**value.sizes, **{axis: value.sizes[axis] - sum(zeros[axis]) for axis in zeros}}
+    (operand,) = cast("Call", step.equation.right).arguments
+    return Value(replace(cast("Ref", operand), index=value.ref.index), sizes, value.element)
