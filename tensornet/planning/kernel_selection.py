@@ -63,15 +63,27 @@ def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping
     """
     if not kernels:
         return graph
-    draft = Draft(graph)
-    for name in [equation.name for equation in graph.own]:
-        while name in draft and _covered(draft, name, cost, kernels, values):
+    draft, functions = Draft(graph), dict[str, frozenset[str]]()
+    patterns = [(kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means]
+    for equation in graph.own:
+        functions[equation.name] = _functions(equation, functions)
+        possible = [each for each in patterns if each[-1].functions <= functions[equation.name]]
+        while possible and equation.name in draft and _covered(draft, equation.name, cost, possible, values):
             pass
     return draft.finished()
 
 
+_Kernel: TypeAlias = "tuple[Function, Meaning, Pattern]"
+
+
+def _functions(equation: Equation, behind: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The functions in an equation, and in all that it hangs on."""
+    own = frozenset(part.function for part in equation.parts if isinstance(part, Call))
+    return own.union(*(behind.get(name, ()) for name in {ref.name for ref in equation.references}))
+
+
 def _covered(
-    draft: Draft, name: str, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
+    draft: Draft, name: str, cost: Cost, kernels: Sequence[_Kernel], values: Mapping[str, int]
 ) -> bool:
     """Puts the first kernel that pays into an equation; whether there is one."""
     for found in _covers(draft, draft[name], kernels, values):
@@ -91,18 +103,13 @@ class _Cover:
 
 
 def _covers(
-    draft: Draft, equation: Equation, kernels: Sequence[Function], values: Mapping[str, int]
+    draft: Draft, equation: Equation, kernels: Sequence[_Kernel], values: Mapping[str, int]
 ) -> Iterator[_Cover]:
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
-    present = search.functions(equation)
-    patterns = ((kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means)
-    fitting = [each for each in patterns if each[-1].functions <= present]
-    if not fitting:
-        return
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
     heads = [part for part in parts if not is_scalar(part) and search.is_real(part)]
-    for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
+    for (kernel, meaning, pattern), head in itertools.product(kernels, heads):
         ways = (
             found
             for found in search.whole(pattern, head)
@@ -188,16 +195,6 @@ class _Search:
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
         self.serving: dict[str, bool] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
-
-    def functions(self, equation: Equation) -> frozenset[str]:
-        """The functions in an equation, and in what is computed for it alone."""
-        found, waiting = set[str](), {equation.name: equation}
-        while waiting:
-            _, each = waiting.popitem()
-            found.update(part.function for part in each.parts if isinstance(part, Call))
-            behind = dict.fromkeys(ref.name for ref in each.references if self._serves(ref.name))
-            waiting.update((name, self.draft[name]) for name in behind)
-        return frozenset(found)
 
     def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""
