@@ -22,6 +22,7 @@ from ..language.expression import (
     axes_of_index,
     fresh,
     occurring,
+    references,
     remade_axes,
     subexpressions,
 )
@@ -29,7 +30,7 @@ from ..language.parser import parse_names
 from ..sizes import as_size, size_names, symbol
 from .call_sizes import Matched
 
-__all__ = ["Define", "Known", "Names", "Text", "defined_by"]
+__all__ = ["Define", "Known", "Names", "Text", "defined_by", "remade_in"]
 
 Names: TypeAlias = "str | Sequence[str]"
 
@@ -79,6 +80,7 @@ class Text:
         axes: the names that are axes.
         unifier: learns the sizes.
         equations, scopes: the lines that were read, and the sizes in each.
+        remade: the axes that functions in them give a new size.
         calls: the calls that were read, by how many equations and calls are before.
         told: leaves that calls brought.
         waiting: equations of parts of tensors that are foreseen, for when these are defined.
@@ -133,6 +135,7 @@ class Text:
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
         self.scopes: list[Scope] = []
+        self.remade: set[str] = set()
 
     def _declare(self, each: Declaration) -> None:
         previous = self.known.get(each.name)
@@ -179,6 +182,7 @@ class Text:
         """Takes in an equation, and what it defines."""
         self.equations.append(line)
         self.scopes.append(scope)
+        self.remade |= remade_in(line.right)
         dims = result_dims(line, scope)
         foreseen = self.known.get(line.name)
         if foreseen is not None and foreseen.dims is not None:
@@ -192,11 +196,18 @@ class Text:
     @told_in("sizes")
     def sizes_around(self, expression: Expression) -> Scope:
         """The sizes of the axes in an expression; what it tells of others is learned."""
-        return scope_of(expression, self.dims(), self.unifier.agree, self.unifier.bound, solves=False)
+        return scope_of(
+            expression, self.dims(expression), self.unifier.agree, self.unifier.bound, solves=False
+        )
 
-    def dims(self) -> dict[str, tuple[Dim, ...]]:
-        """The dimensions of the tensors that have some yet."""
-        return {name: entry.dims for name, entry in self.known.items() if entry.dims is not None}
+    def read_by(self, expression: Expression) -> dict[str, Known]:
+        """The tensors that an expression reads, of those that are known."""
+        return {ref.name: self.known[ref.name] for ref in references(expression) if ref.name in self.known}
+
+    def dims(self, expression: Expression) -> dict[str, tuple[Dim, ...]]:
+        """The dimensions of the tensors that an expression reads, of those that have some yet."""
+        read = self.read_by(expression)
+        return {name: entry.dims for name, entry in read.items() if entry.dims is not None}
 
     def new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
         """The dimension of a leaf that an entry of the first brackets read."""
@@ -210,8 +221,7 @@ class Text:
 
     def held(self, expression: Expression) -> frozenset[str]:
         """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
-        calls = (part for part in subexpressions(expression) if isinstance(part, Call))
-        return self.strict.difference(axis for call in calls for axis in remade_axes(call))
+        return self.strict - remade_in(expression)
 
     def open_names(self) -> set[str]:
         """The names in sizes of tensors that have no value."""
@@ -246,6 +256,12 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
                 yield from (ref.name for ref in statement.references if ref.name not in made)
             case Calling(block=block, scope=scope) if block in blocks:
                 yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
+
+
+def remade_in(expression: Expression) -> set[str]:
+    """The axes that functions in an expression give a new size."""
+    calls = (part for part in subexpressions(expression) if isinstance(part, Call))
+    return {axis for call in calls for axis in remade_axes(call)}
 
 
 def defined_by(statement: Statement) -> tuple[str, ...]:

@@ -126,7 +126,9 @@ def _declare(text: Text, ref: Ref, scope: Scope) -> None:
 def _sizes_met(text: Text, expression: Expression) -> Scope:
     """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
     unifier = text.unifier
-    return scope_of(expression, text.dims(), unifier.agree, unifier.bound, text.held(expression), [])
+    return scope_of(
+        expression, text.dims(expression), unifier.agree, unifier.bound, text.held(expression), []
+    )
 
 
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:

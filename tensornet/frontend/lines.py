@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,6 @@ from ..graph.slices import cropped, cut_to_window, in_order, not_whole, read_in,
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
-    Call,
     Expression,
     Index,
     Ref,
@@ -23,15 +22,13 @@ from ..language.expression import (
     fresh,
     is_told,
     occurring,
-    remade_axes,
     show,
     show_index,
-    subexpressions,
     transform,
 )
 from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import symbol
-from .context import Known, Text
+from .context import Known, Text, remade_in
 
 __all__ = ["check_given", "check_order", "check_positions", "resolved", "whole", "with_lead"]
 
@@ -49,7 +46,8 @@ def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
 
 def resolved(text: Text, line: Equation) -> Equation:
     """The line with brackets behind every name of a tensor, and sums of axes begun by the one that they tell."""
-    indices = {name: entry.index for name, entry in text.known.items() if entry.index is not None}
+    known = text.read_by(line.right)
+    indices = {name: entry.index for name, entry in known.items() if entry.index is not None}
     indices |= _read_here(text, line, indices)
     for ref in line.references:
         entry = text.known.get(ref.name)
@@ -58,9 +56,7 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = cropped(
-        _openings_read(text, line.right), {name: entry.dims for name, entry in text.known.items()}
-    )
+    right = cropped(_openings_read(text, line.right), {name: entry.dims for name, entry in known.items()})
     kept = axes_of_index(line.left)
     right = in_order(resolve(right, indices, lambda name: name in text.axes, kept), kept)
     return _opened(text, line, right) if isinstance(line, Opening) else replace(line, right=right)
@@ -162,7 +158,7 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
 @told_in("sizes")
 def whole(text: Text, line: Equation) -> Equation:
     """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
-    dims = text.dims()
+    dims = text.dims(line.right)
     shorter: list[Shorter] = []
     told = text.held(line.right)
     scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter, solves=False)
@@ -182,15 +178,8 @@ def whole(text: Text, line: Equation) -> Equation:
 @told_in("sizes")
 def check_given(text: Text, line: Equation) -> None:
     """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
-    remade = {axis for each in [*text.equations, line] for axis in _remade(each.right)}
+    remade = text.remade | remade_in(line.right)
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
             if isinstance(entry, str) and entry in text.strict and entry not in remade:
                 text.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
-
-
-def _remade(expression: Expression) -> Iterator[str]:
-    """The axes that functions in the expression give a new size."""
-    for part in subexpressions(expression):
-        if isinstance(part, Call):
-            yield from remade_axes(part)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from ..codec import Choice, Text, document
 from ..documents import Part
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
-from ..language.initializers import NAMED, STARTS, WORDS
+from ..language.grammar import NAMED, STARTS, WORDS
 from ..ops.table import Element
 from ..sizes import show_size
 from .shape_inference import Dim, dim_size

@@ -33,8 +33,8 @@ from ..sizes import DOT, LARGEST, as_size, plain, power_of, symbol
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import Call, Contraction, Expression, Literal, Ref, contraction, transform
 from .expression_parser import Terms, entries_of
+from .grammar import STARTS
 from .index_forms import written_out
-from .initializers import STARTS
 from .recurrences import CallAlong, Start, called_along, recurring
 from .scatter import Addition, Written, together
 

@@ -15,6 +15,7 @@ from ..errors import EquationError
 from ..ops.record import Meaning
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
+from .canonical import CanonicalForms, canonical_functions
 from .equation import Equation, einstein
 from .expression import (
     Call,
@@ -24,6 +25,7 @@ from .expression import (
     Size,
     axes_of_index,
     is_scalar,
+    product_of,
     references,
     rename,
     subexpressions,
@@ -31,7 +33,7 @@ from .expression import (
 )
 from .parser import parse_block
 
-__all__ = ["Pattern", "groups_of", "pattern_of"]
+__all__ = ["Pattern", "groups_of", "pattern_of", "sized"]
 
 
 @dataclass(frozen=True)
@@ -39,35 +41,34 @@ class Pattern:
     """What a kernel computes, read.
 
     Attributes:
-        expression: the right side of its equation.
+        expression: the right side of its equation, in canonical form; the size of an axis is called as `sized` says.
+        functions: the functions that occur in it.
         operands: what the kernel takes.
         holders: the tensors that hold each axis, of those that have all of theirs.
         left: the axes of the result.
-        inner: the axes that the result has not.
         partial: the tensors that may lack axes, with those that they may have.
-        placed: the axes whose positions it speaks of, which stand for one each.
+        axes: those that the kernel is called with.
+        placed: the axes that what it says tells apart from others, whichever tensors have them.
         repeats: whether it says something more than once, which a program computes once.
+        complex: whether it says what it does of complex numbers too.
     """
 
     expression: Expression
+    functions: frozenset[str]
     operands: tuple[Expression, ...]
     holders: Mapping[str, frozenset[str]]
     left: tuple[str, ...]
-    inner: tuple[str, ...]
+    axes: tuple[str, ...]
     partial: Mapping[str, tuple[str, ...]]
     placed: frozenset[str]
-    repeats: bool = False
+    repeats: bool
+    complex: bool
 
     @functools.cached_property
     def keeps_numbers(self) -> bool:
         """Whether numbers of the outermost product stand beside it, for it has none itself."""
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
         return not any(is_scalar(each) or (isinstance(each, Ref) and not each.index) for each in factors)
-
-    @functools.cached_property
-    def functions(self) -> frozenset[str]:
-        """The functions that occur in it."""
-        return frozenset(part.function for part in subexpressions(self.expression) if isinstance(part, Call))
 
     @property
     def tensors(self) -> tuple[Ref, ...]:
@@ -103,7 +104,7 @@ def pattern_of(meaning: Meaning) -> Pattern:
         axis: frozenset(ref.name for ref in whole if axis in ref.index)
         for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
     }
-    placed = frozenset(
+    placed = frozenset(meaning.axes).union(
         axis
         for part in subexpressions(right)
         if isinstance(part, Call) and part.function == INDEX.name
@@ -118,9 +119,26 @@ def pattern_of(meaning: Meaning) -> Pattern:
         )
     read = tuple(_equation(f"y = {each}").right for each in meaning.operands) or tuple(dict.fromkeys(tensors))
     left = axes_of_index(equation.left)
-    inner = tuple(axis for axis in holders if axis not in left)
+    axes = meaning.axes or tuple(axis for axis in holders if axis not in left)
     partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
-    return Pattern(right, read, holders, left, inner, partial, placed, bool(parts))
+    form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
+    called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
+    is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
+    functions = canonical_functions(called)
+    return Pattern(form, functions, read, holders, left, axes, partial, placed, _repeats(form), is_complex)
+
+
+def sized(axis: str) -> str:
+    """What a pattern calls the size of an axis, which no program calls a size."""
+    return f"#{axis}"
+
+
+def _repeats(expression: Expression) -> bool:
+    """Whether an expression says something more than once, other than to read a tensor."""
+    inside = [
+        part for part in subexpressions(expression) if not isinstance(part, Ref) and not is_scalar(part)
+    ]
+    return len(set(inside)) < len(inside)
 
 
 def _put_in(expression: Expression, parts: Mapping[str, Equation]) -> Expression:

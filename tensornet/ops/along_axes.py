@@ -86,6 +86,8 @@ NORMALIZE = Function(
     passes=(4.0, 5.0),
     workspace=(0.0, 1.0),
     affine=True,
+    expansion="(a - mean[j](a)) * (var[j](a) + eps) ** -0.5",
+    fused=True,
     derivative=("rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))",),
 )
 

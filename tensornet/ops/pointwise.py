@@ -154,7 +154,15 @@ def _is_large(value: Any) -> bool:
 
 _ARITHMETIC = (
     _same("add", "a + b + …", lambda *a: sum(a), "g", arity=MANY, infix="+"),
-    _real("reciprocal", "1 / a", lambda a: 1 / a, "-g * y ** 2", number="(1 / {0})", positive=True),
+    _real(
+        "reciprocal",
+        "1 / a",
+        lambda a: 1 / a,
+        "-g * y ** 2",
+        expansion="a ** -1",
+        number="(1 / {0})",
+        positive=True,
+    ),
     _same(
         "floor_divide",
         "⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
@@ -213,6 +221,7 @@ _CURVES = (
         math.sqrt,
         "g / (2 * y)",
         number="({0} ** 0.5)",
+        expansion="a ** 0.5",
         positive=True,
         root=True,
         passes=2.5,
@@ -224,11 +233,12 @@ _CURVES = (
         lambda a: 1 / math.sqrt(a),
         "-g * y ** 3 / 2",
         number="({0} ** -0.5)",
+        expansion="a ** -0.5",
         positive=True,
         root=True,
         passes=2,
     ),
-    _same("square", "a²", lambda a: a * a, "2 * g * a"),
+    _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2"),
     _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
     _same("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0", complex="refused"),
     _same(
@@ -296,6 +306,7 @@ _CURVES = (
         "a·sigmoid(a)",
         lambda a: a * _sigmoid(a),
         "g * (sigmoid(a) + y * (1 - sigmoid(a)))",
+        expansion="a * sigmoid(a)",
         passes=3,
         elsewhere=("swish",),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ class Meaning:
         partial: the tensors that may lack some of their axes.
         parts: equations of names that the text reads more than once, as programs do.
         options: the options that it is called with.
+        axes: the axes of the text that it is called with; those that the left side lacks if nothing is said.
         holds: whether the numbers are such that the kernel computes the same.
     """
 
@@ -44,6 +46,7 @@ class Meaning:
     partial: tuple[str, ...] = ()
     options: tuple[tuple[str, float], ...] = ()
     parts: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
     holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
 
 
@@ -125,6 +128,11 @@ class Function:
         complex: whether complex operands are "taken", "refused" since it asks which is the larger or is
             defined for real numbers only, or "measured", with real numbers as the result.
 
+        expansion: what it is in other functions, in the equation language: of the operands `a`, `b`, …, the options,
+            the axis `j` that it runs over and the number `n` of its positions. Programs that say either are alike to
+            who looks for kernels.
+        fused: whether it is one pass where its expansion takes several, and so takes its place like a kernel.
+
         scalar: its value on Python numbers.
         number: that value as Python source of `{0}`, `{1}`, …, for numbers that speak of open sizes.
         derivative: for each operand, the gradient that it gets, in the equation language, of the operands
@@ -193,6 +201,9 @@ class Function:
     converts: Element | None = None
     rounds: str = ""
     complex: Literal["taken", "refused", "measured"] = "taken"
+
+    expansion: str = ""
+    fused: bool = False
 
     scalar: Callable[..., Any] | None = field(default=None, compare=False)
     number: str = ""
@@ -266,6 +277,14 @@ class Function:
     def is_kernel(self) -> bool:
         """Whether nobody writes it: it takes the place of equations."""
         return bool(self.means) or self.placed
+
+    @property
+    def recognised(self) -> tuple[Meaning, ...]:
+        """The equations in the place of which it may stand."""
+        if not self.fused:
+            return self.means
+        text = re.sub(r"\ba\b", "a[b,j]", self.expansion)
+        return (Meaning(f"y[b,j] = {text}", axes=("j",)),)
 
     @property
     def takes_axes(self) -> bool:

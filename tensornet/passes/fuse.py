@@ -30,12 +30,19 @@ from .rewriter import Draft
 __all__ = ["fuse", "inline"]
 
 
+MOST = 32
+"""So many factors a product that is put into another has at most: the order of more is hardly better than that of
+the text, and takes long to find."""
+
+
 def fuse(graph: Graph) -> Graph:
     """Puts a contraction that is read once, as a factor, into the contraction that reads it."""
     draft = Draft(graph)
     for name in [equation.name for equation in graph.own]:
         producer, reader = draft[name], draft.only_reader(name)
         if reader is None or not isinstance(producer.right, Contraction | Ref):
+            continue
+        if isinstance(producer.right, Contraction) and len(producer.right.factors) > MOST:
             continue
         merged = inline(draft, reader, producer)
         if merged is not None:

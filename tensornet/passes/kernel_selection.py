@@ -1,19 +1,21 @@
 """Kernel selection: regions of equations that one backend kernel computes.
 
-A kernel says in the equation language what it computes, as a pattern that many programs fit.
+A kernel says in the equation language what it computes, as a pattern that many programs fit. Both are compared in
+their canonical forms; what no kernel takes stays as it was written.
 """
 
 from __future__ import annotations
 
+import cmath
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from ..errors import EquationError
 from ..graph.element_types import of_expression
 from ..graph.graph import Graph
 from ..graph.shape_inference import Scope, size_expression
+from ..language.canonical import CanonicalForms, canonical_functions, flattened, value_of
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -23,22 +25,25 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
+    bound_axes,
     contraction,
     flat,
     free_axes,
     fresh,
     is_scalar,
     occurring,
+    parts_of,
     product_of,
     references,
     relabel,
     rename,
-    scalar_value,
     sized_by_name,
+    subexpressions,
     sum_of,
     transform,
+    without,
 )
-from ..language.patterns import Pattern, groups_of, pattern_of
+from ..language.patterns import Pattern, groups_of, pattern_of, sized
 from ..ops.record import Element, Meaning
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
@@ -47,6 +52,9 @@ from .rewriter import Draft
 __all__ = ["cover"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
+
+TRIED = ((10007, 10009, 10037, 10039, 10061, 10067), (20011, 20021, 20023, 20029, 20047, 20051))
+"""Open sizes at which numbers that speak of them are compared."""
 
 MOST = 256
 """So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
@@ -63,15 +71,27 @@ def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping
     """
     if not kernels:
         return graph
-    draft = Draft(graph)
-    for name in [equation.name for equation in graph.own]:
-        while name in draft and _covered(draft, name, cost, kernels, values):
+    draft, functions = Draft(graph), dict[str, frozenset[str]]()
+    patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
+    for equation in graph.own:
+        functions[equation.name] = _functions(equation, functions)
+        possible = [each for each in patterns if each[-1].functions <= functions[equation.name]]
+        while possible and equation.name in draft and _covered(draft, equation.name, cost, possible, values):
             pass
     return draft.finished()
 
 
+_Kernel: TypeAlias = "tuple[Function, Meaning, Pattern]"
+
+
+def _functions(equation: Equation, behind: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The functions in the canonical form of an equation, and of all that it hangs on."""
+    own = canonical_functions(part.function for part in equation.parts if isinstance(part, Call))
+    return own.union(*(behind.get(name, ()) for name in {ref.name for ref in equation.references}))
+
+
 def _covered(
-    draft: Draft, name: str, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
+    draft: Draft, name: str, cost: Cost, kernels: Sequence[_Kernel], values: Mapping[str, int]
 ) -> bool:
     """Puts the first kernel that pays into an equation; whether there is one."""
     for found in _covers(draft, draft[name], kernels, values):
@@ -91,28 +111,24 @@ class _Cover:
 
 
 def _covers(
-    draft: Draft, equation: Equation, kernels: Sequence[Function], values: Mapping[str, int]
+    draft: Draft, equation: Equation, kernels: Sequence[_Kernel], values: Mapping[str, int]
 ) -> Iterator[_Cover]:
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
-    present = search.functions(equation)
-    patterns = ((kernel, meaning, pattern_of(meaning)) for kernel in kernels for meaning in kernel.means)
-    fitting = [each for each in patterns if each[-1].functions <= present]
-    if not fitting:
-        return
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
     heads = [part for part in parts if not is_scalar(part) and search.is_real(part)]
-    for (kernel, meaning, pattern), head in itertools.product(fitting, heads):
+    for (kernel, meaning, pattern), head in itertools.product(kernels, heads):
         ways = (
             found
             for found in search.whole(pattern, head)
-            if not search.is_rounded(found, kernel)
+            if not search.is_rounded(found, pattern, kernel)
             and meaning.holds(found.numbers)
             and search.is_sized(found)
         )
         found = min(ways, key=search.elements, default=None)
-        if found is not None:
-            right = _put(equation.right, head, search.call(kernel, meaning, found))
+        made = head if found is None else search.call(kernel, meaning, pattern, found)
+        if found is not None and made != head:
+            right = _put(equation.right, head, made)
             yield _Cover(replace(equation, right=right), (*search.region(found), equation))
 
 
@@ -155,23 +171,55 @@ class _Found:
         runs: axes of the pattern that a sum or a function runs over, each with those of the program.
         looked: the equations that were looked through.
         beside: the factors that stand beside the kernel in its product, and the sums that remain.
+        inside, bounded: the axes of the program that the sums around bind, and those that any sum does.
+        outside: the names that some of these have outside of their sums.
+        counts: numbers of the pattern that speak of sizes of axes, with those of the program.
+        groups: the axes of the program for each of the pattern, once these are known.
     """
 
     bound: Mapping[str, Expression] = field(default_factory=dict)
     runs: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = ()
     looked: tuple[str, ...] = ()
     beside: tuple[tuple[Expression, ...], frozenset[str]] = ((), frozenset())
+    inside: frozenset[str] = frozenset()
+    bounded: frozenset[str] = frozenset()
+    outside: Mapping[str, str] = field(default_factory=dict)
+    counts: tuple[tuple[Expression, Expression], ...] = ()
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
-        """With a name of the pattern bound; nothing where it is something else already."""
-        if self.bound.get(name, expression) != expression:
+        """With a name of the pattern bound; nothing where it is something else already.
+
+        A tensor under the axes of a sum is the same as outside of it, under other names.
+        """
+        known = self.bound.get(name, expression)
+        if known == expression:
+            return replace(self, bound={**self.bound, name: expression})
+        pairs = zip(free_axes(known), free_axes(expression), strict=False)
+        moved = {one: other for one, other in pairs if one != other}
+        if self.inside.isdisjoint(moved.values()):
+            inner, outer = known, expression
+        else:
+            inner, outer, moved = expression, known, {other: one for one, other in moved.items()}
+        agree = all(self.outside.get(axis, new) == new for axis, new in moved.items())
+        if not agree or not self.bounded.issuperset(moved) or rename(inner, moved) != outer:
             return None
-        return replace(self, bound={**self.bound, name: expression})
+        return replace(self, bound={**self.bound, name: outer}, outside={**self.outside, **moved})
+
+    def within(self, axes: Iterable[str]) -> _Found:
+        """Inside of a sum over some axes."""
+        return replace(self, inside=self.inside.union(axes), bounded=self.bounded.union(axes))
+
+    def outer(self, axis: str) -> str:
+        """What an axis is called outside of the sums that bind it."""
+        for _ in self.outside:
+            axis = self.outside.get(axis, axis)
+        return axis
 
     @property
     def numbers(self) -> dict[str, int | float | complex | None]:
         """The values of the numbers; nothing for one that speaks of an open size."""
-        return {name: _value(each) for name, each in self.bound.items() if is_scalar(each)}
+        return {name: value_of(each) for name, each in self.bound.items() if is_scalar(each)}
 
     def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
         return replace(self, runs=(*self.runs, (pattern, axes)))
@@ -185,43 +233,38 @@ class _Search:
     def __init__(self, draft: Draft, equation: Equation, values: Mapping[str, int]) -> None:
         self.draft, self.graph, self.equation = draft, draft.graph, equation
         self.values = {**values, **self.graph.bound}
+        self.forms = CanonicalForms(self._count)
+        self.places = {each.name: n for n, each in enumerate(self.graph.own)}
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
         self.serving: dict[str, bool] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
-    def functions(self, equation: Equation) -> frozenset[str]:
-        """The functions in an equation, and in what is computed for it alone."""
-        found, waiting = set[str](), {equation.name: equation}
-        while waiting:
-            _, each = waiting.popitem()
-            found.update(part.function for part in each.parts if isinstance(part, Call))
-            behind = dict.fromkeys(ref.name for ref in each.references if self._serves(ref.name))
-            waiting.update((name, self.draft[name]) for name in behind)
-        return frozenset(found)
-
     def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""
         self.pattern, written, start = pattern, pattern.expression, _Found()
-        if isinstance(written, Contraction) and isinstance(head, Contraction):
-            ways = self._product(written, head, start, outermost=True)
+        part = self.forms.of(self._sized(head, self.draft.scope(Contraction(parts_of(self.equation.right)))))
+        if isinstance(written, Contraction) and isinstance(part, Contraction):
+            ways = self._product(written, part, start, outermost=True)
         else:
-            ways = self._match(written, head, start)
-        return (found for found in ways if self._groups(found) is not None)
+            ways = self._match(written, part, start)
+        settled = map(self._settled, ways)
+        return (found for found in settled if found is not None)
 
     # ---- the pattern, part by part
 
     def _match(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
         match pattern:
             case Ref(name, index):
-                fits = not is_scalar(part) if index else _value(part) is not None
+                fits = not is_scalar(part) if index else value_of(part) is not None
                 bound = found.binding(name, part) if fits else None
                 yield from () if bound is None else (bound,)
                 return
             case _ if is_scalar(pattern):
-                if _value(part) == _value(pattern):
+                if value_of(part) == value_of(pattern):
                     yield found
                 return
         part, found = self._look(part, found)
+        part, found = self._moved_in(part, pattern, found)
         match pattern, part:
             case Contraction(), _:
                 product = part if isinstance(part, Contraction) else Contraction((part,), ())
@@ -233,8 +276,23 @@ class _Search:
                 and len(part.arguments) == len(arguments)
                 and part.options == pattern.options
             ):
+                around = found.inside
                 found = found.running(pattern.axes, frozenset(part.axes)) if pattern.axes else found
-                yield from self._all(tuple(zip(arguments, part.arguments, strict=True)), found)
+                ways = self._all(
+                    tuple(zip(arguments, part.arguments, strict=True)), found.within(bound_axes(part))
+                )
+                yield from (replace(each, inside=around) for each in ways)
+
+    def _moved_in(self, part: Expression, pattern: Expression, found: _Found) -> tuple[Expression, _Found]:
+        """A number times a sum or a choice, where the pattern has one of these, as one of such products."""
+        match pattern, part:
+            case Call("add" | "where" as function), Contraction(factors, ()):
+                numbers = [each for each in factors if is_scalar(each)]
+                others = [each for each in factors if not is_scalar(each)]
+                inside, seen = self._look(others[0], found)
+                if len(others) == 1 and isinstance(inside, Call) and inside.function == function:
+                    return _times(numbers, inside), seen
+        return part, found
 
     def _all(self, pairs: Sequence[tuple[Expression, Expression]], found: _Found) -> Iterator[_Found]:
         """Every way in which each pattern is the part beside it."""
@@ -272,24 +330,29 @@ class _Search:
         tensors: list[Expression] = [factor for factor in named if factor.index]
         told = [factor for factor in pattern.factors if is_scalar(factor)]
         whole = [factor for factor in pattern.factors if not isinstance(factor, Ref) and factor not in told]
-        part, found = self._spread(part, found, len(tensors) + len(whole))
+        part, found = self._spread(part, found, len(tensors) + len(whole), bool(pattern.summed))
         scalars = [factor for factor in part.factors if is_scalar(factor)]
         factors = [factor for factor in part.factors if not is_scalar(factor)]
         if numbers:
             scope = self.draft.scope(replace(part, summed=()))
-            bound = found.binding(numbers[0].name, _together([self._number(each, scope) for each in scalars]))
+            value = _together([self._sized(each, scope) for each in scalars])
+            bound = found.binding(numbers[0].name, _over(value, told))
             if bound is None:
                 return
             found = bound
-        elif (told or not outermost) and _value(_together(scalars)) != _value(_together(told)):
+        elif any(_speaks_of_sizes(each) for each in told):
+            found = replace(found, counts=(*found.counts, (_together(told), _together(scalars))))
+        elif (told or not outermost) and value_of(_together(scalars)) != value_of(_together(told)):
             return
+        around, found = found.inside, found if outermost else found.within(part.summed)
         places = [*range(len(tensors)), *([-1] if outermost else [])]
         for chosen in itertools.permutations(range(len(factors)), len(whole)):
             left = [factor for n, factor in enumerate(factors) if n not in chosen]
             taken = [factors[n] for n in chosen]
             for seen in self._all([*zip(whole, taken, strict=True)], found):
                 for groups in _dealt(left, places, range(len(tensors))):
-                    yield from self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
+                    ways = self._shared(pattern, part, tensors, [*groups, taken], seen, outermost)
+                    yield from (replace(each, inside=around) for each in ways)
 
     def _shared(
         self,
@@ -301,7 +364,10 @@ class _Search:
         outermost: bool,
     ) -> Iterator[_Found]:
         """A product whose factors are dealt out: to each tensor some, and the others beside and to functions."""
-        own = [self._alone(part.summed, held, n) for n in range(len(tensors))]
+        own = [
+            frozenset() if _sums_alone(pattern, each) else self._alone(part.summed, held, n)
+            for n, each in enumerate(tensors)
+        ]
         remaining = frozenset(part.summed) - frozenset().union(*own)
         if outermost:
             numbers = [each for each in part.factors if is_scalar(each)] if self.pattern.keeps_numbers else []
@@ -314,19 +380,21 @@ class _Search:
         )
         yield from self._all([*zip(tensors, products, strict=False)], found)
 
-    def _spread(self, part: Contraction, found: _Found, wanted: int) -> tuple[Contraction, _Found]:
-        """The product with the factors of products that it has for factors, if it has fewer than are wanted."""
+    def _spread(
+        self, part: Contraction, found: _Found, wanted: int, sums: bool
+    ) -> tuple[Contraction, _Found]:
+        """The product with the factors of products that it has for factors, if it has fewer than are wanted, or no
+        sum where one is."""
         for factor in part.factors:
-            if sum(not is_scalar(each) for each in part.factors) >= wanted:
+            many = sum(not is_scalar(each) for each in part.factors) >= wanted
+            if many and (part.summed or not sums):
                 break
             behind, seen = (factor, found) if isinstance(factor, Contraction) else self._look(factor, found)
-            at = part.factors.index(factor)
-            others = (*part.factors[:at], *part.factors[at + 1 :])
-            if isinstance(behind, Contraction) and not set(behind.summed) & occurring(
-                Contraction(others, part.summed)
-            ):
-                factors = (*part.factors[:at], *behind.factors, *part.factors[at + 1 :])
-                part, found = Contraction(factors, (*part.summed, *behind.summed), part.place), seen
+            others = Contraction(without(part.factors, (factor,)), part.summed)
+            if isinstance(behind, Contraction) and not set(behind.summed) & occurring(others):
+                factors = (behind if each is factor else each for each in part.factors)
+                whole = Contraction(tuple(factors), part.summed, part.place)
+                part, found = Contraction(*flattened(whole), part.place), seen
         return part, found
 
     def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
@@ -337,11 +405,26 @@ class _Search:
         own = {axis for each in held[at] for axis in free_axes(each)}
         return frozenset(axis for axis in summed if axis in own - others)
 
-    def _number(self, expression: Expression, scope: Scope) -> Expression:
-        """A number, with the sizes it speaks of put in."""
-        if isinstance(expression, Size):
-            return size_expression(evaluate(scope[expression.axis], self.graph.bound))
-        return transform(expression, lambda each: self._number(each, scope))
+    def _sized(self, part: Expression, scope: Scope) -> Expression:
+        """An expression with the sizes put in that it speaks of.
+
+        Args:
+            part: the expression.
+            scope: the sizes of axes around it.
+        """
+        if isinstance(part, Size):
+            return size_expression(evaluate(scope[part.axis], self.graph.bound))
+        if not any(isinstance(each, Size) for each in subexpressions(part)):
+            return part
+        if not is_scalar(part):
+            own = self.draft.scope(Contraction(tuple(parts_of(part)))).sizes
+            scope = Scope({**scope.sizes, **own}, scope.assumed, scope.fitting)
+        return transform(part, lambda each: self._sized(each, scope))
+
+    def _count(self, call: Call) -> Expression:
+        """The number of positions that a call runs over."""
+        scope = self.draft.scope(Contraction(call.arguments))
+        return size_expression(product(evaluate(scope[axis], self.graph.bound) for axis in call.axes))
 
     # ---- through names
 
@@ -365,9 +448,10 @@ class _Search:
     def _serves(self, name: str) -> bool:
         """Whether what a name stands for is computed for this equation alone, however often it is read."""
         if name not in self.serving:
+            here = self.places[self.equation.name]
             made = name in self.draft and name not in self.graph.outputs
             self.serving[name] = made and all(
-                each.name == self.equation.name or self._serves(each.name)
+                each.name == self.equation.name or (self.places[each.name] < here and self._serves(each.name))
                 for each in self.draft.readers(name)
             )
         return self.serving[name]
@@ -384,28 +468,32 @@ class _Search:
                     names.update(zip(made, read, strict=True))
                 case _:
                     return None
-        right = producer.right
+        right = self._sized(producer.right, self.draft.scope(Contraction(parts_of(producer.right))))
         apart = {axis: "" for axis in occurring(right) - set(free_axes(right)) if axis in self.taken}
         for axis in sorted(apart):
             apart[axis] = fresh(axis, self.taken | occurring(right) | set(self.graph.bound))
             self.taken.add(apart[axis])
         changed = {old for old, new in {**names, **apart}.items() if old != new}
-        if len(set(names.values())) < len(names) or changed & sized_by_name(right):
+        sizes = {part.axis for part in subexpressions(right) if isinstance(part, Size)}
+        if len(set(names.values())) < len(names) or changed & (sized_by_name(right) | sizes):
             return None
         self.taken |= occurring(right) | set(names.values())
-        return rename(relabel(right, apart) if apart else right, names)
+        return self.forms.of(rename(relabel(right, apart) if apart else right, names))
 
     # ---- what was found
 
-    def _groups(self, found: _Found) -> dict[str, tuple[str, ...]] | None:
-        """The axes of the program for each of the pattern; nothing if they do not agree."""
+    def _settled(self, found: _Found) -> _Found | None:
+        """With the axes of the program for each of the pattern; nothing if they do not agree."""
         pattern = self.pattern
-        axes = {name: free_axes(each) for name, each in found.bound.items()}
-        places = {run[0]: each for run, each in found.runs if run and run[0] in pattern.placed}
+        names = {axis: found.outer(axis) for axis in found.outside}
+        bound = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
+        runs = [(run, frozenset(map(found.outer, told))) for run, told in found.runs]
+        axes = {name: free_axes(each) for name, each in bound.items()}
+        places = {run[0]: each for run, each in runs if run and run[0] in pattern.placed}
         groups = groups_of(pattern, axes, places)
         if groups is None:
             return None
-        for run, told in found.runs:
+        for run, told in runs:
             if bool(run) is not bool(told) or told != {axis for each in run for axis in groups[each]}:
                 return None
         if isinstance(pattern.expression, Contraction) and pattern.expression.summed:
@@ -413,19 +501,34 @@ class _Search:
             summed = {axis for each in pattern.expression.summed for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:
                 return None
-        return groups
+        sizes = self._sizes_of(bound, groups)
+        if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
+            return None
+        bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in bound.items()}
+        beside = tuple(map(self.forms.written, found.beside[0])), found.beside[1]
+        return replace(found, bound=bound, groups=groups, beside=beside)
+
+    def _sizes_of(
+        self, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, Expression]:
+        """The sizes of the axes of the pattern."""
+        scope = self.draft.scope(Contraction(tuple(each for each in bound.values() if not is_scalar(each))))
+        sizes = {
+            axis: [evaluate(scope[each], self.graph.bound) for each in own] for axis, own in groups.items()
+        }
+        return {sized(axis): size_expression(product(each)) for axis, each in sizes.items()}
 
     def is_real(self, part: Expression) -> bool:
         """Whether a part holds real numbers, of the working type or made of constants, as a frozen model's are."""
         return of_expression(part, self.draft.elements) >= Element.WIDE
 
-    def is_rounded(self, found: _Found, kernel: Function) -> bool:
+    def is_rounded(self, found: _Found, pattern: Pattern, kernel: Function) -> bool:
         """Whether a tensor holds what the kernel would round: one that lays its operands out takes them as they are
         but for integers, any other takes numbers of the working type."""
         elements = (
             of_expression(each, self.draft.elements)
             for name, each in found.bound.items()
-            if not is_scalar(each) and name not in self.pattern.partial
+            if not is_scalar(each) and name not in pattern.partial
         )
         return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
 
@@ -450,15 +553,13 @@ class _Search:
         looked = set(found.looked)
         return (self.draft[each.name] for each in self.graph.own if each.name in looked)
 
-    def call(self, kernel: Function, meaning: Meaning, found: _Found) -> Expression:
+    def call(self, kernel: Function, meaning: Meaning, pattern: Pattern, found: _Found) -> Expression:
         """The call of a kernel, among the factors that stand beside it."""
-        groups = self._groups(found)
-        assert groups is not None
-        operands = tuple(_bound(each, found.bound, groups) for each in self.pattern.operands)
+        operands = tuple(_bound(each, found.bound, found.groups) for each in pattern.operands)
         told = dict(kernel.options)
         options = tuple((name, (each,)) for name, each in found.bound.items() if name in told)
         options += tuple((name, (Literal(value),)) for name, value in meaning.options)
-        axes = tuple(axis for each in self.pattern.inner for axis in groups[each])
+        axes = tuple(axis for each in pattern.axes for axis in found.groups[each])
         made = Call(kernel.name, operands, axes, options)
         beside, remaining = found.beside
         return contraction((made, *beside), tuple(sorted(remaining - set(axes))), None)
@@ -487,12 +588,45 @@ def _together(numbers: list[Expression]) -> Expression:
     return product_of(numbers or [Literal(1)])
 
 
-def _value(expression: Expression) -> int | float | complex | None:
-    """The value of a number; nothing for a tensor, one that speaks of an open size, or one that cannot be computed."""
-    try:
-        return scalar_value(expression) if is_scalar(expression) else None
-    except EquationError:
-        return None
+def _times(numbers: Sequence[Expression], call: Call) -> Call:
+    """Some numbers times a sum, or a choice, as one of products."""
+    first = FUNCTIONS[call.function].conditions
+    products = (product_of([*numbers, each]) for each in call.arguments[first:])
+    return replace(call, arguments=(*call.arguments[:first], *products))
+
+
+def _sums_alone(product: Contraction, factor: Expression) -> bool:
+    """Whether a product sums over an axis that one of its factors alone has."""
+    others = {axis for each in without(product.factors, (factor,)) for axis in free_axes(each)}
+    return not others.issuperset({*free_axes(factor)}.intersection(product.summed))
+
+
+def _over(number: Expression, others: list[Expression]) -> Expression:
+    """A number divided by the product of some others."""
+    return product_of([number, Call("reciprocal", (_together(others),))]) if others else number
+
+
+def _speaks_of_sizes(number: Expression) -> bool:
+    return any(isinstance(part, Size) for part in subexpressions(number))
+
+
+def _put_in(number: Expression, sizes: Mapping[str, Expression]) -> Expression:
+    """A number with the sizes of the axes of a pattern."""
+    if isinstance(number, Size):
+        return sizes.get(number.axis, number)
+    return transform(number, lambda part: _put_in(part, sizes))
+
+
+def _are_equal(one: Expression, other: Expression) -> bool:
+    """Whether two numbers are equal whatever the open sizes are: they are at some that have little in common."""
+    names = dict.fromkeys(
+        part.axis for each in (one, other) for part in subexpressions(each) if isinstance(part, Size)
+    )
+    for primes in TRIED:
+        values = [value_of(each, dict(zip(names, primes, strict=False))) for each in (one, other)]
+        if None in values or not cmath.isclose(*values):
+            return False
+    return True
 
 
 def _dealt(

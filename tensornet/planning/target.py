@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from ..device.model import DeviceProfile
 from ..dtypes import itemsize
 from ..graph.graph import Graph
+from ..language.patterns import pattern_of
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, size_names
 
 __all__ = ["Target"]
+
+
+def _takes_complex(kernel: Function) -> bool:
+    """Whether a kernel computes the same of complex numbers as the equations that it stands for."""
+    return kernel.complex == "taken" and all(pattern_of(each).complex for each in kernel.recognised)
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,11 @@ class Target:
         loops: bool = False,
     ) -> Target:
         """The target with the kernels that there are for it; the user's own first."""
-        known = [row for row in FUNCTIONS.values() if row.means]
+        known = [row for row in FUNCTIONS.values() if row.recognised]
         own = [row for row in known if backend in dict(row.implementations)]
         kernels = (*own, *(row for row in known if row.name in spelled))
+        if "complex" in dtype:
+            kernels = tuple(row for row in kernels if _takes_complex(row))
         return cls(backend, device, dtype, profile, spelled, closed, kernels, changing, loops)
 
     def told_sizes(self, graph: Graph) -> frozenset[str]:

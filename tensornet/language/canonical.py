@@ -1,0 +1,179 @@
+"""Canonical forms: one expression for all spellings of a value, `x / sqrt(s)` and `x * s**-0.5`.
+
+Functions that others make up give way to their expansions, `square(a)` to `a ** 2`; equal factors are powers, and
+products of products and sums of sums are one. Numbers stay as they are written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from ..errors import EquationError
+from ..ops.record import OPERANDS, Function
+from ..ops.table import FUNCTIONS
+from .equation import Equation
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    contraction,
+    is_scalar,
+    occurring,
+    scalar_value,
+    subexpressions,
+    sum_of,
+    transform,
+    without,
+)
+from .parser import parse_block
+
+__all__ = ["CanonicalForms", "canonical_functions", "flattened", "value_of"]
+
+COUNT = "n"
+"""What expansions call the number of positions that a function runs over."""
+
+
+class CanonicalForms:
+    """Brings expressions into their canonical form, and remembers how each part was written.
+
+    Args:
+        count: the number of positions that a call runs over.
+    """
+
+    def __init__(self, count: Callable[[Call], Expression]) -> None:
+        self.count = count
+        self._written: dict[Expression, Expression] = {}
+
+    def of(self, expression: Expression) -> Expression:
+        """The canonical form."""
+        if is_scalar(expression) or isinstance(expression, Ref):
+            return expression
+        if isinstance(expression, Call) and FUNCTIONS[expression.function].expansion:
+            form = self.of(self._expanded(expression))
+        else:
+            form = _simplified(transform(expression, self.of))
+        self._written.setdefault(form, expression)
+        return form
+
+    def written(self, form: Expression) -> Expression:
+        """An expression with its parts as they were written."""
+        return self._written.get(form) or transform(form, self.written)
+
+    def _expanded(self, call: Call) -> Expression:
+        """What a call says in other functions."""
+        row = FUNCTIONS[call.function]
+        given: dict[str, Expression] = {name: Literal(value) for name, value in row.options}
+        given |= {name: values[0] for name, values in call.options}
+        given |= zip(OPERANDS, call.arguments, strict=False)
+
+        def put(part: Expression) -> Expression:
+            match part:
+                case Ref(name, ()):
+                    return self.count(call) if name == COUNT else given[name]
+                case Contraction(factors, summed):
+                    return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
+                case Call(_, _, axes):
+                    return replace(transform(part, put), axes=call.axes if axes else ())
+            return part
+
+        return put(_read(row.expansion))
+
+
+@functools.cache
+def _read(expansion: str) -> Expression:
+    (equation,) = parse_block(f"y = {expansion}")
+    assert isinstance(equation, Equation)
+    return equation.right
+
+
+def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
+    """The functions in the canonical form of what calls some; not powers, which products make as well."""
+    return frozenset().union(*(_made_of(FUNCTIONS[name]) for name in functions)) - {"power"}
+
+
+def _made_of(row: Function) -> frozenset[str]:
+    if not row.expansion:
+        return frozenset((row.name,))
+    parts = subexpressions(_read(row.expansion))
+    return canonical_functions(part.function for part in parts if isinstance(part, Call))
+
+
+def value_of(expression: Expression, sizes: Mapping[str, int] | None = None) -> int | float | complex | None:
+    """The value of a number; nothing for a tensor, one that speaks of another size, or one that cannot be computed."""
+    try:
+        return scalar_value(expression, (sizes or {}).get) if is_scalar(expression) else None
+    except EquationError:
+        return None
+
+
+# ---------------------------------------------------------------------------- one step up
+
+
+def _simplified(expression: Expression) -> Expression:
+    """The canonical form of an expression whose parts have theirs."""
+    match expression:
+        case Contraction():
+            return _product(expression)
+        case Call("add", terms):
+            return sum_of(list(terms), expression.place)
+        case Call("power", (base, exponent)):
+            value = value_of(exponent)
+            return expression if value is None or isinstance(value, complex) else _power(base, value)
+    return expression
+
+
+def _power(base: Expression, exponent: float) -> Expression:
+    """A power, of a power and of a product that of what these are made of, where that holds for all real numbers."""
+    whole = float(exponent).is_integer()
+    match base:
+        case _ if exponent == 1:
+            return base
+        case Call("power", (inner, Literal(int() | float() as first))) if whole or first % 2:
+            return _power(inner, first * exponent)
+        case Contraction(factors, ()) if whole:
+            return _product(Contraction(tuple(_power(each, exponent) for each in factors)))
+    return Call("power", (base, Literal(int(exponent) if whole else exponent)))
+
+
+def _product(product: Contraction) -> Expression:
+    """A product without products among its factors, equal ones of which are a power."""
+    factors, summed = flattened(product)
+    exponents = dict[tuple[Expression, object], float]()
+    for place, factor in enumerate(factors):
+        base, exponent = _base(factor)
+        key = base, place if _stands_alone(base) else exponent > 0
+        exponents[key] = exponents.get(key, 0) + exponent
+    if len(exponents) < len(factors):
+        factors = tuple(_power(base, exponent) for (base, _), exponent in exponents.items())
+    return contraction(factors, summed, product.place)
+
+
+def flattened(product: Contraction) -> tuple[tuple[Expression, ...], tuple[str, ...]]:
+    """The factors of a product and of the products among these, and the axes that any of them sums."""
+    factors, summed = list[Expression](), product.summed
+    for factor in product.factors:
+        others = Contraction(without(product.factors, (factor,)), summed)
+        if isinstance(factor, Contraction) and not set(factor.summed) & occurring(others):
+            factors += factor.factors
+            summed += factor.summed
+        else:
+            factors.append(factor)
+    return tuple(factors), summed
+
+
+def _base(factor: Expression) -> tuple[Expression, float]:
+    """What a factor is a power of, and the exponent."""
+    match factor:
+        case Call("power", (base, Literal(int() | float() as exponent))):
+            return base, exponent
+    return factor, 1
+
+
+def _stands_alone(factor: Expression) -> bool:
+    """Whether a factor is no power with one that looks like it: a number, or a draw."""
+    calls = (part for part in subexpressions(factor) if isinstance(part, Call))
+    return is_scalar(factor) or any(FUNCTIONS[call.function].random for call in calls)
