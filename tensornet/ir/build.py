@@ -1,0 +1,108 @@
+"""The node builder: nodes of axes that may be called anything, which are numbered as they are met."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from ..ops.record import Element
+from .element_types import of_node, of_value
+from .node import Entries, Gather, Node, Operand, along, axes_of, interned, row_major, substitute
+from .size import Size, product
+
+__all__ = ["item", "leaf", "node", "number", "size", "whole"]
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def node(
+    op: str,
+    sizes: Mapping[Hashable, Size],
+    operands: Sequence[Operand] = (),
+    result: Entries = (),
+    shape: Sequence[Size] | None = None,
+    over: Sequence[Hashable] = (),
+    options: Options = (),
+    element: Element | None = None,
+) -> Node:
+    """The node of an operation.
+
+    Args:
+        op: the operation; see `node`.
+        sizes: of the axes that it has, and of others that are of no concern.
+        operands: what it reads.
+        result: where it writes.
+        shape: the sizes of the result; each dimension is an axis or a composite if nothing is said.
+        over: the axes along which it runs.
+        options: what it is told besides.
+        element: what its elements are, where that does not follow.
+    """
+    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
+    if shape is None:
+        shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in result]
+    numbers = {axis: n for n, axis in enumerate(met)}
+    table = {axis: along(n) for axis, n in numbers.items()}
+    read = tuple(Operand(each.node, substitute(each.reads, table)) for each in operands)
+    if op == "copy" and not options and read[0].reads == substitute(result, table) == tuple(table.values()):
+        if read[0].node.shape == tuple(shape):
+            return read[0].node
+    written = substitute(result, table)
+    if element is None:
+        element = of_node(
+            op, read, dict(options), is_scattered(written, [sizes[axis] for axis in met], shape)
+        )
+    return interned(
+        op,
+        tuple(sizes[axis] for axis in met),
+        read,
+        written,
+        tuple(shape),
+        tuple(numbers[axis] for axis in over),
+        options,
+        element,
+    )
+
+
+def is_scattered(result: Entries, sizes: Sequence[Size], shape: Sequence[Size]) -> bool:
+    """Whether a result is written otherwise than at each position once: dimensions are not axes or composites."""
+    named = dict(enumerate(sizes))
+    for entry, length in zip(result, shape, strict=True):
+        if isinstance(entry, Gather) or entry != row_major(tuple(axes_of((entry,))), named):
+            return True
+        if product(named[axis] for axis in axes_of((entry,))) != length:
+            return True
+    axes = [*axes_of(result)]
+    return len(set(axes)) < len(axes)
+
+
+def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:
+    """A tensor that no node makes: an input (parameters are inputs too), or a constant."""
+    axes = tuple(map(along, range(len(shape))))
+    return node(op, dict(enumerate(shape)), (), axes, shape, options=tuple(options.items()), element=element)
+
+
+def number(value: bool | int | float | complex) -> Node:
+    """A number, without axes."""
+    return leaf("number", (), of_value(value), value=value)
+
+
+def size(value: Size) -> Node:
+    """A size as a number, without axes."""
+    return leaf("size", (), Element.WHOLE, size=value)
+
+
+def index(length: Size) -> Node:
+    """0, 1, 2, …: the positions along an axis."""
+    return leaf("index", (length,), Element.WHOLE)
+
+
+def whole(each: Node, tag: Hashable = ()) -> Operand:
+    """A tensor as it is, read along axes of its own."""
+    return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
+
+
+def item(made: Node, n: int, shape: Sequence[Size], element: Element) -> Node:
+    """One of the results of a call or a scan."""
+    axes = tuple(map(along, range(len(shape))))
+    return node("item", dict(enumerate(shape)), [Operand(made)], axes, shape, (), (("n", n),), element)
