@@ -19,6 +19,7 @@ from ..graph.call import Along, Apply, scoped
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, size_expression
+from ..language import expression
 from ..language.affine import ones_at
 from ..language.equation import Equation
 from ..language.expression import (
@@ -106,14 +107,17 @@ class _Naming:
         leaves: Sequence[Leaf],
         sizes: Iterable[tuple[str, Any]],
         blocks: dict[Any, Graph],
+        inner: bool = False,
     ) -> None:
+        self.inner = inner
         self.names, self.leaves, self.outputs, self.blocks = names, list(leaves), tuple(outputs), blocks
         self.bound = dict(sizes)
         self.values = {name: value for name, value in self.bound.items() if isinstance(value, int)}
         self.nodes = order(outputs)
         self.tensors = dict(zip(inputs, (each.name for each in leaves if each.value is None), strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in leaves}
-        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
+        self.tensor_names = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
+        self.taken = {*self.tensor_names}
         self.axes: dict[str, Size] = {}
         for name in {name for each in self.nodes for size in each.sizes for name in size.names} | {
             *self.bound
@@ -193,6 +197,11 @@ class _Naming:
         known.append(name)
         return name
 
+    def spoken(self, size: Size) -> Expression:
+        """A size as an expression; one that is called as a tensor is goes by its value."""
+        taken = size.names & self.tensor_names & self.values.keys()
+        return size_expression(size.at({name: self.values[name] for name in taken}).to_sympy())
+
     # ---- what is written where
 
     def _written_where_read(self) -> set[Node]:
@@ -202,8 +211,7 @@ class _Naming:
         for node in self.nodes:
             if node.op in ("call", "scan"):
                 continue
-            reads = [*node.operands, *_gathers((*node.result, *(e for o in node.operands for e in o.reads)))]
-            for operand in reads:
+            for operand in _reads(node):
                 child = operand.node
                 if counts[child] == 1 and child not in self.outputs and child not in self.names.tensors:
                     if child.op not in ("input", "constant", "item", "call", "scan") and self._is_lone(
@@ -223,7 +231,11 @@ class _Naming:
         ):
             return False
         if reader.op in ("concat", "stack") or "fill" in reader.told:
-            return child.op == "copy" and "fill" not in child.told
+            plain = child.op == "copy" and "fill" not in child.told
+            entries = (entry for operand in child.operands for entry in operand.reads)
+            return plain and all(
+                isinstance(e, Affine) and (e.axis is not None or not e.terms) for e in entries
+            )
         return True
 
     # ---- calls
@@ -298,7 +310,7 @@ class _Naming:
             gone = iter(moved)
             leaves = [_in_sizes(each, local) for each in names.leaves]
             leaves = [replace(e, kind="input") if e.value is None and next(gone) else e for e in leaves]
-            self.blocks[key] = _Naming(inputs, outputs, inner, leaves, outer, self.blocks).graph()
+            self.blocks[key] = _Naming(inputs, outputs, inner, leaves, outer, self.blocks, True).graph()
         return self.blocks[key]
 
 
@@ -329,7 +341,7 @@ class _Line:
                     names[axis] = self.named(each, axis)
                 found = tuple(names[axis] for axis in parts)
                 left.append(found[0] if len(found) == 1 else found)
-                dims.append(tuple((names[axis], each.sizes[axis]) for axis in parts))
+                dims.append(tuple((names[axis], _size_of(each, axis)) for axis in parts))
         return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
 
     # ---- axes
@@ -345,37 +357,50 @@ class _Line:
 
     def named(self, each: Node, axis: int) -> str:
         """A name for an axis: that of a dimension that tells its size, or one that does by itself."""
-        hints = [*self._hints(each, axis)]
-        size = each.sizes[axis]
-        if not hints:
+        hints, size = [*self._hints(each, axis)], _size_of(each, axis)
+        if not hints or (self.naming.inner and hints[0] != size.name and self._is_part(each, axis)):
             return self.sized(size)
-        stems = (*dict.fromkeys(hints), *(["i"] if hints[0] != ELLIPSIS else []))
-        names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        name = next(
-            n for n in names if n not in self.used and self.naming.same(self.naming.axes.get(n, size), size)
-        )
-        self.naming.axes[name] = size
+        more = ["i"] if hints[0] != ELLIPSIS else []
+        names = itertools.chain(hints, more, (f"{hints[0]}_{n}" for n in itertools.count(1)))
+        known = self.naming.axes
+        name = next(n for n in names if n not in self.used and self.naming.same(known.get(n, size), size))
+        known[name] = size
         self.used.add(name)
         return name
 
     def _hints(self, each: Node, axis: int) -> Iterator[str]:
-        """What dimensions that tell the size of an axis are called; none where it has a composite to be told apart."""
+        """What dimensions that tell the size of an axis are called."""
         naming = self.naming
-        reads = [*each.operands, *_gathers((*each.result, *(e for o in each.operands for e in o.reads)))]
-        found: list[str] = []
-        for operand in reads:
+        joins = each.op in ("concat", "stack") and axis == each.over[0]
+        axes = each.over if joins else (axis,)
+        for operand in _reads(each):
             for d, entry in enumerate(operand.reads):
-                if not isinstance(entry, Affine) or axis not in (a for a, _ in entry.terms):
+                if not isinstance(entry, Affine) or not {*axes} & {a for a, _ in entry.terms}:
                     continue
                 child = operand.node
                 if child in naming.lone:
-                    (inner,) = _parts(child, d, naming.same) or (None,)
-                    found += self._hints(child, inner) if inner is not None else ()
+                    parts = _parts(child, d, naming.same)
+                    yield from self._hints(child, parts[0]) if parts else ()
                 elif child.op not in LEAVES:
-                    found += self._told_by(
-                        each, axis, entry, naming.dims[naming.tensor(child)][d], child.shape[d]
+                    dim = naming.dims[naming.tensor(child)][d]
+                    told = joins or "fill" in each.told
+                    yield from (
+                        ["_".join(name for name, _ in dim)]
+                        if told
+                        else self._told_by(each, axis, entry, dim, child.shape[d])
                     )
-        return iter(found)
+        if joins:
+            yield "n"
+
+    def _is_part(self, each: Node, axis: int) -> bool:
+        """Whether an axis is a part of a composite, or of a sum of axes, in what is written there."""
+        for node, entries in ((None, each.result), *_reads(each)):
+            for d, entry in enumerate(entries):
+                if isinstance(entry, Affine) and axis in axes_of((entry,)):
+                    parts = _parts(node, d, self.naming.same) if node in self.naming.lone else None
+                    if entry.axis is None or (parts and self._is_part(node, parts[0])):
+                        return True
+        return False
 
     def _told_by(
         self, each: Node, axis: int, entry: Affine, dim: tuple[tuple[str, Size], ...], length: Size
@@ -420,7 +445,7 @@ class _Line:
         """The operation on its parts."""
         if each.op == "contract" or hot:
             kept = {axis for d in range(len(each.shape)) for axis in _parts(each, d, self.naming.same) or ()}
-            unread = [size_expression(each.sizes[axis].to_sympy()) for axis in each.over]
+            unread = [self.naming.spoken(each.sizes[axis]) for axis in each.over]
             summed = tuple(names[a] for a in range(len(each.sizes)) if a not in kept and a not in each.over)
             factors = [*hot, *parts, *unread]
             if not factors or (len(factors) == 1 and not summed and each.op == "contract"):
@@ -429,7 +454,9 @@ class _Line:
         if each.op == "copy":
             return parts[0]
         over = tuple(dict.fromkeys(names[axis] for axis in each.over))
-        options = tuple((name, (self.scalar(value),)) for name, value in each.options if name != "draw")
+        options = tuple(
+            (name, (self.scalar(value, each, names),)) for name, value in each.options if name != "draw"
+        )
         if each.op == "roll":
             return Call(each.op, tuple(parts), (), tuple(zip(over, (v for _, v in options), strict=True)))
         call = Call(each.op, tuple(parts), over, options)
@@ -438,7 +465,7 @@ class _Line:
     def hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
         """Ones where a result is written."""
         if isinstance(entry, Gather):
-            return ones_at(self.read(each, Operand(entry.node, entry.reads), names), dim)
+            return ones_at(self.held(each, entry, names), dim)
         return ones_at(self.position(entry, names), dim)
 
     def padded(self, each: Node, names: Mapping[int, str]) -> Expression:
@@ -451,30 +478,37 @@ class _Line:
             before = written.offset - read.offset
             after = each.shape[d] - operand.node.shape[d] - before
             if before != ZERO or after != ZERO:
-                pair = tuple(size_expression(amount.to_sympy()) for amount in (before, after))
+                pair = tuple(self.naming.spoken(amount) for amount in (before, after))
                 amounts.append((names[written.terms[0][0]], pair))  # type: ignore[index]
-        fill = self.scalar(each.told["fill"])
+        fill = self.scalar(each.told["fill"], each, {})
         more = () if fill == Literal(0) else (("value", (fill,)),)
         plain = Operand(operand.node, tuple(Affine(e.terms) for e in operand.reads))  # type: ignore[union-attr]
         return Call(PAD.name, (self.read(each, plain, names, whole=True),), (), (*amounts, *more))
 
-    def scalar(self, each: Node) -> Expression:
-        """A number."""
-        match each.op:
+    def scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
+        """A number in the expression of a node; a size is that of an axis, if one is as long."""
+        match number.op:
             case "number":
-                return Literal(each.told["value"])
+                return Literal(number.told["value"])
             case "size":
-                return size_expression(each.told["size"].to_sympy())
-        parts = tuple(self.scalar(operand.node) for operand in each.operands)
-        if each.op == "contract":
+                size = number.told["size"]
+                alike = (
+                    expression.Size(names[axis])
+                    for axis, own in enumerate(each.sizes)
+                    if own == size and axis in names
+                )
+                return next(alike, None) or self.naming.spoken(size)
+        parts = tuple(self.scalar(operand.node, each, names) for operand in number.operands)
+        if number.op == "contract":
             return product_of([*parts])
-        return Call(each.op, parts, (), tuple((name, (self.scalar(value),)) for name, value in each.options))
+        options = tuple((name, (self.scalar(value, each, names),)) for name, value in number.options)
+        return Call(number.op, parts, (), options)
 
     def read(self, each: Node, operand: Operand, names: Mapping[int, str], whole: bool = False) -> Expression:
         """An operand, as it is read."""
         child, reads = operand
         if child.is_scalar:
-            return self.scalar(child)
+            return self.scalar(child, each, names)
         if child.op == "index":
             (entry,) = reads
             inner = isinstance(entry, Gather)
@@ -498,7 +532,7 @@ class _Line:
     ) -> Index:
         """What stands in brackets."""
         if isinstance(entry, Gather):
-            return self.read(each, Operand(entry.node, entry.reads), names)  # type: ignore[return-value]
+            return self.held(each, entry, names)  # type: ignore[return-value]
         if not entry.terms:
             return self.place(entry.offset, length)
         if entry.axis is not None and (whole or self.naming.same(each.sizes[entry.axis], length)):
@@ -507,21 +541,29 @@ class _Line:
             return tuple(names[axis] for axis, _ in entry.terms)
         return self.position(self.windowed(each, entry, length), names)
 
+    def held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
+        """What holds positions: a tensor, where it is no more than the positions along an axis, which must be there."""
+        if entry.node.op != "index":
+            return self.read(each, Operand(entry.node, entry.reads), names)
+        entries = zip(entry.reads, entry.node.shape, strict=True)
+        name = self.naming.tensor(entry.node)
+        return Ref(name, tuple(self.entry(each, inner, length, names, False) for inner, length in entries))
+
     def place(self, offset: Size, length: Size) -> Index:
         """A fixed position."""
         for found in (offset.value, (offset - length).value):
             if found is not None:
                 return found
-        return sum_of([Literal(0), size_expression(offset.to_sympy())])  # type: ignore[return-value]
+        return sum_of([Literal(0), self.naming.spoken(offset)])  # type: ignore[return-value]
 
     def position(self, entry: Affine, names: Mapping[int, str]) -> Any:
         """A sum of axes as an expression of positions."""
         terms: list[Expression] = []
         for axis, step in entry.terms:
             here = Call(INDEX.name, (), (names[axis],))
-            terms.append(here if step == ONE else product_of([size_expression(step.to_sympy()), here]))
+            terms.append(here if step == ONE else product_of([self.naming.spoken(step), here]))
         if entry.offset != ZERO:
-            terms.append(size_expression(entry.offset.to_sympy()))
+            terms.append(self.naming.spoken(entry.offset))
         return sum_of(terms)
 
     def windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
@@ -537,6 +579,19 @@ class _Line:
 
 
 # ---------------------------------------------------------------------------- parts of it
+
+
+def _size_of(each: Node, axis: int) -> Size:
+    """The size of an axis; of one that is cropped or padded, afterwards."""
+    if "fill" in each.told:
+        return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
+    return each.sizes[axis]
+
+
+def _reads(each: Node) -> list[Operand]:
+    """What a node reads, positions included."""
+    entries = (*each.result, *(entry for operand in each.operands for entry in operand.reads))
+    return [*each.operands, *_gathers(entries)]
 
 
 def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:

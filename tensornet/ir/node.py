@@ -197,10 +197,7 @@ def substitute(entries: Entries, table: Mapping[Hashable, Affine]) -> Entries:
 
 def _substituted(entry: Affine | Gather, table: Mapping[Hashable, Affine]) -> Affine | Gather:
     if isinstance(entry, Gather):
-        inside = substitute(entry.reads, table)
-        return (
-            inside[0] if entry.node.op == "index" else Gather(entry.node, inside)
-        )  # it holds what it is read at
+        return Gather(entry.node, substitute(entry.reads, table))
     steps: dict[Hashable, Size] = {}
     offset = entry.offset
     for axis, step in entry.terms:

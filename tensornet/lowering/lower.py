@@ -218,7 +218,8 @@ class _Lowering(Calling):
     def _repeated(self, plan: Plan, call: Apply) -> tuple[tuple[str, ...], Repetition]:
         """What a block that is repeated makes of what is alike at all positions: made before it, under other names."""
         assert call.along is not None
-        names = {leaf.name: self._given(leaf.name) for leaf in call.graph.constants}
+        outer = call.names()
+        names = {leaf.name: self._given(outer[leaf.name]) for leaf in call.graph.constants}
         for step in plan.once:
             assert isinstance(step, Step)
             moved = replace(step, equation=_reading(step.equation, names), frees=())
