@@ -14,11 +14,12 @@ import numpy as np
 from tensornet.ir.function import Function, order
 from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.ops.table import Element
+from tensornet.sizes import solve_size
 
-from .reference import _BINARY, ALONG, OVER, TOLD, UNARY, recur
+from .reference import ALONG, BINARY, OVER, TOLD, UNARY, recur
 
 Arrays = dict[Node, Any]
-POINTWISE = {**UNARY, **_BINARY, "where": np.where, "add": lambda *terms: sum(terms[1:], terms[0])}
+POINTWISE = {**UNARY, **BINARY, "where": np.where, "add": lambda *terms: sum(terms[1:], terms[0])}
 
 
 def evaluate(function: Function, given: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
@@ -29,6 +30,20 @@ def evaluate(function: Function, given: Sequence[Any], sizes: Mapping[str, int])
             if node not in values:
                 values[node] = _Space(node, values, sizes).value()
     return [values[node] for node in function.outputs]
+
+
+def sizes_of(function: Function, given: Sequence[Any], known: Mapping[str, int]) -> dict[str, int]:
+    """The names of sizes in a function, as the shapes of what it is given tell them."""
+    found = dict(known)
+    shapes = [(each.shape, np.shape(array)) for each, array in zip(function.inputs, given, strict=True)]
+    for _ in function.sizes:
+        for formula, shape in shapes:
+            solved = (
+                solve_size(size.at(found).to_sympy(), n) for size, n in zip(formula, shape, strict=True)
+            )
+            for name, value in filter(None, solved):
+                found.setdefault(name, value)
+    return found
 
 
 class _Space:
@@ -109,7 +124,10 @@ class _Space:
         return self.typed(self.along(counted, options))
 
     def typed(self, array: Any) -> Any:
-        kind = {Element.TRUTH: bool}.get(self.node.element, int if self.node.element.is_exact and self.node.element < Element.WIDE else float)
+        kind = {Element.TRUTH: bool}.get(
+            self.node.element,
+            int if self.node.element.is_exact and self.node.element < Element.WIDE else float,
+        )
         return self.write(np.asarray(array).astype(kind))
 
     def along(self, operands: list[Any], options: Mapping[str, Any]) -> Any:
@@ -122,7 +140,10 @@ class _Space:
             return np.roll(self.full(operands[0], over), shifts, over)
         if node.op in ("concat", "stack"):
             joined, *pieces = over
-            parts = [np.swapaxes(self.full(each, (piece,)), piece, joined) for each, piece in zip(operands, pieces, strict=True)]
+            parts = [
+                np.swapaxes(self.full(each, (piece,)), piece, joined)
+                for each, piece in zip(operands, pieces, strict=True)
+            ]
             return np.concatenate(self.alike(parts, joined), joined)
         if node.op == "recur":
             moved = [np.moveaxis(self.full(each, over), over[0], -1) for each in operands]
@@ -145,8 +166,13 @@ class _Space:
 
     def alike(self, parts: Sequence[Any], joined: int) -> list[Any]:
         """Arrays that have the same positions but along one axis."""
-        shape = np.broadcast_shapes(*(each.shape[:joined] + (1,) + each.shape[joined + 1 :] for each in parts))
-        return [np.broadcast_to(each, (*shape[:joined], each.shape[joined], *shape[joined + 1 :])) for each in parts]
+        shape = np.broadcast_shapes(
+            *(each.shape[:joined] + (1,) + each.shape[joined + 1 :] for each in parts)
+        )
+        return [
+            np.broadcast_to(each, (*shape[:joined], each.shape[joined], *shape[joined + 1 :]))
+            for each in parts
+        ]
 
     def called(self, given: Sequence[Any]) -> list[Any]:
         function, sizes = self.node.told["function"], map(self.number, self.node.told["sizes"])
@@ -156,7 +182,10 @@ class _Space:
         """One call after another, the states of each what the one before left."""
         node, told, (over,) = self.node, self.node.told, self.node.over
         given = [self.values[each.node] for each in node.operands]
-        cuts = [next((d for d, entry in enumerate(each.reads) if entry.axis == over), None) for each in node.operands]  # type: ignore[union-attr]
+        cuts = [
+            next((d for d, entry in enumerate(each.reads) if entry.axis == over), None)
+            for each in node.operands
+        ]  # type: ignore[union-attr]
         results: list[list[Any]] = []
         for t in range(self.sizes[over])[:: -1 if told["back"] else 1]:
             now = [a if cut is None else np.take(a, t, cut) for a, cut in zip(given, cuts, strict=True)]
