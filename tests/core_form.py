@@ -166,9 +166,7 @@ class _Space:
 
     def alike(self, parts: Sequence[Any], joined: int) -> list[Any]:
         """Arrays that have the same positions but along one axis."""
-        shape = np.broadcast_shapes(
-            *(each.shape[:joined] + (1,) + each.shape[joined + 1 :] for each in parts)
-        )
+        shape = np.broadcast_shapes(*((*each.shape[:joined], 1, *each.shape[joined + 1 :]) for each in parts))
         return [
             np.broadcast_to(each, (*shape[:joined], each.shape[joined], *shape[joined + 1 :]))
             for each in parts

@@ -239,9 +239,9 @@ class _Elaboration:
 
     def _whole(self, part: Expression, scope: Scope) -> Operand:
         """A part that is read at axes alone, each once: a copy of it where it is not."""
-        if isinstance(part, Ref) and all(isinstance(entry, str) for entry in part.index):
-            if len({*part.index}) == len(part.index):
-                return self.part(part, scope)
+        index = part.index if isinstance(part, Ref) else (0,)
+        if all(isinstance(entry, str) for entry in index) and len({*index}) == len(index):
+            return self.part(part, scope)
         axes = free_axes(part)
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
@@ -384,10 +384,8 @@ def _of_sizes(
     new: dict[Node, Node] = {}
     slots = rebuilt(inputs, new, sizes=sizes)
     results = rebuilt(outputs, new, sizes=sizes)
-    tensors = {new[each]: name for each, name in names.tensors.items() if each in new}
-    calls = {new[each]: called for each, called in names.calls.items() if each in new}
     function = Function(tuple(slots), tuple(results), tuple(f"s{n}" for n in range(len(sizes))))
-    return function, tuple(found), replace(names, tensors=tensors, calls=calls)
+    return function, tuple(found), names.moved(new)
 
 
 def _lengths(each: Node) -> Iterable[Size]:

@@ -44,10 +44,15 @@ def node(
     numbers = {axis: n for n, axis in enumerate(met)}
     table = {axis: along(n) for axis, n in numbers.items()}
     read = tuple(Operand(each.node, substitute(each.reads, table)) for each in operands)
-    if op == "copy" and not options and read[0].reads == substitute(result, table) == tuple(table.values()):
-        if read[0].node.shape == tuple(shape):
-            return read[0].node
     written = substitute(result, table)
+    axes = tuple(table.values())
+    if (
+        op == "copy"
+        and not options
+        and read[0].reads == written == axes
+        and read[0].node.shape == tuple(shape)
+    ):
+        return read[0].node
     if element is None:
         element = of_node(
             op, read, dict(options), is_scattered(written, [sizes[axis] for axis in met], shape)

@@ -68,13 +68,14 @@ class Size:
         terms: coefficients by monomial, sorted, the constant last.
     """
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_names", "terms")
     terms: tuple[tuple[Monomial, Number], ...]
 
     def __init__(self, terms: Mapping[Monomial, Number]) -> None:
         found = [(each, by) for each, by in terms.items() if by]
         self.terms = tuple(sorted(found, key=_place) if len(found) > 1 else found)
         self._hash = hash(self.terms)
+        self._names: frozenset[str] | None = None
 
     @staticmethod
     def of(value: SizeLike) -> Size:
@@ -84,7 +85,9 @@ class Size:
         return Size({((value, 1),): 1}) if isinstance(value, str) else Size({(): value})
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Size) and self.terms == other.terms)
+        return self is other or (
+            isinstance(other, Size) and self._hash == other._hash and self.terms == other.terms
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -92,8 +95,11 @@ class Size:
     # ---- arithmetic
 
     def __add__(self, other: SizeLike) -> Size:
+        terms = Size.of(other).terms
+        if not terms or not self.terms:
+            return self if not terms else Size.of(other)
         found = dict(self.terms)
-        for monomial, by in Size.of(other).terms:
+        for monomial, by in terms:
             found[monomial] = found.get(monomial, 0) + by
         return Size(found)
 
@@ -104,6 +110,8 @@ class Size:
         return self * -1
 
     def __mul__(self, other: SizeLike | Fraction) -> Size:
+        if other == 1 or self.terms == _UNIT:
+            return self if other == 1 else Size.of(other)  # type: ignore[arg-type]
         factor = Size({(): other}) if isinstance(other, int | Fraction) else Size.of(other)
         found: dict[Monomial, Number] = {}
         for one, a in self.terms:
@@ -156,9 +164,11 @@ class Size:
     @property
     def names(self) -> frozenset[str]:
         """The names in it."""
-        atoms = [atom for monomial, _ in self.terms for atom, _ in monomial]
-        inner = [frozenset({each}) if isinstance(each, str) else each.size.names for each in atoms]
-        return frozenset().union(*inner)
+        if self._names is None:
+            atoms = [atom for monomial, _ in self.terms for atom, _ in monomial]
+            inner = [frozenset({each}) if isinstance(each, str) else each.size.names for each in atoms]
+            self._names = frozenset[str]().union(*inner)
+        return self._names
 
     @property
     def is_never_negative(self) -> bool:
@@ -186,6 +196,7 @@ class Size:
     __repr__ = __str__
 
 
+_UNIT = (((), 1),)
 SizeLike: TypeAlias = "Size | int | str"
 ZERO, ONE = Size({}), Size({(): 1})
 

@@ -1,0 +1,396 @@
+"""Equations of nodes: a name for each axis, and an expression for each operation.
+
+An axis is called as a dimension that it runs along and that is as long. Where there is none, its name tells its size.
+A result that is written at positions is a product with one-hot factors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from ..graph.shape_inference import size_expression
+from ..language import expression
+from ..language.affine import ones_at
+from ..language.equation import Equation
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    contraction,
+    flat,
+    product_of,
+    sum_of,
+)
+from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
+from .build import node, whole
+from .node import Affine, Entries, Gather, Node, Operand, axes_of, row_major
+from .size import ONE, ZERO, Size, floor, product
+
+__all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
+
+Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
+"""The axes of each dimension of a tensor, and their sizes."""
+
+LEAVES = ("number", "size", "index")
+"""What is written where it is read."""
+
+JOINED = (CONCAT.name, "stack")
+
+
+class Sizes:
+    """The names that tell sizes.
+
+    Attributes:
+        known: what each tells.
+        axes: the names of other axes.
+    """
+
+    def __init__(self, known: dict[str, Size]) -> None:
+        self.known, self.axes = known, set[str]()
+
+    def name(self, size: Size, used: Container[str], taken: Container[str]) -> str:
+        """A name for a size, which a line does not use yet, and which no tensor has if it is a new one."""
+        for name in filter(None, (size.name, *(name for name, each in self.known.items() if each == size))):
+            if name not in used:
+                return name
+        stem = size.name or "n"
+        names = (f"{stem}_{n}" for n in itertools.count(1))
+        name = next(each for each in names if each not in {*self.known, *self.axes} and each not in taken)
+        self.known[name] = size
+        return name
+
+
+class Naming(Protocol):
+    """Whose equations are written: `naming`."""
+
+    dims: dict[str, Dims]
+    bound: dict[str, Any]
+    sizes: Sizes
+    lone: set[Node]
+    reserved: set[str]
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which has an equation then."""
+
+
+class Line:
+    """One equation, while it is written.
+
+    Attributes:
+        used: the names of its axes.
+    """
+
+    def __init__(self, naming: Naming) -> None:
+        self.naming, self.used = naming, set[str]()
+        self.values = {name: value for name, value in naming.bound.items() if isinstance(value, int)}
+
+    def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
+        """The equation of a node, and the dimensions of what it defines."""
+        if each.op in ("input", "item", "constant", *LEAVES) or self._is_defined(each, name):
+            sizes: Any = {((), n): size for n, size in enumerate(each.shape)}
+            operand = whole(each)
+            each = node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+        names: dict[int, str] = {}
+        left: list[Any] = []
+        dims: list[tuple[tuple[str, Size], ...]] = []
+        for d, length in enumerate(each.shape):
+            axes = parts(each, d)
+            if axes is None:
+                found: tuple[str, ...] = (self.sized(length),)
+                dims.append(((found[0], length),))
+            else:
+                found = tuple(self.named(each, axis) for axis in axes)
+                names.update(zip(axes, found, strict=True))
+                dims.append(tuple((names[axis], _size_of(each, axis)) for axis in axes))
+            left.append(found[0] if len(found) == 1 else found)
+        return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
+
+    def _is_defined(self, each: Node, name: str) -> bool:
+        return each in getattr(self.naming, "tensors", {}) and self.naming.tensor(each) != name
+
+    # ---- axes
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, as far as sizes have a value."""
+        return one == two or one.at(self.values) == two.at(self.values)
+
+    def sized(self, size: Size) -> str:
+        """A name that tells a size."""
+        naming = self.naming
+        leading = any(name == ELLIPSIS for dims in naming.dims.values() for dim in dims for name, _ in dim)
+        if size.name == "lead" and leading and ELLIPSIS not in self.used:
+            name = ELLIPSIS
+        else:
+            name = naming.sizes.name(size, self.used, naming.reserved)
+            if name != size.name:
+                naming.bound[name] = size.to_sympy()
+        self.used.add(name)
+        return name
+
+    def named(self, each: Node, axis: int) -> str:
+        """A name for an axis: that of a dimension that tells its size, or one that does by itself."""
+        hints, size, known = [*self._hints(each, axis)], _size_of(each, axis), self.naming.sizes.known
+        if not hints:
+            return self.sized(size)
+        names = itertools.chain(hints, (f"{hints[0]}_{n}" for n in itertools.count(1)))
+        name = next(n for n in names if n not in self.used and (n not in known or self.same(known[n], size)))
+        self.naming.sizes.axes.add(name)
+        self.used.add(name)
+        return name
+
+    def _hints(self, each: Node, axis: int) -> Iterator[str]:
+        """What the dimensions are called that an axis runs along as a whole, and so tell its size."""
+        joins = each.op in JOINED and axis == each.over[0]
+        moves = joins or "fill" in each.told
+        axes = each.over if joins else (axis,)
+        for child, reads in reads_of(each):
+            for d, entry in enumerate(reads):
+                along = entry.axis if isinstance(entry, Affine) else None
+                if "fill" in each.told:
+                    along = entry.terms[0][0]  # type: ignore[union-attr]
+                if along not in axes:
+                    continue
+                if child in self.naming.lone:
+                    yield from (name for inner in parts(child, d) or () for name in self._hints(child, inner))
+                elif child.op not in LEAVES and (moves or self.same(each.sizes[axis], child.shape[d])):
+                    yield "_".join(name for name, _ in self.naming.dims[self.naming.tensor(child)][d])
+        yield from ("n",) if joins else ()
+
+    # ---- expressions
+
+    def value(self, each: Node, dims: Sequence[Any], names: dict[int, str]) -> Expression:
+        """The expression of a node.
+
+        Args:
+            each: the node.
+            dims: what its dimensions are called.
+            names: what those of its axes are called that these are.
+        """
+        joined = each.over if each.op in JOINED else ()
+        for axis in range(len(each.sizes)):
+            if axis not in names and axis not in joined:
+                names[axis] = self.named(each, axis)
+        names |= dict.fromkeys(joined, names[joined[0]]) if joined else {}
+        if "fill" in each.told:
+            return self._padded(each, names)
+        written = {axis for d in range(len(each.shape)) for axis in parts(each, d) or ()}
+        pairs = enumerate(zip(each.result, dims, strict=True))
+        hot = [self._hot(each, entry, dim, names) for d, (entry, dim) in pairs if parts(each, d) is None]
+        read = {*each.over, *(axis for operand in each.operands for axis in axes_of(operand.reads))}
+        if hot:
+            read |= {*axes_of(each.result)}
+        operands = [self.read(each, operand, names) for operand in each.operands]
+        right = self._operation(each, [*hot, *operands], written, names)
+        for axis in written - read:
+            right = Call(REPEAT.name, (right,), (names[axis],))
+        return right
+
+    def _operation(
+        self, each: Node, operands: list[Expression], written: set[int], names: Mapping[int, str]
+    ) -> Expression:
+        """An operation on its operands."""
+        if each.op == "contract" or len(operands) > len(each.operands):
+            unread = [self._spoken(each.sizes[axis]) for axis in each.over]
+            summed = tuple(name for axis, name in names.items() if axis not in {*written, *each.over})
+            factors = [*operands, *unread]
+            alone = len(factors) < 2 and not summed and each.op == "contract"
+            return flat(contraction(tuple([Literal(1)] * alone + factors), summed, None))
+        if each.op == "copy":
+            return operands[0]
+        over = tuple(dict.fromkeys(names[axis] for axis in each.over))
+        given = [(name, value) for name, value in each.options if name != "draw"]
+        options = tuple((name, (self._scalar(value, each, names),)) for name, value in given)
+        if each.op == "roll":
+            return Call(
+                each.op, tuple(operands), (), tuple((n, v) for n, (_, v) in zip(over, options, strict=True))
+            )
+        return flat(Call(each.op, tuple(operands), over, options))
+
+    def _hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
+        """Ones where a result is written."""
+        held = isinstance(entry, Gather)
+        return ones_at(self._held(each, entry, names) if held else self._position(entry, names), dim)  # type: ignore[arg-type]
+
+    def _padded(self, each: Node, names: Mapping[int, str]) -> Expression:
+        """A copy that leaves positions out, or has more: a crop or a padding."""
+        (operand,) = each.operands
+        amounts: list[Any] = []
+        for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
+            before = written.offset - read.offset  # type: ignore[union-attr]
+            after = each.shape[d] - operand.node.shape[d] - before
+            if before != ZERO or after != ZERO:
+                pair = self._spoken(before), self._spoken(after)
+                amounts.append((names[written.terms[0][0]], pair))  # type: ignore[union-attr, index]
+        fill = self._scalar(each.told["fill"], each, {})
+        more = () if fill == Literal(0) else (("value", (fill,)),)
+        plain = Operand(operand.node, tuple(Affine(entry.terms) for entry in operand.reads))  # type: ignore[union-attr]
+        return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
+
+    def _spoken(self, size: Size) -> Expression:
+        """A size as an expression; one that is called as a tensor is goes by its value."""
+        clashing = size.names & self.naming.reserved & self.values.keys()
+        return size_expression(size.at({name: self.values[name] for name in clashing}).to_sympy())
+
+    def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
+        """A number in the expression of a node; a size is that of an axis, if one is as long."""
+        match number.op:
+            case "number":
+                return Literal(number.told["value"])
+            case "size":
+                size = number.told["size"]
+                alike = (expression.Size(name) for axis, name in names.items() if each.sizes[axis] == size)
+                return next(alike, None) or self._spoken(size)
+        operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
+        if number.op == "contract":
+            return product_of([*operands])
+        options = tuple((name, (self._scalar(value, each, names),)) for name, value in number.options)
+        return Call(number.op, operands, (), options)
+
+    # ---- reads
+
+    def read(self, each: Node, operand: Operand, names: Mapping[int, str]) -> Expression:
+        """An operand of a node, as it is read."""
+        child, reads = operand
+        if child.is_scalar:
+            return self._scalar(child, each, names)
+        if child.op == "index":
+            (entry,) = reads
+            return (
+                self._held(each, entry, names) if isinstance(entry, Gather) else self._position(entry, names)
+            )
+        if child in self.naming.lone:
+            dims = [names[entry.axis] for entry in reads]  # type: ignore[union-attr, index]
+            inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
+            return self.value(child, dims, inner)
+        pairs = zip(reads, child.shape, strict=True)
+        return Ref(
+            self.naming.tensor(child), tuple(self._entry(each, entry, size, names) for entry, size in pairs)
+        )
+
+    def _held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
+        """What holds positions: a tensor, where it is no more than those along an axis, which must be there."""
+        if entry.node.op != "index":
+            return self.read(each, Operand(entry.node, entry.reads), names)
+        pairs = zip(entry.reads, entry.node.shape, strict=True)
+        return Ref(
+            self.naming.tensor(entry.node),
+            tuple(self._entry(each, inner, size, names) for inner, size in pairs),
+        )
+
+    def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
+        """What stands in brackets, of a dimension of some length."""
+        if isinstance(entry, Gather):
+            return self._held(each, entry, names)  # type: ignore[return-value]
+        if not entry.terms:
+            return self._place(entry.offset, length)
+        if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):  # type: ignore[index]
+            return names[entry.axis]  # type: ignore[index]
+        if is_composite(each, entry, length, self.same):
+            return tuple(names[axis] for axis, _ in entry.terms)  # type: ignore[index]
+        return self._position(self._windowed(each, entry, length), names)
+
+    def _place(self, offset: Size, length: Size) -> Index:
+        """A fixed position, from the first one or from the last."""
+        for found in (offset.value, (offset - length).value):
+            if found is not None:
+                return found
+        return sum_of([Literal(0), self._spoken(offset)])  # type: ignore[return-value]
+
+    def _position(self, entry: Affine, names: Mapping[int, str]) -> Any:
+        """A sum of axes as an expression of positions."""
+        terms: list[Expression] = []
+        for axis, step in entry.terms:
+            here = Call(INDEX.name, (), (names[axis],))  # type: ignore[index]
+            terms.append(here if step == ONE else product_of([self._spoken(step), here]))
+        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else terms)
+
+    def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
+        """A window, first an axis that is as long as fits, if one may have another size there."""
+        fits = [
+            term for term in entry.terms if self.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
+        ]  # type: ignore[index]
+        assert fits, f"a window that does not reach from end to end: {each}"
+        first = min(fits, key=lambda term: any(self._hints(each, term[0])))  # type: ignore[arg-type]
+        return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
+
+
+# ---------------------------------------------------------------------------- what a node is
+
+
+def reads_of(each: Node) -> list[Operand]:
+    """What a node reads: operands, and what holds positions."""
+    found = [*each.operands]
+    waiting: list[Any] = [*each.result, *(entry for operand in each.operands for entry in operand.reads)]
+    while waiting:
+        entry = waiting.pop(0)
+        if isinstance(entry, Gather):
+            found.append(Operand(entry.node, entry.reads))
+            waiting += entry.reads
+    return found
+
+
+def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
+    """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
+    if child.op in ("input", "constant", "item", "call", "scan", *LEAVES):
+        return False
+    axes = [entry.axis if isinstance(entry, Affine) else None for entry in reads]
+    if (
+        None in axes
+        or len(set(axes)) < len(axes)
+        or any(len(parts(child, d) or ()) > 1 for d in range(len(axes)))
+    ):
+        return False
+    if reader.op not in JOINED and "fill" not in reader.told:
+        return True
+    entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
+    plain = all(isinstance(e, Affine) and (e.axis is not None or not e.terms) for e in entries)
+    return child.op == "copy" and "fill" not in child.told and plain
+
+
+def parts(each: Node, d: int) -> tuple[int, ...] | None:
+    """The axes that a dimension of a result is; nothing where it is written otherwise."""
+    entry: Any = each.result[d]
+    if isinstance(entry, Gather):
+        return None
+    axes = tuple(axis for axis, _ in entry.terms)
+    before = {*axes_of(each.result[:d])}
+    plain = "fill" in each.told or is_composite(each, entry, each.shape[d])
+    return axes if plain and not before.intersection(axes) else None
+
+
+def is_composite(each: Node, entry: Affine, length: Size, same: Any = Size.__eq__) -> bool:
+    """Whether a position is that in a composite that fills a dimension; one axis is one."""
+    if entry.axis is not None:
+        return bool(same(each.sizes[entry.axis], length))  # type: ignore[index]
+    axes, sizes = tuple(axis for axis, _ in entry.terms), dict[Any, Size](enumerate(each.sizes))
+    if entry.offset != ZERO or not axes:
+        return False
+    steps = zip(entry.steps, row_major(axes, sizes).steps, strict=True)
+    return all(same(one, two) for one, two in steps) and same(product(sizes[axis] for axis in axes), length)
+
+
+def _size_of(each: Node, axis: int) -> Size:
+    """The size of an axis; of one that is cropped or padded, afterwards."""
+    if "fill" in each.told:
+        return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
+    return each.sizes[axis]
+
+
+def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
+    """How long an axis of a window may be: as far as it reaches beside the others."""
+    step = dict(entry.terms)[axis]
+    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]  # type: ignore[index]
+    if _is_negative(step):
+        return floor((entry.offset + sum((far for far, back in others if back), ZERO)) / -step) + 1
+    return (
+        floor((length - 1 - entry.offset - sum((far for far, back in others if not back), ZERO)) / step) + 1
+    )
+
+
+def _is_negative(step: Size) -> bool:
+    return step != ZERO and (-step).is_never_negative
