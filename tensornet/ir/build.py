@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ops.record import Element
 from .element_types import of_node, of_value
-from .node import Entries, Gather, Node, Operand, along, axes_of, interned, row_major, substitute
+from .node import Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
 from .size import Size, product
 
 __all__ = ["item", "leaf", "node", "number", "size", "whole"]
@@ -53,32 +53,12 @@ def node(
         and read[0].node.shape == tuple(shape)
     ):
         return read[0].node
+    lengths = tuple(sizes[axis] for axis in met)
     if element is None:
-        element = of_node(
-            op, read, dict(options), is_scattered(written, [sizes[axis] for axis in met], shape)
-        )
-    return interned(
-        op,
-        tuple(sizes[axis] for axis in met),
-        read,
-        written,
-        tuple(shape),
-        tuple(numbers[axis] for axis in over),
-        options,
-        element,
-    )
-
-
-def is_scattered(result: Entries, sizes: Sequence[Size], shape: Sequence[Size]) -> bool:
-    """Whether a result is written otherwise than at each position once: dimensions are not axes or composites."""
-    named = dict(enumerate(sizes))
-    for entry, length in zip(result, shape, strict=True):
-        if isinstance(entry, Gather) or entry != row_major(tuple(axes_of((entry,))), named):
-            return True
-        if product(named[axis] for axis in axes_of((entry,))) != length:
-            return True
-    axes = [*axes_of(result)]
-    return len(set(axes)) < len(axes)
+        scattered = None in plain_dims(written, lengths, tuple(shape))
+        element = of_node(op, read, dict(options), scattered)
+    along_axes = tuple(numbers[axis] for axis in over)
+    return interned(op, lengths, read, written, tuple(shape), along_axes, options, element)
 
 
 def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:

@@ -28,8 +28,8 @@ from ..language.expression import (
 )
 from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
 from .build import node, whole
-from .node import Affine, Entries, Gather, Node, Operand, axes_of, row_major
-from .size import ONE, ZERO, Size, floor, product
+from .node import Affine, Entries, Gather, Node, Operand, axes_of, fills
+from .size import ONE, ZERO, Size, floor
 
 __all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
 
@@ -68,6 +68,7 @@ class Sizes:
 class Naming(Protocol):
     """Whose equations are written: `naming`."""
 
+    tensors: dict[Node, str]
     dims: dict[str, Dims]
     bound: dict[str, Any]
     sizes: Sizes
@@ -91,7 +92,7 @@ class Line:
 
     def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
         """The equation of a node, and the dimensions of what it defines."""
-        if each.op in ("input", "item", "constant", *LEAVES) or self._is_defined(each, name):
+        if each.op in ("input", "item", "constant", *LEAVES) or self.naming.tensors.get(each, name) != name:
             sizes: Any = {((), n): size for n, size in enumerate(each.shape)}
             operand = whole(each)
             each = node("copy", sizes, [operand], operand.reads, options=(("again", True),))
@@ -109,9 +110,6 @@ class Line:
                 dims.append(tuple((names[axis], _size_of(each, axis)) for axis in axes))
             left.append(found[0] if len(found) == 1 else found)
         return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
-
-    def _is_defined(self, each: Node, name: str) -> bool:
-        return each in getattr(self.naming, "tensors", {}) and self.naming.tensor(each) != name
 
     # ---- axes
 
@@ -290,7 +288,7 @@ class Line:
             return self._place(entry.offset, length)
         if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):  # type: ignore[index]
             return names[entry.axis]  # type: ignore[index]
-        if is_composite(each, entry, length, self.same):
+        if fills(entry, each.sizes, length, self.same):
             return tuple(names[axis] for axis, _ in entry.terms)  # type: ignore[index]
         return self._position(self._windowed(each, entry, length), names)
 
@@ -353,25 +351,8 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
 
 
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
-    """The axes that a dimension of a result is; nothing where it is written otherwise."""
-    entry: Any = each.result[d]
-    if isinstance(entry, Gather):
-        return None
-    axes = tuple(axis for axis, _ in entry.terms)
-    before = {*axes_of(each.result[:d])}
-    plain = "fill" in each.told or is_composite(each, entry, each.shape[d])
-    return axes if plain and not before.intersection(axes) else None
-
-
-def is_composite(each: Node, entry: Affine, length: Size, same: Any = Size.__eq__) -> bool:
-    """Whether a position is that in a composite that fills a dimension; one axis is one."""
-    if entry.axis is not None:
-        return bool(same(each.sizes[entry.axis], length))  # type: ignore[index]
-    axes, sizes = tuple(axis for axis, _ in entry.terms), dict[Any, Size](enumerate(each.sizes))
-    if entry.offset != ZERO or not axes:
-        return False
-    steps = zip(entry.steps, row_major(axes, sizes).steps, strict=True)
-    return all(same(one, two) for one, two in steps) and same(product(sizes[axis] for axis in axes), length)
+    """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
+    return tuple(axes_of((each.result[d],))) if "fill" in each.told else each.dims[d]  # type: ignore[arg-type]
 
 
 def _size_of(each: Node, axis: int) -> Size:

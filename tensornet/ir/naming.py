@@ -104,7 +104,7 @@ class _Naming:
         self.tensors = dict(zip(inputs, free, strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
         self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
-        self.taken = {*self.reserved}
+        self.taken, self.given = {*self.reserved}, {*self.tensors.values()}
         self.body: list[Equation | Apply] = []
         self.nodes = order(outputs)
         self.items: dict[Node, dict[int, Node]] = {}
@@ -149,14 +149,12 @@ class _Naming:
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
         own = self.names.tensors.get(each, "") if each is not None else ""
-        stems = itertools.chain((own or "v",), (f"{own or 'v'}_{n}" for n in itertools.count(1)))
-        used = {*self.tensors.values()}
-        name = (
-            own
-            if own and own not in used
-            else next(e for e in stems if e not in self.taken | self.sizes.known.keys())
-        )
+        stem, taken = own or "v", self.taken | self.sizes.known.keys()
+        numbered = (f"{stem}_{n}" for n in itertools.count(1))
+        free = own and own not in self.given
+        name = own if free else next(found for found in numbered if found not in taken)
         self.taken.add(name)
+        self.given.add(name)
         if each is not None:
             self.tensors[each] = name
         return name

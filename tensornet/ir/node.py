@@ -84,12 +84,14 @@ class Node:
         over: the axes along which a function runs.
         options: what the operation is told besides, by name: numbers, sizes, nodes without axes, functions.
         element: what the elements are.
+        dims: the axes of each dimension that is an axis or a composite; nothing where it is written otherwise.
     """
 
     __slots__ = (
-        *("__weakref__", "element", "op", "operands", "options"),
+        *("__weakref__", "dims", "element", "op", "operands", "options"),
         *("over", "result", "shape", "sizes"),
     )
+    dims: tuple[tuple[int, ...] | None, ...]
     op: str
     sizes: tuple[Size, ...]
     operands: tuple[Operand, ...]
@@ -150,6 +152,7 @@ def interned(
         found = Node()
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(found, name, value)
+        found.dims = plain_dims(result, sizes, shape)
         _TABLE[key] = found
     return found
 
@@ -160,6 +163,32 @@ def _written(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------- maps
+
+
+def plain_dims(
+    result: Entries, sizes: tuple[Size, ...], shape: tuple[Size, ...]
+) -> tuple[tuple[int, ...] | None, ...]:
+    """The axes of each dimension of a result that is an axis or a composite, of axes that no other one has."""
+    found: list[tuple[int, ...] | None] = []
+    before: set[Hashable] = set()
+    for entry, length in zip(result, shape, strict=True):
+        axes: Any = tuple(axes_of((entry,)))
+        plain = isinstance(entry, Affine) and fills(entry, sizes, length) and before.isdisjoint(axes)
+        found.append(axes if plain else None)
+        before.update(axes)
+    return tuple(found)
+
+
+def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = Size.__eq__) -> bool:
+    """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
+    axes: Any = tuple(axis for axis, _ in entry.terms)
+    if entry.offset.terms or not axes:
+        return False
+    if len(axes) == 1:
+        return bool(entry.steps == (ONE,) and same(sizes[axes[0]], length))
+    named: dict[Hashable, Size] = dict(enumerate(sizes))
+    steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
+    return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
 
 
 def along(axis: Hashable) -> Affine:
