@@ -18,10 +18,10 @@ from ..graph.call import Apply
 from ..graph.element_types import of_leaves, of_number
 from ..graph.graph import Graph
 from ..graph.shape_inference import Scope, scalar_size, scope_inside
-from ..ir.build import index, item, leaf, node, number, size
+from ..ir.build import index, item, leaf, met_axes, node, number, size
 from ..ir.function import Function, order, rebuilt
 from ..ir.naming import Called, Names
-from ..ir.node import Affine, Gather, Node, Operand, along, axes_of, row_major, substitute
+from ..ir.node import Affine, Entries, Gather, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.size import ONE, ZERO, Size, of_sympy, product
 from ..language.affine import affine
 from ..language.equation import Equation
@@ -93,7 +93,7 @@ class _Elaboration:
             self.tensors[each.name] = made
         self.inputs = tuple(self.tensors[each.name] for each in graph.leaves if each.value is None)
         constants = {self.tensors[each.name]: each.name for each in graph.constants if each.value is not None}
-        self.names = Names(graph.leaves, graph.outputs, graph.sizes, constants, {})
+        self.names = Names(graph.leaves, graph.outputs, graph.sizes, constants, {}, {})
         for each in graph.body:
             if isinstance(each, Equation):
                 self.tensors[each.name] = self.value(each.right, each.left, graph.scope(each))
@@ -180,7 +180,24 @@ class _Elaboration:
         operands = [self.part(each, scope) for each in parts]
         axes = [*axes_of_index(tuple(left)), *over, *_axes_in(operands)]
         sizes = {axis: self.size(scope[axis]) for axis in axes}
-        return node(op, sizes, operands, _written(left, sizes), over=over, options=options)
+        return self._node(op, sizes, operands, _written(left, sizes), over=over, options=options)
+
+    def _node(
+        self,
+        op: str,
+        sizes: Mapping[Hashable, Size],
+        operands: Sequence[Operand],
+        result: Entries,
+        shape: Sequence[Size] | None = None,
+        over: Sequence[Hashable] = (),
+        options: tuple[tuple[str, Any], ...] = (),
+    ) -> Node:
+        """A node whose axes have names."""
+        made = node(op, sizes, operands, result, shape, over, options)
+        met = met_axes(operands, result, over)
+        if made.op == op and len(met) == len(made.sizes):
+            self.names.axes.setdefault(made, tuple(str(axis) for axis in met))  # type: ignore[attr-defined]
+        return made
 
     def _within(self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope) -> Scope:
         """The scope inside of what binds some axes, which are as long as the parts tell."""
@@ -233,7 +250,7 @@ class _Elaboration:
         written = _written(left, sizes)
         shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in written]
         result = tuple(places.get(str(entry.axis), entry) for entry in written)
-        return node("contract", sizes, operands, result, shape, unread)
+        return self._node("contract", sizes, operands, result, shape, unread)
 
     # ---- what moves elements
 
@@ -265,9 +282,9 @@ class _Elaboration:
             shape.append(length + before + after)
         fill = self.scalar(dict(part.options).get("value", (Literal(0),))[0], scope)
         moved = [Operand(operand.node, substitute(operand.reads, read))]
-        made = node("copy", sizes, moved, tuple(written), shape, options=(("fill", fill),))
+        made = self._node("copy", sizes, moved, tuple(written), shape, options=(("fill", fill),))
         lengths = dict(zip(axes, shape, strict=True))
-        return node("copy", lengths, [Operand(made, tuple(map(along, axes)))], _written(left, lengths))
+        return self._node("copy", lengths, [Operand(made, tuple(map(along, axes)))], _written(left, lengths))
 
     def _joined(self, part: Call, left: Left, scope: Scope) -> Node:
         """Operands one after another: `over` holds the axis of the result, and that of each operand."""
@@ -283,7 +300,7 @@ class _Elaboration:
             operands.append(Operand(read.node, substitute(read.reads, table)))
         axes = [*axes_of_index(tuple(left)), *(axis for axis in _axes_in(operands) if axis not in pieces)]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces
-        return node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
+        return self._node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
 
     # ---- calls
 

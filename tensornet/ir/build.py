@@ -11,7 +11,7 @@ from .element_types import of_node, of_value
 from .node import Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
 from .size import Size, product
 
-__all__ = ["item", "leaf", "node", "number", "size", "whole"]
+__all__ = ["item", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -38,7 +38,7 @@ def node(
         options: what it is told besides.
         element: what its elements are, where that does not follow.
     """
-    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
+    met = met_axes(operands, result, over)
     if shape is None:
         shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in result]
     numbers = {axis: n for n, axis in enumerate(met)}
@@ -59,6 +59,12 @@ def node(
         element = of_node(op, read, dict(options), scattered)
     along_axes = tuple(numbers[axis] for axis in over)
     return interned(op, lengths, read, written, tuple(shape), along_axes, options, element)
+
+
+def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Hashable]) -> tuple[Hashable, ...]:
+    """The axes of a node, in the order of their numbers: as they are met."""
+    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
+    return tuple(met)
 
 
 def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:

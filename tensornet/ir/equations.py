@@ -43,24 +43,19 @@ JOINED = (CONCAT.name, "stack")
 
 
 class Sizes:
-    """The names that tell sizes.
-
-    Attributes:
-        known: what each tells.
-        axes: the names of other axes.
-    """
+    """The names of axes, each of which is one size: those that tell it by themselves, and others."""
 
     def __init__(self, known: dict[str, Size]) -> None:
-        self.known, self.axes = known, set[str]()
+        self.known, self.axes = known, dict[str, Size]()
 
-    def name(self, size: Size, used: Container[str], taken: Container[str]) -> str:
-        """A name for a size, which a line does not use yet, and which no tensor has if it is a new one."""
-        for name in filter(None, (size.name, *(name for name, each in self.known.items() if each == size))):
-            if name not in used:
-                return name
-        stem = size.name or "n"
-        names = (f"{stem}_{n}" for n in itertools.count(1))
-        name = next(each for each in names if each not in {*self.known, *self.axes} and each not in taken)
+    def name(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
+        """A name that tells a size, which a line does not use yet, and which no tensor has if it is a new one."""
+        alike = [name for name, each in self.known.items() if each == size and name not in used]
+        if alike:
+            return min(alike, key=lambda name: (name != stem, name != size.name))
+        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        free = (each for each in names if each not in self.known and each not in used and each not in taken)
+        name = next(each for each in free if self.axes.get(each, size) == size)
         self.known[name] = size
         return name
 
@@ -74,6 +69,7 @@ class Naming(Protocol):
     sizes: Sizes
     lone: set[Node]
     reserved: set[str]
+    axes: Mapping[Node, tuple[str, ...]]
 
     def tensor(self, each: Node) -> str:
         """The name of a node, which has an equation then."""
@@ -117,27 +113,26 @@ class Line:
         """Whether two sizes are equal, as far as sizes have a value."""
         return one == two or one.at(self.values) == two.at(self.values)
 
-    def sized(self, size: Size) -> str:
+    def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
         naming = self.naming
-        leading = any(name == ELLIPSIS for dims in naming.dims.values() for dim in dims for name, _ in dim)
-        if size.name == "lead" and leading and ELLIPSIS not in self.used:
-            name = ELLIPSIS
-        else:
-            name = naming.sizes.name(size, self.used, naming.reserved)
-            if name != size.name:
-                naming.bound[name] = size.to_sympy()
+        name = naming.sizes.name(size, stem or size.name or "n", self.used, naming.reserved)
+        if name != size.name:
+            naming.bound.setdefault(name, size.to_sympy())
         self.used.add(name)
         return name
 
     def named(self, each: Node, axis: int) -> str:
-        """A name for an axis: that of a dimension that tells its size, or one that does by itself."""
-        hints, size, known = [*self._hints(each, axis)], _size_of(each, axis), self.naming.sizes.known
-        if not hints:
-            return self.sized(size)
-        names = itertools.chain(hints, (f"{hints[0]}_{n}" for n in itertools.count(1)))
+        """A name for an axis: its own, or that of a dimension that tells its size, or one that does by itself."""
+        own = (*self.naming.axes.get(each, ()),)[axis : axis + 1]
+        hints, size = [*self._hints(each, axis)], _size_of(each, axis)
+        if not hints and own != (ELLIPSIS,):
+            return self.sized(size, *own)
+        known = self.naming.sizes.known
+        stems = (*own, *hints)
+        names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
         name = next(n for n in names if n not in self.used and (n not in known or self.same(known[n], size)))
-        self.naming.sizes.axes.add(name)
+        self.naming.sizes.axes[name] = size
         self.used.add(name)
         return name
 

@@ -39,6 +39,7 @@ class Names:
         outputs: the names of the results.
         sizes: the sizes that have a value.
         tensors: the names of nodes that equations define, and of constants.
+        axes: the names of the axes of nodes.
         calls: the names of calls and scans.
     """
 
@@ -46,13 +47,15 @@ class Names:
     outputs: tuple[str, ...]
     sizes: tuple[tuple[str, Any], ...]
     tensors: Mapping[Node, str] = field(repr=False)
+    axes: Mapping[Node, tuple[str, ...]] = field(repr=False)
     calls: Mapping[Node, Called] = field(repr=False)
 
     def moved(self, new: Mapping[Node, Node]) -> Names:
         """The names of other nodes in the place of some; those of others are left out."""
         tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
+        axes = {new[each]: names for each, names in self.axes.items() if each in new}
         calls = {new[each]: called for each, called in self.calls.items() if each in new}
-        return replace(self, tensors=tensors, calls=calls)
+        return replace(self, tensors=tensors, axes=axes, calls=calls)
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class Called:
 
 def named(function: Function, names: Names) -> Graph:
     """The graph of a function: what `frontend.elaborate_ir` reads."""
-    symbols = {*function.sizes, *(name for name, _ in names.sizes)}
-    sizes = Sizes({name: Size.of(name) for name in symbols})
+    formulas = {name: of_sympy(value) for name, value in names.sizes if not isinstance(value, int)}
+    whole = (name for name, value in names.sizes if isinstance(value, int))
+    sizes = Sizes({name: Size.of(name) for name in (*function.sizes, *whole)} | formulas)
     return _Naming(function.inputs, function.outputs, names, names.sizes, sizes, {}).graph()
 
 
@@ -99,6 +103,7 @@ class _Naming:
         blocks: dict[Any, Graph],
     ) -> None:
         self.names, self.outputs, self.sizes, self.blocks = names, tuple(outputs), sizes, blocks
+        self.axes = names.axes
         self.leaves, self.bound = list(names.leaves), dict(bound)
         free = (each.name for each in names.leaves if each.value is None)
         self.tensors = dict(zip(inputs, free, strict=True))
