@@ -7,7 +7,8 @@ A result that is written at positions is a product with one-hot factors.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from ..graph.shape_inference import size_expression
@@ -42,22 +43,39 @@ LEAVES = ("number", "size", "index")
 JOINED = (CONCAT.name, "stack")
 
 
+@dataclass(frozen=True)
 class Sizes:
-    """The names of axes, each of which is one size: those that tell it by themselves, and others."""
+    """The names of axes.
 
-    def __init__(self, known: dict[str, Size]) -> None:
-        self.known, self.axes = known, dict[str, Size]()
+    Attributes:
+        known: those that tell a size by themselves in a graph.
+        made: those that do so in any graph, and were made for it.
+        axes: all others, in any graph.
+    """
 
-    def name(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
+    known: dict[str, Size]
+    made: dict[str, Size] = field(default_factory=dict)
+    axes: dict[str, Size] = field(default_factory=dict)
+
+    def inside(self, own: Mapping[str, Size]) -> Sizes:
+        """The names in a block, which has sizes of its own."""
+        return Sizes({**self.known, **own}, self.made, self.axes)
+
+    def told(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
         """A name that tells a size, which a line does not use yet, and which no tensor has if it is a new one."""
-        alike = [name for name, each in self.known.items() if each == size and name not in used]
+        found = {**self.made, **self.known}
+        alike = [name for name, each in found.items() if each == size and name not in used]
         if alike:
             return min(alike, key=lambda name: (name != stem, name != size.name))
         names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
-        free = (each for each in names if each not in self.known and each not in used and each not in taken)
+        free = (each for each in names if each not in found and each not in used and each not in taken)
         name = next(each for each in free if self.axes.get(each, size) == size)
-        self.known[name] = size
+        self.made[name] = size
         return name
+
+    def fits(self, name: str, size: Size, same: Callable[[Size, Size], bool]) -> bool:
+        """Whether an axis of a size may have a name, as far as names tell sizes."""
+        return all(same(each.get(name, size), size) for each in (self.known, self.made))
 
 
 class Naming(Protocol):
@@ -116,7 +134,7 @@ class Line:
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
         naming = self.naming
-        name = naming.sizes.name(size, stem or size.name or "n", self.used, naming.reserved)
+        name = naming.sizes.told(size, stem or size.name or "n", self.used, naming.reserved)
         if name != size.name:
             naming.bound.setdefault(name, size.to_sympy())
         self.used.add(name)
@@ -128,10 +146,9 @@ class Line:
         hints, size = [*self._hints(each, axis)], _size_of(each, axis)
         if not hints and own != (ELLIPSIS,):
             return self.sized(size, *own)
-        known = self.naming.sizes.known
         stems = (*own, *hints)
         names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        name = next(n for n in names if n not in self.used and (n not in known or self.same(known[n], size)))
+        name = next(n for n in names if n not in self.used and self.naming.sizes.fits(n, size, self.same))
         self.naming.sizes.axes[name] = size
         self.used.add(name)
         return name

@@ -21,7 +21,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..ops.table import FUNCTIONS, RESERVED
-from ..sizes import put_in
+from ..sizes import evaluate, put_in
 from .equations import LEAVES, Dims, Line, Sizes, is_lone, reads_of
 from .function import Function, order, rebuilt
 from .node import Affine, Node
@@ -111,7 +111,10 @@ class _Naming:
         self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
         self.taken, self.given = {*self.reserved}, {*self.tensors.values()}
         self.body: list[Equation | Apply] = []
-        self.nodes = order(outputs)
+        needed = {*order(outputs)}
+        self.nodes = order(
+            [*(each for each in names.tensors if each in needed), *outputs]
+        )  # as they were written
         self.items: dict[Node, dict[int, Node]] = {}
         for each in self.nodes:
             if each.op == "item":
@@ -154,7 +157,7 @@ class _Naming:
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
         own = self.names.tensors.get(each, "") if each is not None else ""
-        stem, taken = own or "v", self.taken | self.sizes.known.keys()
+        stem, taken = own or "v", self.taken | self.sizes.known.keys() | self.sizes.made.keys()
         numbered = (f"{stem}_{n}" for n in itertools.count(1))
         free = own and own not in self.given
         name = own if free else next(found for found in numbered if found not in taken)
@@ -213,7 +216,11 @@ class _Naming:
             leaves = (_in_sizes(each, local) for each in names.leaves)
             leaves = (replace(e, kind="input") if e.name in passed else e for e in leaves)
             inner = replace(names.moved(new), leaves=tuple(leaves))
-            self.blocks[key] = _Naming(inputs, outputs, inner, bound, self.sizes, self.blocks).graph()
+            own = {
+                name: of_sympy(evaluate(value, local)) for name, value in local.items() if name not in spoken
+            }
+            known = self.sizes.inside(own)
+            self.blocks[key] = _Naming(inputs, outputs, inner, bound, known, self.blocks).graph()
         return self.blocks[key]
 
 
