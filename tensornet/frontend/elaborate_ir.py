@@ -36,7 +36,6 @@ from ..language.expression import (
     free_axes,
     is_scalar,
     option_axes,
-    scalar_value,
 )
 from ..ops.structure import INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS, Element
@@ -154,11 +153,10 @@ class _Elaboration:
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
     def scalar(self, part: Expression, scope: Scope) -> Node:
-        """A number of literals and sizes; what literals alone make is folded."""
-        value = scalar_value(part)
-        if value is not None:
-            return number(value)
+        """A number of literals and sizes."""
         match part:
+            case Literal(value):
+                return number(value)
             case Contraction(factors) | Call(_, factors):
                 options = part.options if isinstance(part, Call) else ()
                 op = part.function if isinstance(part, Call) else "contract"

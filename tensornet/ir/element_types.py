@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,8 +52,13 @@ def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is
 
 
 def _value(node: Node) -> Any:
-    """A number, if it is written out."""
-    return node.told["value"] if node.op == "number" else None
+    """A number that is made of literals alone; nothing for any other node."""
+    if node.op == "number":
+        return node.told["value"]
+    values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
+    if None in values:
+        return None
+    return math.prod(values) if node.op == "contract" else FUNCTIONS[node.op].scalar(*values)  # type: ignore[misc]
 
 
 def _is_whole_quotient(node: Node) -> bool:

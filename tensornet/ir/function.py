@@ -98,7 +98,7 @@ def _copied(old: Node, new: Mapping[Node, Node], sizes: Mapping[str, Size]) -> N
         [size.at(sizes) for size in old.shape],
         old.over,
         tuple((name, option(value)) for name, value in old.options),
-        old.element if old.op in ("call", "scan", "item") or not old.operands else None,
+        old.element if old.op in ("call", "scan", "item") or old.is_scalar or not old.operands else None,
     )
 
 
