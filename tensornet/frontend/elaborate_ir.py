@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -21,8 +21,9 @@ from ..graph.shape_inference import Scope, scalar_size, scope_inside
 from ..ir.build import index, item, leaf, met_axes, node, number, size
 from ..ir.function import Function, order, rebuilt
 from ..ir.naming import Called, Names
-from ..ir.node import Affine, Entries, Gather, Node, Operand, along, axes_of, row_major, substitute
+from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.size import ONE, ZERO, Size, of_sympy, product
+from ..language import expression
 from ..language.affine import affine
 from ..language.equation import Equation
 from ..language.expression import (
@@ -93,12 +94,12 @@ class _Elaboration:
         self.inputs = tuple(self.tensors[each.name] for each in graph.leaves if each.value is None)
         constants = {self.tensors[each.name]: each.name for each in graph.constants if each.value is not None}
         self.names = Names(graph.leaves, graph.outputs, graph.sizes, constants, {}, {})
-        for each in graph.body:
-            if isinstance(each, Equation):
-                self.tensors[each.name] = self.value(each.right, each.left, graph.scope(each))
+        for line in graph.body:
+            if isinstance(line, Equation):
+                self.tensors[line.name] = self.value(line.right, line.left, graph.scope(line))
             else:
-                self.tensors.update(zip(each.results, self.called(each), strict=False))
-            for name in each.defines:
+                self.tensors.update(zip(line.results, self.called(line), strict=False))
+            for name in line.defines:
                 self.names.tensors.setdefault(self.tensors[name], name)
 
     def size(self, length: Any) -> Size:
@@ -131,7 +132,9 @@ class _Elaboration:
                     (f"shift{over.index(name)}" if name in over else name, each)
                     for name, (each,) in part.options
                 )
-                options = tuple((name, self.scalar(each, scope)) for name, each in told)
+                options: tuple[tuple[str, Any], ...] = tuple(
+                    (n, self.scalar(each, scope)) for n, each in told
+                )
                 if not function.is_repeatable:
                     options += (("draw", next(self.draws)),)
                 inner = self._within(arguments, function.leaves_out(part.axes), scope)
@@ -163,7 +166,8 @@ class _Elaboration:
                 operands = [Operand(self.scalar(each, scope)) for each in factors]
                 given = tuple((name, self.scalar(value, scope)) for name, (value,) in options)
                 return node(op, {}, operands, options=given, element=of_number(part))
-        return size(self.size(scope[part.axis]))  # type: ignore[union-attr]
+        assert isinstance(part, expression.Size)
+        return size(self.size(scope[part.axis]))
 
     def _made(
         self,
@@ -183,18 +187,18 @@ class _Elaboration:
     def _node(
         self,
         op: str,
-        sizes: Mapping[Hashable, Size],
+        sizes: Mapping[Axis, Size],
         operands: Sequence[Operand],
         result: Entries,
         shape: Sequence[Size] | None = None,
-        over: Sequence[Hashable] = (),
+        over: Sequence[Axis] = (),
         options: tuple[tuple[str, Any], ...] = (),
     ) -> Node:
         """A node whose axes have names."""
         made = node(op, sizes, operands, result, shape, over, options)
         met = met_axes(operands, result, over)
         if made.op == op and len(met) == len(made.sizes):
-            self.names.axes.setdefault(made, tuple(str(axis) for axis in met))  # type: ignore[attr-defined]
+            self.names.axes.setdefault(made, tuple(str(axis) for axis in met))
         return made
 
     def _within(self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope) -> Scope:
@@ -237,10 +241,9 @@ class _Elaboration:
     def _product(self, part: Contraction, left: Left, scope: Scope) -> Node:
         """A product, written where its one-hot factors say: a scatter."""
         scope = self._within(part.factors, part.summed, scope)
-        hot = [each for each in part.factors if _is_write(each, part, left)]
-        factors = [each for each in part.factors if each not in hot]
-        operands = [self.part(each, scope) for each in factors]
-        places = {each.axes[0]: self._position(each.arguments[0], scope) for each in hot}  # type: ignore[union-attr]
+        hot = [each for each in part.factors if isinstance(each, Call) and _is_write(each, part, left)]
+        operands = [self.part(each, scope) for each in part.factors if each not in hot]
+        places = {each.axes[0]: self._position(each.arguments[0], scope) for each in hot}
         read = {*_axes_in(operands), *axes_of(tuple(places.values()))}
         unread = tuple(axis for axis in part.summed if axis not in read)
         axes = [*axes_of_index(tuple(left)), *read, *unread]
@@ -265,8 +268,8 @@ class _Elaboration:
         amounts = {name: values for name, values in part.options if name in option_axes(part)}
         inside = self._within(part.arguments, amounts, scope)
         operand = self._whole(part.arguments[0], inside)
-        sizes: dict[Hashable, Size] = {}
-        read: dict[Hashable, Affine] = {}
+        sizes: dict[Axis, Size] = {}
+        read: dict[Axis, Affine] = {}
         written: list[Affine] = []
         shape: list[Size] = []
         axes = [*axes_of(operand.reads)]
@@ -288,7 +291,7 @@ class _Elaboration:
         """Operands one after another: `over` holds the axis of the result, and that of each operand."""
         (joined,) = part.axes
         operands: list[Operand] = []
-        pieces: dict[Hashable, Size] = {}
+        pieces: dict[Axis, Size] = {}
         for n, argument in enumerate(part.arguments):
             has = joined in free_axes(argument)
             inside = self._within((argument,), (joined,) if has else (), scope)
@@ -419,13 +422,15 @@ def _lengths(each: Node) -> Iterable[Size]:
             yield from (entry.offset, *entry.steps)
 
 
-def _whole_reads(given: Sequence[Node]) -> tuple[dict[Hashable, Size], list[Operand]]:
+def _whole_reads(given: Sequence[Node]) -> tuple[dict[Axis, Size], list[Operand]]:
     """Tensors that are read as they are, each along axes of its own, and the sizes of these."""
-    sizes = {(n, d): length for n, each in enumerate(given) for d, length in enumerate(each.shape)}
+    sizes: dict[Axis, Size] = {
+        (n, d): length for n, each in enumerate(given) for d, length in enumerate(each.shape)
+    }
     operands = [
         Operand(each, tuple(along((n, d)) for d in range(len(each.shape)))) for n, each in enumerate(given)
     ]
-    return dict(sizes), operands
+    return sizes, operands
 
 
 def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:
@@ -438,12 +443,12 @@ def _axes_in(operands: Iterable[Operand]) -> list[Any]:
     return [axis for each in operands for axis in axes_of(each.reads)]
 
 
-def _is_write(factor: Expression, part: Contraction, left: Left) -> bool:
+def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
     """Whether a factor says where a product is written: 1 at positions of an axis that nothing else has.
 
     Positions that a tensor holds must be there; those of axes may reach over an end.
     """
-    if not isinstance(factor, Call) or factor.function != ONEHOT.name or is_scalar(factor.arguments[0]):
+    if factor.function != ONEHOT.name or is_scalar(factor.arguments[0]):
         return False
     (axis,), (told,) = factor.axes, factor.arguments
     having = sum(axis in free_axes(each) for each in part.factors)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.record import Element
 from .element_types import of_node, of_value
-from .node import Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
+from .node import Axis, Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
 from .size import Size, product
 
 __all__ = ["item", "leaf", "met_axes", "node", "number", "size", "whole"]
@@ -18,11 +18,11 @@ Options = tuple[tuple[str, Any], ...]
 
 def node(
     op: str,
-    sizes: Mapping[Hashable, Size],
+    sizes: Mapping[Axis, Size],
     operands: Sequence[Operand] = (),
     result: Entries = (),
     shape: Sequence[Size] | None = None,
-    over: Sequence[Hashable] = (),
+    over: Sequence[Axis] = (),
     options: Options = (),
     element: Element | None = None,
 ) -> Node:
@@ -61,7 +61,7 @@ def node(
     return interned(op, lengths, read, written, tuple(shape), along_axes, options, element)
 
 
-def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Hashable]) -> tuple[Hashable, ...]:
+def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes of a node, in the order of their numbers: as they are met."""
     met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
     return tuple(met)
@@ -88,7 +88,7 @@ def index(length: Size) -> Node:
     return leaf("index", (length,), Element.WHOLE)
 
 
-def whole(each: Node, tag: Hashable = ()) -> Operand:
+def whole(each: Node, tag: Axis = ()) -> Operand:
     """A tensor as it is, read along axes of its own."""
     return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
 

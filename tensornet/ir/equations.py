@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from ..graph.shape_inference import size_expression
 from ..language import expression
@@ -29,7 +29,7 @@ from ..language.expression import (
 )
 from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
 from .build import node, whole
-from .node import Affine, Entries, Gather, Node, Operand, axes_of, fills
+from .node import Affine, Entries, Gather, Node, Operand, along, axes_of, fills
 from .size import ONE, ZERO, Size, floor
 
 __all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
@@ -87,7 +87,7 @@ class Naming(Protocol):
     sizes: Sizes
     lone: set[Node]
     reserved: set[str]
-    axes: Mapping[Node, tuple[str, ...]]
+    axes: dict[Node, tuple[str, ...]]
 
     def tensor(self, each: Node) -> str:
         """The name of a node, which has an equation then."""
@@ -160,10 +160,8 @@ class Line:
         axes = each.over if joins else (axis,)
         for child, reads in reads_of(each):
             for d, entry in enumerate(reads):
-                along = entry.axis if isinstance(entry, Affine) else None
-                if "fill" in each.told:
-                    along = entry.terms[0][0]  # type: ignore[union-attr]
-                if along not in axes:
+                runs = _moved_axis(entry) if "fill" in each.told else entry.axis
+                if runs not in axes:
                     continue
                 if child in self.naming.lone:
                     yield from (name for inner in parts(child, d) or () for name in self._hints(child, inner))
@@ -223,22 +221,24 @@ class Line:
 
     def _hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
         """Ones where a result is written."""
-        held = isinstance(entry, Gather)
-        return ones_at(self._held(each, entry, names) if held else self._position(entry, names), dim)  # type: ignore[arg-type]
+        if isinstance(entry, Gather):
+            return ones_at(self._held(each, entry, names), dim)
+        return ones_at(self._position(entry, names), dim)
 
     def _padded(self, each: Node, names: Mapping[int, str]) -> Expression:
         """A copy that leaves positions out, or has more: a crop or a padding."""
         (operand,) = each.operands
-        amounts: list[Any] = []
+        amounts: list[tuple[str, tuple[Expression, ...]]] = []
         for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
-            before = written.offset - read.offset  # type: ignore[union-attr]
+            assert isinstance(written, Affine)
+            assert isinstance(read, Affine)
+            before = written.offset - read.offset
             after = each.shape[d] - operand.node.shape[d] - before
             if before != ZERO or after != ZERO:
-                pair = self._spoken(before), self._spoken(after)
-                amounts.append((names[written.terms[0][0]], pair))  # type: ignore[union-attr, index]
+                amounts.append((names[_moved_axis(written)], (self._spoken(before), self._spoken(after))))
         fill = self._scalar(each.told["fill"], each, {})
         more = () if fill == Literal(0) else (("value", (fill,)),)
-        plain = Operand(operand.node, tuple(Affine(entry.terms) for entry in operand.reads))  # type: ignore[union-attr]
+        plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
         return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
 
     def _spoken(self, size: Size) -> Expression:
@@ -274,7 +274,7 @@ class Line:
                 self._held(each, entry, names) if isinstance(entry, Gather) else self._position(entry, names)
             )
         if child in self.naming.lone:
-            dims = [names[entry.axis] for entry in reads]  # type: ignore[union-attr, index]
+            dims = [names[_moved_axis(entry)] for entry in reads]
             inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
             return self.value(child, dims, inner)
         pairs = zip(reads, child.shape, strict=True)
@@ -295,27 +295,27 @@ class Line:
     def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
         """What stands in brackets, of a dimension of some length."""
         if isinstance(entry, Gather):
-            return self._held(each, entry, names)  # type: ignore[return-value]
+            return cast("Index", self._held(each, entry, names))
         if not entry.terms:
             return self._place(entry.offset, length)
-        if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):  # type: ignore[index]
-            return names[entry.axis]  # type: ignore[index]
+        if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):
+            return names[entry.axis]
         if fills(entry, each.sizes, length, self.same):
-            return tuple(names[axis] for axis, _ in entry.terms)  # type: ignore[index]
-        return self._position(self._windowed(each, entry, length), names)
+            return tuple(names[axis] for axis, _ in entry.terms)
+        return cast("Index", self._position(self._windowed(each, entry, length), names))
 
     def _place(self, offset: Size, length: Size) -> Index:
         """A fixed position, from the first one or from the last."""
         for found in (offset.value, (offset - length).value):
             if found is not None:
                 return found
-        return sum_of([Literal(0), self._spoken(offset)])  # type: ignore[return-value]
+        return cast("Index", sum_of([Literal(0), self._spoken(offset)]))
 
-    def _position(self, entry: Affine, names: Mapping[int, str]) -> Any:
+    def _position(self, entry: Affine, names: Mapping[int, str]) -> Expression:
         """A sum of axes as an expression of positions."""
         terms: list[Expression] = []
         for axis, step in entry.terms:
-            here = Call(INDEX.name, (), (names[axis],))  # type: ignore[index]
+            here = Call(INDEX.name, (), (names[axis],))
             terms.append(here if step == ONE else product_of([self._spoken(step), here]))
         return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else terms)
 
@@ -323,9 +323,9 @@ class Line:
         """A window, first an axis that is as long as fits, if one may have another size there."""
         fits = [
             term for term in entry.terms if self.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
-        ]  # type: ignore[index]
+        ]
         assert fits, f"a window that does not reach from end to end: {each}"
-        first = min(fits, key=lambda term: any(self._hints(each, term[0])))  # type: ignore[arg-type]
+        first = min(fits, key=lambda term: any(self._hints(each, term[0])))
         return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
 
 
@@ -348,7 +348,7 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
     if child.op in ("input", "constant", "item", "call", "scan", *LEAVES):
         return False
-    axes = [entry.axis if isinstance(entry, Affine) else None for entry in reads]
+    axes = [entry.axis for entry in reads]
     if (
         None in axes
         or len(set(axes)) < len(axes)
@@ -358,13 +358,20 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     if reader.op not in JOINED and "fill" not in reader.told:
         return True
     entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
-    plain = all(isinstance(e, Affine) and (e.axis is not None or not e.terms) for e in entries)
+    plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
     return child.op == "copy" and "fill" not in child.told and plain
+
+
+def _moved_axis(entry: Affine | Gather) -> int:
+    """The axis of a position that is one, from wherever it starts."""
+    assert isinstance(entry, Affine)
+    ((axis, _),) = entry.terms
+    return int(axis)
 
 
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
     """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
-    return tuple(axes_of((each.result[d],))) if "fill" in each.told else each.dims[d]  # type: ignore[arg-type]
+    return tuple(axes_of((each.result[d],))) if "fill" in each.told else each.dims[d]
 
 
 def _size_of(each: Node, axis: int) -> Size:
@@ -377,7 +384,7 @@ def _size_of(each: Node, axis: int) -> Size:
 def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
     """How long an axis of a window may be: as far as it reaches beside the others."""
     step = dict(entry.terms)[axis]
-    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]  # type: ignore[index]
+    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]
     if _is_negative(step):
         return floor((entry.offset + sum((far for far, back in others if back), ZERO)) / -step) + 1
     return (

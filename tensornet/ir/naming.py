@@ -24,7 +24,7 @@ from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import evaluate, put_in
 from .equations import LEAVES, Dims, Line, Sizes, is_lone, reads_of
 from .function import Function, order, rebuilt
-from .node import Affine, Node
+from .node import Node
 from .size import Size, of_sympy
 
 __all__ = ["Called", "Names", "named"]
@@ -46,9 +46,9 @@ class Names:
     leaves: tuple[Leaf, ...]
     outputs: tuple[str, ...]
     sizes: tuple[tuple[str, Any], ...]
-    tensors: Mapping[Node, str] = field(repr=False)
-    axes: Mapping[Node, tuple[str, ...]] = field(repr=False)
-    calls: Mapping[Node, Called] = field(repr=False)
+    tensors: dict[Node, str] = field(repr=False)
+    axes: dict[Node, tuple[str, ...]] = field(repr=False)
+    calls: dict[Node, Called] = field(repr=False)
 
     def moved(self, new: Mapping[Node, Node]) -> Names:
         """The names of other nodes in the place of some; those of others are left out."""
@@ -198,7 +198,7 @@ class _Naming:
         """How a scan goes along its axis."""
         (over,) = made.over
         entries = [(n, entry) for operand in made.operands for n, entry in enumerate(operand.reads)]
-        cuts = tuple(n for n, entry in entries if isinstance(entry, Affine) and entry.axis == over)
+        cuts = tuple(n for n, entry in entries if entry.axis == over)
         axis = Axis(made.sizes[over].name or "t", made.sizes[over].to_sympy())
         return Along(axis, cuts, tuple(n for _, n in made.told["states"]), made.told["back"], last)
 

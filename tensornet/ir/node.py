@@ -17,14 +17,29 @@ from the axes of the node to positions. What the op is decides the rest:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..ops.record import Element
 from .size import ONE, ZERO, Size, product
 
-__all__ = ["Affine", "Entries", "Gather", "Node", "Operand", "along", "interned", "row_major", "substitute"]
+__all__ = [
+    "Affine",
+    "Axis",
+    "Entries",
+    "Gather",
+    "Node",
+    "Operand",
+    "along",
+    "interned",
+    "row_major",
+    "substitute",
+]
+
+
+Axis: TypeAlias = Any
+"""An axis of a node is its number; while a node is built, an axis may be called anything that hashes."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +51,11 @@ class Affine:
         offset: the position where all axes are at their first.
     """
 
-    terms: tuple[tuple[Hashable, Size], ...] = ()
+    terms: tuple[tuple[Axis, Size], ...] = ()
     offset: Size = ZERO
 
     @property
-    def axis(self) -> Hashable | None:
+    def axis(self) -> Axis | None:
         """The axis, where the position is no more than that."""
         return (
             self.terms[0][0]
@@ -60,6 +75,11 @@ class Gather:
 
     node: Node
     reads: Entries
+
+    @property
+    def axis(self) -> Axis | None:
+        """None: what is held is no axis."""
+        return None
 
 
 Entries: TypeAlias = "tuple[Affine | Gather, ...]"
@@ -170,9 +190,9 @@ def plain_dims(
 ) -> tuple[tuple[int, ...] | None, ...]:
     """The axes of each dimension of a result that is an axis or a composite, of axes that no other one has."""
     found: list[tuple[int, ...] | None] = []
-    before: set[Hashable] = set()
+    before: set[Axis] = set()
     for entry, length in zip(result, shape, strict=True):
-        axes: Any = tuple(axes_of((entry,)))
+        axes = tuple(axes_of((entry,)))
         plain = isinstance(entry, Affine) and fills(entry, sizes, length) and before.isdisjoint(axes)
         found.append(axes if plain else None)
         before.update(axes)
@@ -181,22 +201,22 @@ def plain_dims(
 
 def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = Size.__eq__) -> bool:
     """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
-    axes: Any = tuple(axis for axis, _ in entry.terms)
+    axes = tuple(axis for axis, _ in entry.terms)
     if entry.offset.terms or not axes:
         return False
     if len(axes) == 1:
         return bool(entry.steps == (ONE,) and same(sizes[axes[0]], length))
-    named: dict[Hashable, Size] = dict(enumerate(sizes))
+    named: dict[Axis, Size] = dict(enumerate(sizes))
     steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
     return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
 
 
-def along(axis: Hashable) -> Affine:
+def along(axis: Axis) -> Affine:
     """The position along an axis."""
     return Affine(((axis, ONE),))
 
 
-def row_major(axes: tuple[Hashable, ...], sizes: Mapping[Hashable, Size]) -> Affine:
+def row_major(axes: tuple[Axis, ...], sizes: Mapping[Axis, Size]) -> Affine:
     """The position in a composite: of (h, d) that is h · |d| + d."""
     steps = (product(sizes[after] for after in axes[n + 1 :]) for n in range(len(axes)))
     return Affine(tuple(zip(axes, steps, strict=True)))
@@ -210,7 +230,7 @@ def gathered(entries: Entries) -> Iterator[Node]:
             yield from gathered(entry.reads)
 
 
-def axes_of(entries: Entries) -> Iterator[Hashable]:
+def axes_of(entries: Entries) -> Iterator[Axis]:
     """The axes of some entries, in order."""
     for entry in entries:
         if isinstance(entry, Gather):
@@ -219,15 +239,15 @@ def axes_of(entries: Entries) -> Iterator[Hashable]:
             yield from (axis for axis, _ in entry.terms)
 
 
-def substitute(entries: Entries, table: Mapping[Hashable, Affine]) -> Entries:
+def substitute(entries: Entries, table: Mapping[Axis, Affine]) -> Entries:
     """Entries with other positions in the place of axes: the composition of maps."""
     return tuple(_substituted(entry, table) for entry in entries)
 
 
-def _substituted(entry: Affine | Gather, table: Mapping[Hashable, Affine]) -> Affine | Gather:
+def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine | Gather:
     if isinstance(entry, Gather):
         return Gather(entry.node, substitute(entry.reads, table))
-    steps: dict[Hashable, Size] = {}
+    steps: dict[Axis, Size] = {}
     offset = entry.offset
     for axis, step in entry.terms:
         inner = table[axis]
