@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import sys
 import traceback
@@ -18,11 +19,14 @@ from typing import Any
 import numpy as np
 
 import tensornet as tn
+from tensornet.frontend.elaborate_ir import elaborated
+from tensornet.ir.naming import named
 from tensornet.passes.fuse import fuse
 
-from . import oracle
+from . import core_form, oracle
 from .conftest import within
 from .programs import Program, has, program, unread
+from .reference import join_leading, split_leading
 from .test_backends import BACKENDS
 
 __all__ = ["Survey", "Unsure", "Wrong", "check", "shrunk", "survey"]
@@ -69,6 +73,9 @@ def check(case: Program, backend: str = "numpy", done: Counter[str] | None = Non
     run = tn.compile(graph, backend=BACKENDS[backend](), dtype="float64")
     _compare(case, _called(graph, run, arrays, backend), expected, "values", case.outputs)
     done["values"] += 1
+    if backend == "numpy":
+        _core(case, graph, arrays, expected)
+        done["core form"] += 1
     if case.selected:
         found = _called(
             graph,
@@ -91,6 +98,23 @@ def check(case: Program, backend: str = "numpy", done: Counter[str] | None = Non
         _other_batch(case, graph, run, backend, done)
     if case.gradients and not case.special and "dropout" not in case.text:  # which drops in a training step
         _gradients(case, graph, arrays, expected, backend, done)
+
+
+def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> None:
+    """The core form, interpreted, and the graph that it is named as."""
+    function, names = elaborated(graph)
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    leading = join_leading(graph, given)
+    tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
+    known = {"lead": math.prod(leading)} | {n: size for n, size in graph.sizes if isinstance(size, int)}
+    results = core_form.evaluate(function, tensors, core_form.sizes_of(function, tensors, known))
+    pairs = zip(graph.outputs, results, strict=True)
+    _compare(
+        case, [split_leading(graph, *pair, leading) for pair in pairs], expected, "core form", case.outputs
+    )
+    again = named(function, names)
+    found = _called(again, tn.compile(again, dtype="float64"), arrays, "numpy")
+    _compare(case, found, expected, "named", case.outputs)
 
 
 def _graph(case: Program) -> tn.Graph:

@@ -46,7 +46,7 @@ UNARY = {
     "hardsigmoid": lambda a: np.clip(a / 6 + 0.5, 0, 1), "hardswish": lambda a: a * np.clip(a / 6 + 0.5, 0, 1),
     "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
 }  # fmt: skip
-_BINARY = {
+BINARY = {
     "power": np.power, "floor_divide": np.floor_divide, "remainder": np.mod, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
     "not_equal": np.not_equal, "less_equal": np.less_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
@@ -108,10 +108,10 @@ def run(
     """Every output of a graph, by name; `arrays` holds inputs and parameters."""
     known = {**(sizes or {}), **graph.bound}
     tensors = {name: _wide(np.asarray(array)) for name, array in arrays.items()}
-    leading = _join_leading(graph, tensors)
+    leading = join_leading(graph, tensors)
     known["lead"] = math.prod(leading)
     _compute(graph, tensors, known)
-    return {name: _split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
+    return {name: split_leading(graph, name, tensors[name], leading) for name in graph.outputs}
 
 
 def _compute(graph: Graph, tensors: dict[str, np.ndarray], known: Mapping[str, Any]) -> None:
@@ -176,7 +176,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "bc" else array.astype(float)
 
 
-def _join_leading(graph: Graph, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
+def join_leading(graph: Graph, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
     """Makes one axis of those that `...` stands for; returns their shape."""
     leading: tuple[int, ...] = ()
     for leaf in graph.inputs:
@@ -189,7 +189,7 @@ def _join_leading(graph: Graph, tensors: dict[str, np.ndarray]) -> tuple[int, ..
     return leading
 
 
-def _split_leading(graph: Graph, name: str, array: np.ndarray, leading: tuple[int, ...]) -> np.ndarray:
+def split_leading(graph: Graph, name: str, array: np.ndarray, leading: tuple[int, ...]) -> np.ndarray:
     names = [dim[0].name if dim else "" for dim in graph.dims[name]]
     if "..." not in names:
         return array
@@ -325,7 +325,7 @@ class _Evaluator:
         if name == "add":
             return tuple(union), sum(arrays[1:], arrays[0])
         told = {option: float(self.value(given[0], scope)[1]) for option, given in node.options}
-        found = UNARY[name](*arrays, **told) if name in UNARY else _BINARY[name](*arrays)
+        found = UNARY[name](*arrays, **told) if name in UNARY else BINARY[name](*arrays)
         return tuple(union), found
 
     def told(self, node: Call, value: Named, scope: Mapping[str, int]) -> Named:

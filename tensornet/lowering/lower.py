@@ -257,7 +257,8 @@ def _hoisted(context: Context, plan: Plan, call: Apply) -> tuple[tuple[str, ...]
     """Loop-invariant code motion: what is alike at all positions of a loop is made before it, under other names."""
     along = call.along
     assert along is not None
-    names = {leaf.name: _given(context, leaf.name) for leaf in call.graph.constants}
+    outer = call.names()
+    names = {leaf.name: _given(context, outer[leaf.name]) for leaf in call.graph.constants}
     for step in plan.once:
         assert isinstance(step, Step)
         name = fresh(step.equation.name, context.taken)

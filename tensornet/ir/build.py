@@ -1,0 +1,99 @@
+"""The node builder: nodes of axes that may be called anything, which are numbered as they are met."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..ops.record import Element
+from .element_types import of_node, of_value
+from .node import Axis, Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
+from .size import Size, product
+
+__all__ = ["item", "leaf", "met_axes", "node", "number", "size", "whole"]
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def node(
+    op: str,
+    sizes: Mapping[Axis, Size],
+    operands: Sequence[Operand] = (),
+    result: Entries = (),
+    shape: Sequence[Size] | None = None,
+    over: Sequence[Axis] = (),
+    options: Options = (),
+    element: Element | None = None,
+) -> Node:
+    """The node of an operation.
+
+    Args:
+        op: the operation; see `node`.
+        sizes: of the axes that it has, and of others that are of no concern.
+        operands: what it reads.
+        result: where it writes.
+        shape: the sizes of the result; each dimension is an axis or a composite if nothing is said.
+        over: the axes along which it runs.
+        options: what it is told besides.
+        element: what its elements are, where that does not follow.
+    """
+    met = met_axes(operands, result, over)
+    if shape is None:
+        shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in result]
+    numbers = {axis: n for n, axis in enumerate(met)}
+    table = {axis: along(n) for axis, n in numbers.items()}
+    read = tuple(Operand(each.node, substitute(each.reads, table)) for each in operands)
+    written = substitute(result, table)
+    axes = tuple(table.values())
+    if (
+        op == "copy"
+        and not options
+        and read[0].reads == written == axes
+        and read[0].node.shape == tuple(shape)
+    ):
+        return read[0].node
+    lengths = tuple(sizes[axis] for axis in met)
+    if element is None:
+        scattered = None in plain_dims(written, lengths, tuple(shape))
+        element = of_node(op, read, dict(options), scattered)
+    along_axes = tuple(numbers[axis] for axis in over)
+    return interned(op, lengths, read, written, tuple(shape), along_axes, options, element)
+
+
+def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Axis]) -> tuple[Axis, ...]:
+    """The axes of a node, in the order of their numbers: as they are met."""
+    met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
+    return tuple(met)
+
+
+def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:
+    """A tensor that no node makes: an input (parameters are inputs too), or a constant."""
+    axes = tuple(map(along, range(len(shape))))
+    return node(op, dict(enumerate(shape)), (), axes, shape, options=tuple(options.items()), element=element)
+
+
+def number(value: bool | int | float | complex) -> Node:
+    """A number, without axes."""
+    return leaf("number", (), of_value(value), value=value)
+
+
+def size(value: Size) -> Node:
+    """A size as a number, without axes."""
+    return leaf("size", (), Element.WHOLE, size=value)
+
+
+def index(length: Size) -> Node:
+    """0, 1, 2, …: the positions along an axis."""
+    return leaf("index", (length,), Element.WHOLE)
+
+
+def whole(each: Node, tag: Axis = ()) -> Operand:
+    """A tensor as it is, read along axes of its own."""
+    return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
+
+
+def item(made: Node, n: int, shape: Sequence[Size], element: Element) -> Node:
+    """One of the results of a call or a scan."""
+    axes = tuple(map(along, range(len(shape))))
+    return node("item", dict(enumerate(shape)), [Operand(made)], axes, shape, (), (("n", n),), element)

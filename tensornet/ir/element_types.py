@@ -1,0 +1,73 @@
+"""Element type inference: what the elements of a node are, by the record of its op and its operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..ops.record import Element
+from ..ops.table import FUNCTIONS
+from .node import Node, Operand
+
+__all__ = ["of_node", "of_value"]
+
+
+def of_value(value: bool | int | float | complex) -> Element:
+    """What a number is: complex ones are of the working type."""
+    match value:
+        case bool():
+            return Element.TRUTH
+        case int():
+            return Element.WHOLE
+        case float():
+            return Element.WIDE
+    return Element.NUMBER
+
+
+def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is_scattered: bool) -> Element:
+    """What an operation makes of its operands.
+
+    Args:
+        op: `contract`, `copy`, or a function of the language.
+        operands: what it reads.
+        options: its options.
+        is_scattered: whether it is written at positions that leave others out, where zeros stand then.
+    """
+    found = [each.node.element for each in operands]
+    if op == "contract":
+        return max(Element.WHOLE, Element.NUMBER if is_scattered else Element.TRUTH, *found)
+    if op == "copy":
+        fill = options.get("fill")
+        return found[0] if fill is None else FUNCTIONS["pad"].meeting(found, [fill.element])[1]
+    function = FUNCTIONS[op]
+    if function.rounds:
+        whole = _is_whole_quotient(operands[0].node)
+        return Element.WHOLE if whole else max(Element.WHOLE, *found)
+    if function.converts is not None and len(found) == 1:
+        return function.converts
+    if function.keeps_whole is not None:
+        function = function.beside([_value(each.node) for each in operands])
+    return function.meeting(found[function.conditions :])[1]
+
+
+def _value(node: Node) -> Any:
+    """A number that is made of literals alone; nothing for any other node."""
+    if node.op == "number":
+        return node.told["value"]
+    values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
+    if None in values:
+        return None
+    return math.prod(values) if node.op == "contract" else FUNCTIONS[node.op].scalar(*values)  # type: ignore[misc]
+
+
+def _is_whole_quotient(node: Node) -> bool:
+    """Whether integers are divided there by a whole number, and not by 0."""
+    if node.op != "contract" or len(node.operands) < 2 or len(node.sizes) > len(node.shape):
+        return False
+    *above, last = (each.node for each in node.operands)
+    if last.op != "reciprocal":
+        return False
+    below = last.operands[0].node
+    whole = all(each.element <= Element.WHOLE for each in (*above, below))
+    return whole and below.is_scalar and _value(below) != 0

@@ -1,0 +1,396 @@
+"""Equations of nodes: a name for each axis, and an expression for each operation.
+
+An axis is called as a dimension that it runs along and that is as long. Where there is none, its name tells its size.
+A result that is written at positions is a product with one-hot factors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
+
+from ..graph.shape_inference import size_expression
+from ..language import expression
+from ..language.affine import ones_at
+from ..language.equation import Equation
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    contraction,
+    flat,
+    product_of,
+    sum_of,
+)
+from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
+from .build import node, whole
+from .node import Affine, Entries, Gather, Node, Operand, along, axes_of, fills
+from .size import ONE, ZERO, Size, floor
+
+__all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
+
+Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
+"""The axes of each dimension of a tensor, and their sizes."""
+
+LEAVES = ("number", "size", "index")
+"""What is written where it is read."""
+
+JOINED = (CONCAT.name, "stack")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The names of axes.
+
+    Attributes:
+        known: those that tell a size by themselves in a graph.
+        made: those that do so in any graph, and were made for it.
+        axes: all others, in any graph.
+    """
+
+    known: dict[str, Size]
+    made: dict[str, Size] = field(default_factory=dict)
+    axes: dict[str, Size] = field(default_factory=dict)
+
+    def inside(self, own: Mapping[str, Size]) -> Sizes:
+        """The names in a block, which has sizes of its own."""
+        return Sizes({**self.known, **own}, self.made, self.axes)
+
+    def told(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
+        """A name that tells a size, which a line does not use yet, and which no tensor has if it is a new one."""
+        found = {**self.made, **self.known}
+        alike = [name for name, each in found.items() if each == size and name not in used]
+        if alike:
+            return min(alike, key=lambda name: (name != stem, name != size.name))
+        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        free = (each for each in names if each not in found and each not in used and each not in taken)
+        name = next(each for each in free if self.axes.get(each, size) == size)
+        self.made[name] = size
+        return name
+
+    def fits(self, name: str, size: Size, same: Callable[[Size, Size], bool]) -> bool:
+        """Whether an axis of a size may have a name, as far as names tell sizes."""
+        return all(same(each.get(name, size), size) for each in (self.known, self.made))
+
+
+class Naming(Protocol):
+    """Whose equations are written: `naming`."""
+
+    tensors: dict[Node, str]
+    dims: dict[str, Dims]
+    bound: dict[str, Any]
+    sizes: Sizes
+    lone: set[Node]
+    reserved: set[str]
+    axes: dict[Node, tuple[str, ...]]
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which has an equation then."""
+
+
+class Line:
+    """One equation, while it is written.
+
+    Attributes:
+        used: the names of its axes.
+    """
+
+    def __init__(self, naming: Naming) -> None:
+        self.naming, self.used = naming, set[str]()
+        self.values = {name: value for name, value in naming.bound.items() if isinstance(value, int)}
+
+    def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
+        """The equation of a node, and the dimensions of what it defines."""
+        if each.op in ("input", "item", "constant", *LEAVES) or self.naming.tensors.get(each, name) != name:
+            sizes: Any = {((), n): size for n, size in enumerate(each.shape)}
+            operand = whole(each)
+            each = node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+        names: dict[int, str] = {}
+        left: list[Any] = []
+        dims: list[tuple[tuple[str, Size], ...]] = []
+        for d, length in enumerate(each.shape):
+            axes = parts(each, d)
+            if axes is None:
+                found: tuple[str, ...] = (self.sized(length),)
+                dims.append(((found[0], length),))
+            else:
+                found = tuple(self.named(each, axis) for axis in axes)
+                names.update(zip(axes, found, strict=True))
+                dims.append(tuple((names[axis], _size_of(each, axis)) for axis in axes))
+            left.append(found[0] if len(found) == 1 else found)
+        return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
+
+    # ---- axes
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, as far as sizes have a value."""
+        return one == two or one.at(self.values) == two.at(self.values)
+
+    def sized(self, size: Size, stem: str = "") -> str:
+        """A name that tells a size."""
+        naming = self.naming
+        name = naming.sizes.told(size, stem or size.name or "n", self.used, naming.reserved)
+        if name != size.name:
+            naming.bound.setdefault(name, size.to_sympy())
+        self.used.add(name)
+        return name
+
+    def named(self, each: Node, axis: int) -> str:
+        """A name for an axis: its own, or that of a dimension that tells its size, or one that does by itself."""
+        own = (*self.naming.axes.get(each, ()),)[axis : axis + 1]
+        hints, size = [*self._hints(each, axis)], _size_of(each, axis)
+        if not hints and own != (ELLIPSIS,):
+            return self.sized(size, *own)
+        stems = (*own, *hints)
+        names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
+        name = next(n for n in names if n not in self.used and self.naming.sizes.fits(n, size, self.same))
+        self.naming.sizes.axes[name] = size
+        self.used.add(name)
+        return name
+
+    def _hints(self, each: Node, axis: int) -> Iterator[str]:
+        """What the dimensions are called that an axis runs along as a whole, and so tell its size."""
+        joins = each.op in JOINED and axis == each.over[0]
+        moves = joins or "fill" in each.told
+        axes = each.over if joins else (axis,)
+        for child, reads in reads_of(each):
+            for d, entry in enumerate(reads):
+                runs = _moved_axis(entry) if "fill" in each.told else entry.axis
+                if runs not in axes:
+                    continue
+                if child in self.naming.lone:
+                    yield from (name for inner in parts(child, d) or () for name in self._hints(child, inner))
+                elif child.op not in LEAVES and (moves or self.same(each.sizes[axis], child.shape[d])):
+                    yield "_".join(name for name, _ in self.naming.dims[self.naming.tensor(child)][d])
+        yield from ("n",) if joins else ()
+
+    # ---- expressions
+
+    def value(self, each: Node, dims: Sequence[Any], names: dict[int, str]) -> Expression:
+        """The expression of a node.
+
+        Args:
+            each: the node.
+            dims: what its dimensions are called.
+            names: what those of its axes are called that these are.
+        """
+        joined = each.over if each.op in JOINED else ()
+        for axis in range(len(each.sizes)):
+            if axis not in names and axis not in joined:
+                names[axis] = self.named(each, axis)
+        names |= dict.fromkeys(joined, names[joined[0]]) if joined else {}
+        if "fill" in each.told:
+            return self._padded(each, names)
+        written = {axis for d in range(len(each.shape)) for axis in parts(each, d) or ()}
+        pairs = enumerate(zip(each.result, dims, strict=True))
+        hot = [self._hot(each, entry, dim, names) for d, (entry, dim) in pairs if parts(each, d) is None]
+        read = {*each.over, *(axis for operand in each.operands for axis in axes_of(operand.reads))}
+        if hot:
+            read |= {*axes_of(each.result)}
+        operands = [self.read(each, operand, names) for operand in each.operands]
+        right = self._operation(each, [*hot, *operands], written, names)
+        for axis in written - read:
+            right = Call(REPEAT.name, (right,), (names[axis],))
+        return right
+
+    def _operation(
+        self, each: Node, operands: list[Expression], written: set[int], names: Mapping[int, str]
+    ) -> Expression:
+        """An operation on its operands."""
+        if each.op == "contract" or len(operands) > len(each.operands):
+            unread = [self._spoken(each.sizes[axis]) for axis in each.over]
+            summed = tuple(name for axis, name in names.items() if axis not in {*written, *each.over})
+            factors = [*operands, *unread]
+            alone = len(factors) < 2 and not summed and each.op == "contract"
+            return flat(contraction(tuple([Literal(1)] * alone + factors), summed, None))
+        if each.op == "copy":
+            return operands[0]
+        over = tuple(dict.fromkeys(names[axis] for axis in each.over))
+        given = [(name, value) for name, value in each.options if name != "draw"]
+        options = tuple((name, (self._scalar(value, each, names),)) for name, value in given)
+        if each.op == "roll":
+            return Call(
+                each.op, tuple(operands), (), tuple((n, v) for n, (_, v) in zip(over, options, strict=True))
+            )
+        return flat(Call(each.op, tuple(operands), over, options))
+
+    def _hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
+        """Ones where a result is written."""
+        if isinstance(entry, Gather):
+            return ones_at(self._held(each, entry, names), dim)
+        return ones_at(self._position(entry, names), dim)
+
+    def _padded(self, each: Node, names: Mapping[int, str]) -> Expression:
+        """A copy that leaves positions out, or has more: a crop or a padding."""
+        (operand,) = each.operands
+        amounts: list[tuple[str, tuple[Expression, ...]]] = []
+        for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
+            assert isinstance(written, Affine)
+            assert isinstance(read, Affine)
+            before = written.offset - read.offset
+            after = each.shape[d] - operand.node.shape[d] - before
+            if before != ZERO or after != ZERO:
+                amounts.append((names[_moved_axis(written)], (self._spoken(before), self._spoken(after))))
+        fill = self._scalar(each.told["fill"], each, {})
+        more = () if fill == Literal(0) else (("value", (fill,)),)
+        plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
+        return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
+
+    def _spoken(self, size: Size) -> Expression:
+        """A size as an expression; one that is called as a tensor is goes by its value."""
+        clashing = size.names & self.naming.reserved & self.values.keys()
+        return size_expression(size.at({name: self.values[name] for name in clashing}).to_sympy())
+
+    def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
+        """A number in the expression of a node; a size is that of an axis, if one is as long."""
+        match number.op:
+            case "number":
+                return Literal(number.told["value"])
+            case "size":
+                size = number.told["size"]
+                alike = (expression.Size(name) for axis, name in names.items() if each.sizes[axis] == size)
+                return next(alike, None) or self._spoken(size)
+        operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
+        if number.op == "contract":
+            return product_of([*operands])
+        options = tuple((name, (self._scalar(value, each, names),)) for name, value in number.options)
+        return Call(number.op, operands, (), options)
+
+    # ---- reads
+
+    def read(self, each: Node, operand: Operand, names: Mapping[int, str]) -> Expression:
+        """An operand of a node, as it is read."""
+        child, reads = operand
+        if child.is_scalar:
+            return self._scalar(child, each, names)
+        if child.op == "index":
+            (entry,) = reads
+            return (
+                self._held(each, entry, names) if isinstance(entry, Gather) else self._position(entry, names)
+            )
+        if child in self.naming.lone:
+            dims = [names[_moved_axis(entry)] for entry in reads]
+            inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
+            return self.value(child, dims, inner)
+        pairs = zip(reads, child.shape, strict=True)
+        return Ref(
+            self.naming.tensor(child), tuple(self._entry(each, entry, size, names) for entry, size in pairs)
+        )
+
+    def _held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
+        """What holds positions: a tensor, where it is no more than those along an axis, which must be there."""
+        if entry.node.op != "index":
+            return self.read(each, Operand(entry.node, entry.reads), names)
+        pairs = zip(entry.reads, entry.node.shape, strict=True)
+        return Ref(
+            self.naming.tensor(entry.node),
+            tuple(self._entry(each, inner, size, names) for inner, size in pairs),
+        )
+
+    def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
+        """What stands in brackets, of a dimension of some length."""
+        if isinstance(entry, Gather):
+            return cast("Index", self._held(each, entry, names))
+        if not entry.terms:
+            return self._place(entry.offset, length)
+        if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):
+            return names[entry.axis]
+        if fills(entry, each.sizes, length, self.same):
+            return tuple(names[axis] for axis, _ in entry.terms)
+        return cast("Index", self._position(self._windowed(each, entry, length), names))
+
+    def _place(self, offset: Size, length: Size) -> Index:
+        """A fixed position, from the first one or from the last."""
+        for found in (offset.value, (offset - length).value):
+            if found is not None:
+                return found
+        return cast("Index", sum_of([Literal(0), self._spoken(offset)]))
+
+    def _position(self, entry: Affine, names: Mapping[int, str]) -> Expression:
+        """A sum of axes as an expression of positions."""
+        terms: list[Expression] = []
+        for axis, step in entry.terms:
+            here = Call(INDEX.name, (), (names[axis],))
+            terms.append(here if step == ONE else product_of([self._spoken(step), here]))
+        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else terms)
+
+    def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
+        """A window, first an axis that is as long as fits, if one may have another size there."""
+        fits = [
+            term for term in entry.terms if self.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
+        ]
+        assert fits, f"a window that does not reach from end to end: {each}"
+        first = min(fits, key=lambda term: any(self._hints(each, term[0])))
+        return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
+
+
+# ---------------------------------------------------------------------------- what a node is
+
+
+def reads_of(each: Node) -> list[Operand]:
+    """What a node reads: operands, and what holds positions."""
+    found = [*each.operands]
+    waiting: list[Any] = [*each.result, *(entry for operand in each.operands for entry in operand.reads)]
+    while waiting:
+        entry = waiting.pop(0)
+        if isinstance(entry, Gather):
+            found.append(Operand(entry.node, entry.reads))
+            waiting += entry.reads
+    return found
+
+
+def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
+    """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
+    if child.op in ("input", "constant", "item", "call", "scan", *LEAVES):
+        return False
+    axes = [entry.axis for entry in reads]
+    if (
+        None in axes
+        or len(set(axes)) < len(axes)
+        or any(len(parts(child, d) or ()) > 1 for d in range(len(axes)))
+    ):
+        return False
+    if reader.op not in JOINED and "fill" not in reader.told:
+        return True
+    entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
+    plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
+    return child.op == "copy" and "fill" not in child.told and plain
+
+
+def _moved_axis(entry: Affine | Gather) -> int:
+    """The axis of a position that is one, from wherever it starts."""
+    assert isinstance(entry, Affine)
+    ((axis, _),) = entry.terms
+    return int(axis)
+
+
+def parts(each: Node, d: int) -> tuple[int, ...] | None:
+    """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
+    return tuple(axes_of((each.result[d],))) if "fill" in each.told else each.dims[d]
+
+
+def _size_of(each: Node, axis: int) -> Size:
+    """The size of an axis; of one that is cropped or padded, afterwards."""
+    if "fill" in each.told:
+        return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
+    return each.sizes[axis]
+
+
+def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
+    """How long an axis of a window may be: as far as it reaches beside the others."""
+    step = dict(entry.terms)[axis]
+    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]
+    if _is_negative(step):
+        return floor((entry.offset + sum((far for far, back in others if back), ZERO)) / -step) + 1
+    return (
+        floor((length - 1 - entry.offset - sum((far for far, back in others if not back), ZERO)) / step) + 1
+    )
+
+
+def _is_negative(step: Size) -> bool:
+    return step != ZERO and (-step).is_never_negative

@@ -1,0 +1,234 @@
+"""Naming: a function as a graph of equations, which prints.
+
+    add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
+
+A node that is read once, along axes alone, is written where it is read; every other one gets an equation. Names of
+tensors come from a side table. Those of axes are found while an equation is written (`equations`): a name that tells
+a size is one size throughout a graph and its blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..graph.call import Along, Apply, scoped
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis
+from ..language.equation import Equation
+from ..ops.table import FUNCTIONS, RESERVED
+from ..sizes import evaluate, put_in
+from .equations import LEAVES, Dims, Line, Sizes, is_lone, reads_of
+from .function import Function, order, rebuilt
+from .node import Node
+from .size import Size, of_sympy
+
+__all__ = ["Called", "Names", "named"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a graph calls the parts of a function: a side table, for printing alone.
+
+    Attributes:
+        leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
+        outputs: the names of the results.
+        sizes: the sizes that have a value.
+        tensors: the names of nodes that equations define, and of constants.
+        axes: the names of the axes of nodes.
+        calls: the names of calls and scans.
+    """
+
+    leaves: tuple[Leaf, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[tuple[str, Any], ...]
+    tensors: dict[Node, str] = field(repr=False)
+    axes: dict[Node, tuple[str, ...]] = field(repr=False)
+    calls: dict[Node, Called] = field(repr=False)
+
+    def moved(self, new: Mapping[Node, Node]) -> Names:
+        """The names of other nodes in the place of some; those of others are left out."""
+        tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
+        axes = {new[each]: names for each, names in self.axes.items() if each in new}
+        calls = {new[each]: called for each, called in self.calls.items() if each in new}
+        return replace(self, tensors=tensors, axes=axes, calls=calls)
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a graph calls a call.
+
+    Attributes:
+        names: those of the function that is called.
+        scope: what stands before them in the caller.
+        apart: whether it is planned as a call in any case.
+    """
+
+    names: Names
+    scope: str
+    apart: bool
+
+
+def named(function: Function, names: Names) -> Graph:
+    """The graph of a function: what `frontend.elaborate_ir` reads."""
+    formulas = {name: of_sympy(value) for name, value in names.sizes if not isinstance(value, int)}
+    whole = (name for name, value in names.sizes if isinstance(value, int))
+    sizes = Sizes({name: Size.of(name) for name in (*function.sizes, *whole)} | formulas)
+    return _Naming(function.inputs, function.outputs, names, names.sizes, sizes, {}).graph()
+
+
+class _Naming:
+    """The equations and calls of a graph, while they are written.
+
+    Attributes:
+        tensors: the names of nodes.
+        dims: the dimensions of tensors, by name.
+        bound: the sizes that have a value.
+        sizes: the names that tell sizes, here and in blocks.
+        lone: the nodes that are written where they are read.
+        items: the results of calls that are read, by their number.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Node],
+        outputs: Sequence[Node],
+        names: Names,
+        bound: Iterable[tuple[str, Any]],
+        sizes: Sizes,
+        blocks: dict[Any, Graph],
+    ) -> None:
+        self.names, self.outputs, self.sizes, self.blocks = names, tuple(outputs), sizes, blocks
+        self.axes = names.axes
+        self.leaves, self.bound = list(names.leaves), dict(bound)
+        free = (each.name for each in names.leaves if each.value is None)
+        self.tensors = dict(zip(inputs, free, strict=True))
+        self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
+        self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
+        self.taken, self.given = {*self.reserved}, {*self.tensors.values()}
+        self.body: list[Equation | Apply] = []
+        needed = {*order(outputs)}
+        self.nodes = order(
+            [*(each for each in names.tensors if each in needed), *outputs]
+        )  # as they were written
+        self.items: dict[Node, dict[int, Node]] = {}
+        for each in self.nodes:
+            if each.op == "item":
+                self.items.setdefault(each.operands[0].node, {})[each.told["n"]] = each
+        self.lone = set(self._written_where_read())
+
+    def _written_where_read(self) -> Iterator[Node]:
+        """The nodes that are read once, along axes alone, and have no name."""
+        counts = Counter(each for node in self.nodes for each in node.nodes())
+        for node in self.nodes:
+            for child, reads in reads_of(node) if node.op not in ("call", "scan") else ():
+                asked = child in self.outputs or child in self.names.tensors
+                if counts[child] == 1 and not asked and is_lone(node, child, reads):
+                    yield child
+
+    def graph(self) -> Graph:
+        """The graph."""
+        for each in self.nodes:
+            if each.op in ("call", "scan"):
+                self._call(each)
+            elif each not in self.lone and each.op not in ("input", "item", *LEAVES):
+                self.tensor(each)
+        for name, each in zip(self.names.outputs, self.outputs, strict=True):
+            if self.tensors.get(each) != name:
+                self._define(each, name)
+        return Graph(tuple(self.leaves), tuple(self.body), self.names.outputs, tuple(self.bound.items()))
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which gets an equation if it has none yet."""
+        if each not in self.tensors:
+            name = self._named(each)
+            if each.op != "constant":
+                self._define(each, name)
+            elif name not in self.dims:
+                axes = tuple((Axis(f"{name}{d}", size.to_sympy()),) for d, size in enumerate(each.shape))
+                self.leaves.append(Leaf(name, "constant", axes, value=each.told["value"]))
+                self.dims[name] = _dims_of(axes)
+        return self.tensors[each]
+
+    def _named(self, each: Node | None) -> str:
+        """A name for a node: its own, if no other node has it."""
+        own = self.names.tensors.get(each, "") if each is not None else ""
+        stem, taken = own or "v", self.taken | self.sizes.known.keys() | self.sizes.made.keys()
+        numbered = (f"{stem}_{n}" for n in itertools.count(1))
+        free = own and own not in self.given
+        name = own if free else next(found for found in numbered if found not in taken)
+        self.taken.add(name)
+        self.given.add(name)
+        if each is not None:
+            self.tensors[each] = name
+        return name
+
+    def _define(self, each: Node, name: str) -> None:
+        """Adds the equation of a node."""
+        equation, self.dims[name] = Line(self).equation(each, name)
+        self.body.append(equation)
+
+    # ---- calls
+
+    def _call(self, made: Node) -> None:
+        """Adds a call, and the block that it calls."""
+        called, function = self.names.calls[made], made.told["function"]
+        given = [self.tensor(each.node) for each in made.operands]
+        free = [each for each in called.names.leaves if each.value is None]
+        pairs = [*zip(free, given, strict=True)]
+        passed = {leaf.name for leaf, name in pairs if scoped(called.scope, leaf.name) != name}
+        block = self._block(function, made.told["sizes"], called.names, passed)
+        items = self.items.get(made, {})
+        count = len(function.outputs)
+        along = None if made.op == "call" else self._along(made, any(n >= count for n in items))
+        if along is not None:
+            count = count + len(along.states) if along.last else 1 + max(items, default=0)
+        names = {leaf.name: name for leaf, name in pairs}
+        operands = tuple(names[leaf.name] for leaf in block.inputs)
+        results = tuple(self._named(items.get(n)) for n in range(count))
+        call = Apply(block, operands, results, called.scope, called.apart, along)
+        self.body.append(call)
+        self.dims.update((name, _dims_of(dims)) for name, dims in call.returned(self.bound))
+
+    def _along(self, made: Node, last: bool) -> Along:
+        """How a scan goes along its axis."""
+        (over,) = made.over
+        entries = [(n, entry) for operand in made.operands for n, entry in enumerate(operand.reads)]
+        cuts = tuple(n for n, entry in entries if entry.axis == over)
+        axis = Axis(made.sizes[over].name or "t", made.sizes[over].to_sympy())
+        return Along(axis, cuts, tuple(n for _, n in made.told["states"]), made.told["back"], last)
+
+    def _block(self, function: Function, sizes: tuple[Size, ...], names: Names, passed: set[str]) -> Graph:
+        """The graph of a function that is called, in the sizes of the caller; its inputs are passed as operands."""
+        spoken = {name for size in sizes for name in size.names}
+        bound = tuple((name, value) for name, value in self.bound.items() if name in spoken)
+        key = function, sizes, id(names), frozenset(passed), bound
+        if key not in self.blocks:
+            local = {name: value for name, value in names.sizes if self.bound.get(name) != value}
+            new: dict[Node, Node] = {}
+            table = dict(zip(function.sizes, sizes, strict=True))
+            inputs = rebuilt(function.inputs, new, sizes=table)
+            outputs = rebuilt(function.outputs, new, sizes=table)
+            leaves = (_in_sizes(each, local) for each in names.leaves)
+            leaves = (replace(e, kind="input") if e.name in passed else e for e in leaves)
+            inner = replace(names.moved(new), leaves=tuple(leaves))
+            own = {
+                name: of_sympy(evaluate(value, local)) for name, value in local.items() if name not in spoken
+            }
+            known = self.sizes.inside(own)
+            self.blocks[key] = _Naming(inputs, outputs, inner, bound, known, self.blocks).graph()
+        return self.blocks[key]
+
+
+def _dims_of(dims: Any) -> Dims:
+    return tuple(tuple((axis.name, of_sympy(axis.size)) for axis in dim) for dim in dims)
+
+
+def _in_sizes(leaf: Leaf, sizes: Mapping[str, Any]) -> Leaf:
+    """A leaf of a block with the block's own sizes put in."""
+    dims = tuple(tuple(Axis(axis.name, put_in(axis.size, sizes)) for axis in dim) for dim in leaf.dims)
+    return replace(leaf, dims=dims)

@@ -1,0 +1,257 @@
+"""Hash-consed nodes: one operation over a space of numbered axes.
+
+    Node  = op · sizes of its axes · operands, each a node and a read · result, a write · shape · over · options
+    entry = Affine: offset + Σ step · axis      an axis, a position, a composite, a window
+          | Gather: positions that a node holds
+
+A read has an entry for each dimension of what is read, a write one for each dimension of the result: both are maps
+from the axes of the node to positions. What the op is decides the rest:
+
+    contract    the product of the operands, summed where axes write to the same position
+    copy        its operand; what nothing writes is the option `fill`
+    call, scan  a Function, once or along an axis; `item` reads one of the results
+    input, constant, number, size, index        leaves
+    any other   a function of the language: of elements, or along the axes in `over`
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from ..ops.record import Element
+from .size import ONE, ZERO, Size, product
+
+__all__ = [
+    "Affine",
+    "Axis",
+    "Entries",
+    "Gather",
+    "Node",
+    "Operand",
+    "along",
+    "interned",
+    "row_major",
+    "substitute",
+]
+
+
+Axis: TypeAlias = Any
+"""An axis of a node is its number; while a node is built, an axis may be called anything that hashes."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A position: offset + Σ step · axis.
+
+    Attributes:
+        terms: axes and their steps, in the order of the text; each axis once.
+        offset: the position where all axes are at their first.
+    """
+
+    terms: tuple[tuple[Axis, Size], ...] = ()
+    offset: Size = ZERO
+
+    @property
+    def axis(self) -> Axis | None:
+        """The axis, where the position is no more than that."""
+        return (
+            self.terms[0][0]
+            if len(self.terms) == 1 and not self.offset.terms and self.steps == (ONE,)
+            else None
+        )
+
+    @property
+    def steps(self) -> tuple[Size, ...]:
+        """By how many positions each axis moves on."""
+        return tuple(step for _, step in self.terms)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """A position that a node holds: its element at some reads."""
+
+    node: Node
+    reads: Entries
+
+    @property
+    def axis(self) -> Axis | None:
+        """None: what is held is no axis."""
+        return None
+
+
+Entries: TypeAlias = "tuple[Affine | Gather, ...]"
+
+
+class Operand(NamedTuple):
+    """A node, and where it is read."""
+
+    node: Node
+    reads: Entries = ()
+
+
+class Node:
+    """A tensor; made by `build.node`, the same object for the same value.
+
+    Attributes:
+        op: what is done; see above.
+        sizes: of its axes, which are numbered as they are met: in the result, in `over`, in the operands.
+        operands: what is read.
+        result: where the result is written, for each of its dimensions.
+        shape: the sizes of these dimensions.
+        over: the axes along which a function runs.
+        options: what the operation is told besides, by name: numbers, sizes, nodes without axes, functions.
+        element: what the elements are.
+        dims: the axes of each dimension that is an axis or a composite; nothing where it is written otherwise.
+    """
+
+    __slots__ = (
+        *("__weakref__", "dims", "element", "op", "operands", "options"),
+        *("over", "result", "shape", "sizes"),
+    )
+    dims: tuple[tuple[int, ...] | None, ...]
+    op: str
+    sizes: tuple[Size, ...]
+    operands: tuple[Operand, ...]
+    result: Entries
+    shape: tuple[Size, ...]
+    over: tuple[int, ...]
+    options: tuple[tuple[str, Any], ...]
+    element: Element
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"<{self.op} [{shape}] of {', '.join(each.node.op for each in self.operands)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return interned, tuple(getattr(self, name) for name in _FIELDS)
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The options by name."""
+        return dict(self.options)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is a number made of numbers and sizes alone."""
+        if self.op in ("number", "size"):
+            return True
+        plain = not self.shape and not self.sizes and bool(self.operands) and self.op not in ("item", "call")
+        return plain and all(each.node.is_scalar for each in self.operands)
+
+    def nodes(self) -> Iterator[Node]:
+        """What it reads, each as often as it does: operands, positions, and options that are nodes."""
+        for operand in self.operands:
+            yield operand.node
+            yield from gathered(operand.reads)
+        yield from gathered(self.result)
+        yield from (value for _, value in self.options if isinstance(value, Node))
+
+
+_FIELDS = ("op", "sizes", "operands", "result", "shape", "over", "options", "element")
+_TABLE: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
+
+
+def interned(
+    op: str,
+    sizes: tuple[Size, ...],
+    operands: tuple[Operand, ...],
+    result: Entries,
+    shape: tuple[Size, ...],
+    over: tuple[int, ...],
+    options: tuple[tuple[str, Any], ...],
+    element: Element,
+) -> Node:
+    """The node of some fields: there is one of each as long as somebody holds it."""
+    fields = (op, sizes, operands, result, shape, over, options, element)
+    key = (*fields[:6], tuple((name, _written(value)) for name, value in options), element)
+    found = _TABLE.get(key)
+    if found is None:
+        found = Node()
+        for name, value in zip(_FIELDS, fields, strict=True):
+            setattr(found, name, value)
+        found.dims = plain_dims(result, sizes, shape)
+        _TABLE[key] = found
+    return found
+
+
+def _written(value: Any) -> Any:
+    """What an option is compared by: 1, 1.0, True and -0.0 are different numbers, and each nan is the same."""
+    return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
+
+
+# ---------------------------------------------------------------------------- maps
+
+
+def plain_dims(
+    result: Entries, sizes: tuple[Size, ...], shape: tuple[Size, ...]
+) -> tuple[tuple[int, ...] | None, ...]:
+    """The axes of each dimension of a result that is an axis or a composite, of axes that no other one has."""
+    found: list[tuple[int, ...] | None] = []
+    before: set[Axis] = set()
+    for entry, length in zip(result, shape, strict=True):
+        axes = tuple(axes_of((entry,)))
+        plain = isinstance(entry, Affine) and fills(entry, sizes, length) and before.isdisjoint(axes)
+        found.append(axes if plain else None)
+        before.update(axes)
+    return tuple(found)
+
+
+def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = Size.__eq__) -> bool:
+    """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
+    axes = tuple(axis for axis, _ in entry.terms)
+    if entry.offset.terms or not axes:
+        return False
+    if len(axes) == 1:
+        return bool(entry.steps == (ONE,) and same(sizes[axes[0]], length))
+    named: dict[Axis, Size] = dict(enumerate(sizes))
+    steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
+    return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
+
+
+def along(axis: Axis) -> Affine:
+    """The position along an axis."""
+    return Affine(((axis, ONE),))
+
+
+def row_major(axes: tuple[Axis, ...], sizes: Mapping[Axis, Size]) -> Affine:
+    """The position in a composite: of (h, d) that is h · |d| + d."""
+    steps = (product(sizes[after] for after in axes[n + 1 :]) for n in range(len(axes)))
+    return Affine(tuple(zip(axes, steps, strict=True)))
+
+
+def gathered(entries: Entries) -> Iterator[Node]:
+    """The nodes that hold positions, of some entries."""
+    for entry in entries:
+        if isinstance(entry, Gather):
+            yield entry.node
+            yield from gathered(entry.reads)
+
+
+def axes_of(entries: Entries) -> Iterator[Axis]:
+    """The axes of some entries, in order."""
+    for entry in entries:
+        if isinstance(entry, Gather):
+            yield from axes_of(entry.reads)
+        else:
+            yield from (axis for axis, _ in entry.terms)
+
+
+def substitute(entries: Entries, table: Mapping[Axis, Affine]) -> Entries:
+    """Entries with other positions in the place of axes: the composition of maps."""
+    return tuple(_substituted(entry, table) for entry in entries)
+
+
+def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine | Gather:
+    if isinstance(entry, Gather):
+        return Gather(entry.node, substitute(entry.reads, table))
+    steps: dict[Axis, Size] = {}
+    offset = entry.offset
+    for axis, step in entry.terms:
+        inner = table[axis]
+        offset += step * inner.offset
+        for each, by in inner.terms:
+            steps[each] = steps.get(each, ZERO) + step * by
+    return Affine(tuple(steps.items()), offset)
