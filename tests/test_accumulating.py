@@ -171,12 +171,6 @@ def test_positions_outside_are_refused_as_where_they_are_read(text: str, wrong: 
         tn.compile(graph, backend=library)({}, *(library.asarray(given[name]) for name in inputs))
 
 
-def test_what_is_no_position_adds_nothing() -> None:
-    graph = tn.layer("y[v] = 0\ny[t[n]] += x[n]", inputs="t x", v=4)
-    with pytest.raises(tn.DtypeError, match="'t' indexes, and holds float64"):
-        tn.compile(graph)({}, np.array([0.0, 1.5]), np.ones(2))
-
-
 def test_large_ones_are_scattered() -> None:
     graph = holding(tn.layer(ROUTED, inputs="e x w", v=1000, c=64), {"e": Element.WHOLE})
     assert "scatter_add" in tn.plan(graph, backend="torch", b=4, t=512).code
@@ -285,23 +279,3 @@ def test_blocks_may_add() -> None:
     text = "def counted(e):\n    n[v] = 0\n    n[e[b]] += repeat[b](1)\n    v: 4\ny = counted(e)"
     found = tn.compile(tn.layer(text, inputs="e[b]"))({}, np.array([0, 3, 3]))
     np.testing.assert_array_equal(found, [1, 0, 0, 2])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("y[b,e[b,t],c] += x[b,t,c]", r"nothing starts it(?s:.*)as y\[b,v,c\] = 0"),
-        ("y[b,v] = 0\ny[b,e[b,v]] += x[b,v]", "positions are told along 'v', which is the name of another"),
-        ("y[b,(v,u)] = 0\ny[b,e[b,t]] += x[b,t]", r"positions are told along '\(v,u\)'"),
-        ("y[b,v] = 0\ny[b,-1] += x[b]", "what stands in brackets after 'y' is no axis, nor a position"),
-        ("y[b,v] = 0\ny[b,1:2] += x[b]", "what stands in brackets after 'y' is no axis, nor a position"),
-        ("y[b] = 0\ny[b,c] += x[b,c]", r"'y' has 1 dimension\(s\), and is added to with 2"),
-        ("y[b] = 0\nz[b] = y\ny[b] += x[b]", "'y' is used before it is defined"),
-        ("y[b] = 0\ny[b] -= x[b]", "this line is not an equation"),
-        ("y[b,v] = x[b,0]\ny[b,v] += x[b,v]", r"axis 'v' is on the left but nowhere(?s:.*)repeat\[v\]"),
-    ],
-)
-def test_what_cannot_be_added(text: str, message: str) -> None:
-    inputs = [name for name in ("e", "x") if f"{name}[" in text]
-    with pytest.raises(tn.EquationError, match=message):
-        tn.layer(text, inputs=inputs)

@@ -341,22 +341,3 @@ def test_arrays_of_another_library_are_refused() -> None:
         f(tn.init(graph), torch.ones(2, 4))
     moved = tn.to_backend(tn.init(graph), "torch")
     assert f(moved, torch.ones(2, 4)).shape == (2, 3)
-
-
-def test_wrong_shapes_show_the_axis() -> None:
-    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
-    f, parameters = tn.compile(graph), tn.init(graph)
-    with pytest.raises(
-        tn.ShapeError, match=r"axis 'i' of 'x' is 5, and should be 4\n  line 1: x\[b, i\]\n +\^\n"
-    ):
-        f(parameters, np.ones((2, 5)))
-    with pytest.raises(
-        tn.ShapeError, match=r"'x' has shape \(2,\): 1 dimension\(s\), where the equations read 2"
-    ):
-        f(parameters, np.ones(2))
-    with pytest.raises(tn.ShapeError, match="the parameter 'W' is missing"):
-        f({}, np.ones((2, 4)))
-    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 2"):
-        f(parameters, np.ones((2, 4)), np.ones(2))
-    with pytest.raises(tn.BackendError, match="'x' is a list, not an array of numpy"):
-        f(parameters, [[1, 2]])

@@ -270,25 +270,6 @@ def test_a_size_of_a_block_is_not_that_of_the_same_name_outside() -> None:
         tn.compile(graph)({}, np.ones((1, 4)), np.zeros(9))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("dense(x, scope='a')", "dense(x, x, scope='a')", "'dense' takes 1 tensor"),
-        ("dense(x, scope='a')", "dense(x + 1)", "called on tensors, by their names"),
-        ("dense(x, scope='a')", "dense(x, scale='a')", "takes tensors and a scope"),
-        ("dense(x, scope='a')", "tower(x, scope='a')", "'tower' is not a function"),
-        ("dense(x, scope='a')", "dense(z, scope='a')", "the axes of 'z' are not known"),
-        ("first = ", "x = ", "'x' is defined twice"),
-        ("def dense(x)", "def dense(x, *y)", "a block takes names of tensors"),
-        ("def dense(x)", "def exp(x)", "'exp' belongs to the language"),
-        ("x[b,i]: input\nfirst", "x[i]: input\nfirst", "'x' has 1 dimension"),
-    ],
-)  # fmt: skip
-def test_a_wrong_call_is_told(old: str, new: str, message: str) -> None:
-    with pytest.raises((EquationError, ShapeError), match=message):
-        tn.layer(WRITTEN.replace(old, new))
-
-
 HOLDING = tn.layer(
     "y[b,i] = tanh(x[b,i] * c[i] * w[i])",
     inputs="x",

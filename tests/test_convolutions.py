@@ -277,20 +277,6 @@ def test_the_residual_block(stride: int) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected.numpy(), atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kernel": (3, 3), "stride": (1, 1, 1)}, "a convolution of 2 and 3 dimension"),
-        ({"stride": 0}, "stride=0"),
-        ({"groups": 3}, "channels=4 does not divide by groups=3"),
-        ({"factorization": "tucker3"}, "there is no factorization 'tucker3'"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.models.convolution(4, 6, **settings)
-
-
 def _read_in_part(text: str, sizes: dict[str, int]) -> tuple[tn.Graph, dict[str, Any]]:
     given = {"x": (2, 12), "K": (3,), "q": (2, 4), "table": (40,), "a": (5, 2), "c": (3, 2)}
     names = [name for name in given if f"{name}[" in text]

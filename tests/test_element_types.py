@@ -642,12 +642,3 @@ def test_an_integer_and_a_real_number_are_two_numbers() -> None:
     assert (exact.dtype.kind, real.dtype.kind) == ("i", "f")
     for text, kind in (("y[n] = t[n] * 1", "i"), ("y[n] = 1.0 * t[n]", "f"), ("y[n] = -1.0 * t[n]", "f")):
         assert tn.compile(tn.layer(text, inputs="t"))({}, np.arange(5)).dtype.kind == kind
-
-
-@pytest.mark.parametrize(
-    "array", [np.array(["a", "b"]), np.array([None, 1]), np.array(["2020-01-01"], "datetime64[D]")]
-)
-def test_arrays_of_no_numbers_are_refused(array: np.ndarray) -> None:
-    f = tn.compile(tn.layer("y[i] = x[i] * z[i]", inputs="x z"))
-    with pytest.raises(tn.DtypeError, match=r"'x' holds (?s:.*)give numbers"):
-        f({}, array, np.ones(len(array)))

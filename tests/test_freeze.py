@@ -180,39 +180,6 @@ def test_arrays_of_any_library_and_type_freeze() -> None:
     assert tn.compile(frozen)({}, np.ones((1, 2))).tolist() == [[3.0]]
 
 
-@pytest.mark.parametrize(
-    ("params", "names", "error", "message"),
-    [
-        ({}, "*", tn.ShapeError, r"the parameter 'W' is missing\nfix: give it in params"),
-        (
-            {"A": np.ones((2, 6))},
-            "A B",
-            tn.ShapeError,
-            r"'B' is missing\nfix: give it in params, or freeze names='A|W",
-        ),
-        (
-            {"W": np.ones((5, 6))},
-            "V",
-            tn.EquationError,
-            r"'V' is no parameter of this graph\nfix: .*there are W, A, B",
-        ),
-        ({"W": np.ones((5, 6))}, "layers.*", tn.EquationError, r"'layers.\*' is no parameter"),
-        ({"W": np.ones((5, 6))}, 3, tn.EquationError, r"told by names, not 3"),
-        (
-            {"W": np.ones((6, 5))},
-            "W",
-            tn.ShapeError,
-            r"sizes disagree: axis 'o' of 'W' is 6, and should be 5",
-        ),
-        ({"W": np.ones(6)}, "W", tn.ShapeError, r"'W' has shape \(6,\): 1 dimension"),
-        ({"W": "text"}, "W", tn.DtypeError, r"the parameter 'W' holds"),
-    ],
-)
-def test_what_cannot_be_frozen_is_told(params: Any, names: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        tn.freeze(ADAPTER, params, names)
-
-
 # ---------------------------------------------------------------------------- modules without parameters
 
 

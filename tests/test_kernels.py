@@ -390,11 +390,6 @@ def test_of_long_products_few_ways_are_looked_at(monkeypatch: pytest.MonkeyPatch
     assert 0 < len(looked) < 1000
 
 
-def test_no_equation_calls_a_kernel() -> None:
-    with pytest.raises(tn.EquationError, match=f"'{KERNEL}' is a kernel"):
-        tn.layer(f"y[b] = {KERNEL}[i](q[b,i], k[b,i], v[b,i])", inputs="q k v")
-
-
 # ---------------------------------------------------------------------------- what it takes
 
 

@@ -271,18 +271,6 @@ def test_memory_limit_says_how_much_is_needed() -> None:
     assert tn.plan(graph, b=10, memory_limit=272).peak_memory == 272
 
 
-def test_sizes_are_checked() -> None:
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2)
-    with pytest.raises(
-        tn.ShapeError, match="a size is given for 'z', which is not open: there is no such axis"
-    ):
-        tn.plan(graph, z=3)
-    with pytest.raises(tn.ShapeError, match="a size is given for 'i', which is not open: it is 4"):
-        tn.plan(graph, i=5)
-    with pytest.raises(tn.ShapeError, match="the size of 'b' is 0"):
-        tn.plan(graph, b=0)
-
-
 def test_code_is_readable_and_the_same_every_time() -> None:
     graph = tn.layer(
         "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6

@@ -95,24 +95,6 @@ def test_what_fits_comes_first(text: str, shown: str) -> None:
     assert str(tn.layer(text, inputs="x").own[0]) == shown
 
 
-ERRORS = [
-    ("y[b,t] = x[b,t-1]", "'x' is read 1 position.s. before its first one(?s:.*)pad it there first"),
-    ("y[b,t] = x[b,0.5*t]", "0.5 is no integer, and indexes 'x'"),
-    ("y[b,t] = x[b,t+1] * x[b,t]", "sizes disagree: axis 't'"),
-    ("y[b,t] = x[b,t/2]", "is no integer, and indexes 'x'"),
-    ("y[b,t] = x[b,w[t]+1]", "'w' indexes 'x' and is a parameter"),
-    ("y[b,t] = x[b,::0]", "the step of a slice is a positive integer"),
-    ("y[b,t] = x[b,:4:2]", "a slice with a step has no end"),
-    ("y[b,t+1] = x[b,t]", "the left side takes axis names only"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), ERRORS)
-def test_what_cannot_be_read_is_told(text: str, message: str) -> None:
-    with pytest.raises(tn.TensornetError, match=message):
-        tn.layer(text, inputs="x[b,n]" if "slice" not in message else "x[b,t]", b=2)
-
-
 @pytest.mark.parametrize(
     ("text", "reach", "reference"),
     [

@@ -375,29 +375,6 @@ def test_compilers_take_the_loop() -> None:
     torch.testing.assert_close(compiled_module(x, c0), module(x, c0))
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("h[b,t] = x[b,t] + h[b,t-1] + h[b,t+1]", "goes both ways"),
-        ("h[b,t] = x[b,t] + h[b,s] * h[b,t-1]", "not there yet|used before"),
-        ("h[b,-1] = s[b]\nh[b,-1] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "starts twice"),
-        ("h[b,-1] = s[b]\nh[b,t] = x[b,t] + h[b,t+1]", r"(?s)goes on from 'h' at -1.*starts at \+1"),
-        ("h[b,-2] = s[b]\nh[b,t] = x[b,t] + h[b,t-1]", "goes on from 'h' at -2"),
-        ("h[-1,t] = s[t]\nh[b,t] = x[b,t] + h[b,t-1]", "along another axis"),
-        ("h[b,t] = x[b,t] + h[b,t-9]", "9 positions away"),
-        ("h[b,t] = x[b,t] + h[b,t]", "used before it is defined"),
-        ("h[b,t] = sum[t](previous[t](h[b,t])) * x[b,t]", "not there yet"),
-        (
-            "def cell(x, s):\n    y[b,t] = tanh(x[b,t] + s[b,t])\nr[b,t] = h[b,t-1]\nh = cell(x, r, scope='c')",
-            r"(?s)'h' goes round through the call of a block.*say the axes in the call, as in h\[b,t\]",
-        ),
-    ],
-)
-def test_what_is_no_recurrence(text: str, match: str) -> None:
-    with pytest.raises(tn.EquationError, match=match):
-        tn.layer(text, inputs="x s[b]" if "s[b]" in text else "x")
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 def test_recurrences_along_two_axes(ahead: bool) -> None:
     """Each position is made of the one above and the one to the left, or to the right."""
@@ -674,14 +651,6 @@ def test_positions_in_a_recurrence_are_looked_at(backend: str) -> None:
         tn.compile(graph, backend=chosen)({}, chosen.asarray(np.ones((3, 3)), "float64"))
 
 
-def test_starts_in_different_parts_are_told() -> None:
-    text = "h[-1,n] = s[n]\nh[-2,(p,q)] = r[p,q]\nh[t,n] = tanh(x[t,n] + h[t-1,n] + h[t-2,n])"
-    with pytest.raises(
-        tn.EquationError, match=r"(?s)starts in other parts at -2.*as h\[-1,n\] = s\[n\] has them"
-    ):
-        tn.layer(text, inputs="x[t,n] s r", p=2, q=2)
-
-
 @pytest.mark.parametrize("scope", ["", "cell"])
 def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) -> None:
     text = "h[b,-1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t-1,p] * U[o,p])\ny[b,o] = h[b,-1,o]"
@@ -697,19 +666,6 @@ def test_a_size_that_nothing_but_its_name_tells_is_kept_in_models(scope: str) ->
     value, _ = tn.value_and_grad(long, loss=loss)({"U": U}, s)
     three = np.tanh(np.tanh(np.tanh(s @ U.T) @ U.T) @ U.T)
     assert float(value) == pytest.approx((three**2).sum(), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("h[t] = 0.5*h[t-1] + x[t]\ny[t] = x[t]*2", "h"),
-        ("h[-1] = 2*s\nh[t] = c[t-1] + x[t]\nc[t] = h[t-1]\ny[t] = x[t]*2", "h"),
-        ("h[t] = 0.5*h[t-1] + x[t]\nz[t] = h[t]\ny[t] = x[t]*2", "z"),
-    ],
-)
-def test_a_recurrence_that_nothing_reads_is_told(text: str, name: str) -> None:
-    with pytest.raises(tn.EquationError, match=f"no output depends on '{name}': this line is never read"):
-        tn.layer(text, inputs="x[t]")
 
 
 # ---------------------------------------------------------------------------- running sums and products

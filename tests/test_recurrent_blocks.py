@@ -139,26 +139,3 @@ h[t,b,p] = cell(x[t,b,i], h[t-1,b,q], m[p])
         h = np.tanh(2 * at * np.arange(3) + h @ (weight * m / np.sqrt(3)).T)
         expected.append(h)
     np.testing.assert_allclose(tn.compile(graph)({"W": weight}, x, m), np.stack(expected), rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        ("h[b,t,p] = cell(x[b,t,i], h[b,t,p])", "goes along one axis, and here none"),
-        ("h[b,t,p] = cell(x[b,t,i], h[b-1,t-1,p])", "along one axis, and here several axes, b, t"),
-        ("h[b,p] = cell(x[b,t,i], h[b,t-1,p])", r"(?s)which is not in its brackets.*write h\[…,t,…\]"),
-        ("h[b,t,p] = cell(x[b,t,0], h[b,t-1,p])", "reads 'x' under axes alone"),
-        ("h[b,t,p] = cell(h[b,t-1,p])", "takes 2 tensor"),
-        ("h[b,t] = cell(x[b,t,i], h[b,t-1])", r"(?s)'h' has other axes.*gives z\[b,o\], and 't' is one more"),
-        ("h[b,t,p] = cell(s, h[b,t-1,p])", "the axes of 's' are not known"),
-        ("h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])\nh[b,t,p] = cell(x[b,t,i], h[b,t-1,p])", "defined twice"),
-    ],
-)
-def test_what_is_no_call_along_an_axis(call: str, match: str) -> None:
-    with pytest.raises(tn.EquationError, match=match):
-        tn.layer(RNN + call, inputs="x")
-
-
-def test_what_a_block_reads_along_an_axis_has_its_axes() -> None:
-    with pytest.raises(tn.ShapeError, match=r"input is 'x\[b,i\]: input' and 'x' has 1 dimension"):
-        tn.layer(f"{RNN}h[b,t,p] = cell(x[b,t], h[b,t-1,p])", inputs="x")

@@ -90,13 +90,6 @@ def test_settings_of_torch(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(tn.compile(graph, backend="torch")(parameters, x), module(x)[0])
 
 
-def test_what_of_torch_is_refused() -> None:
-    with pytest.raises(tn.ShapeError, match="proj_size"):
-        tn.models.from_torch(torch.nn.LSTM(5, 7, proj_size=3))
-    with pytest.raises(tn.ShapeError, match="dropout between layers"):
-        tn.models.from_torch(torch.nn.GRU(5, 7, num_layers=2, dropout=0.5))
-
-
 @pytest.mark.parametrize("form", ["tt", "blocktt", "cp", "low_rank"])
 def test_factorized_weights_are_weights(form: str) -> None:
     """An LSTM of factorized weights is the dense one of the weights that the factors make."""

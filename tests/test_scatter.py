@@ -135,11 +135,6 @@ def test_a_library_without_it_multiplies_by_ones() -> None:
     assert "scatter_add" not in tn.plan(written, backend=of(array_api_strict), profile=CPU, b=2, s=512).code
 
 
-def test_no_equation_calls_it() -> None:
-    with pytest.raises(tn.EquationError, match="'scatter_add' is a kernel"):
-        tn.layer("y[v,c] = scatter_add[s](t[s], index(v), x[s,c])", inputs="t x")
-
-
 # ---------------------------------------------------------------------------- torch
 
 
