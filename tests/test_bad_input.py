@@ -22,7 +22,7 @@ from tensornet.ops.table import FUNCTIONS
 from tensornet.sizes import evaluate, solve_size
 from tensornet.units import in_bytes
 
-from .strategies import SUMMED_ALONE, Block, blocks
+from .programs import SUMMED_ALONE, Program, programs
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -341,16 +341,16 @@ WORDS = [
 
 
 @given(
-    blocks() | blocks(open_sizes=True),
+    programs(),
     st.lists(st.tuples(st.integers(0, 500), st.sampled_from(WORDS)), min_size=1, max_size=2),
     st.sampled_from([0, 1, 2]),
 )
-def test_a_text_with_slips_is_refused_or_runs(block: Block, slips: list[tuple[int, str]], size: int) -> None:
-    parts = re.findall(r"\w+|\s+|[^\w\s]", block.text)
+def test_a_text_with_slips_is_refused_or_runs(case: Program, slips: list[tuple[int, str]], size: int) -> None:
+    parts = re.findall(r"\w+|\s+|[^\w\s]", case.text)
     for at, word in slips:
         parts[at % len(parts)] = word
     try:
-        graph = tn.layer("".join(parts), inputs=block.inputs, outputs=block.outputs, **dict(block.sizes))
+        graph = tn.layer("".join(parts), inputs=[*case.inputs], outputs=[*case.outputs], **case.given)
     except tn.TensornetError:
         return
     assert tn.layer(str(graph)) == graph

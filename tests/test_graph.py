@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given
 
 import tensornet as tn
 from tests.conftest import within
-from tests.strategies import SUMMED_ALONE, Block, blocks
-
-pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 TCL = "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]"
 
@@ -37,46 +33,6 @@ def names(leaves: tuple[Any, ...]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------- values
-
-
-@given(blocks())
-def test_a_graph_prints_as_the_text_that_makes_it(block: Block) -> None:
-    graph = block.graph()
-    again = tn.layer(str(graph))
-    assert again == graph
-    assert hash(again) == hash(graph)
-    assert str(again) == str(graph)
-
-
-@given(blocks(open_sizes=True))
-def test_a_graph_of_open_sizes_prints_as_the_text_that_makes_it(block: Block) -> None:
-    graph = block.graph()
-    again = tn.layer(str(graph))
-    assert again == graph
-    assert hash(again) == hash(graph)
-
-
-@given(blocks())
-def test_json_gives_the_graph_back(block: Block) -> None:
-    graph = block.graph()
-    assert tn.Graph.from_json(graph.to_json()) == graph
-
-
-@given(blocks(open_sizes=True))
-def test_the_leaves_are_those_of_the_text(block: Block) -> None:
-    graph = block.graph()
-    assert names(graph.inputs) == [name for name, _ in block.input_shapes]
-    assert sorted(names(graph.parameters)) == sorted(name for name, _ in block.parameter_shapes)
-    assert not graph.bound
-
-
-@given(blocks())
-def test_the_parameters_have_the_sizes_of_the_text(block: Block) -> None:
-    shapes = {leaf.name: tuple(sympy.sympify(leaf.shape)) for leaf in block.graph().parameters}
-    bound = block.graph().bound
-    sizes = {name: tuple(int(size.subs(dict(bound))) for size in shape) for name, shape in shapes.items()}
-    assert sizes == dict(block.parameter_shapes)
-    assert tn.parameter_count(block.graph()) == sum(int(np.prod(s, dtype=int)) for s in sizes.values())
 
 
 def with_constant() -> tn.Graph:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.runtime.initial_values import starts
 
-from .strategies import SUMMED_ALONE
+from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
