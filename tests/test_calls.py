@@ -92,7 +92,7 @@ def test_a_call_is_its_equations_written_out(graph: tn.Graph, seed: int, chance:
             np.testing.assert_allclose(value, expected[graph.outputs[each.outputs.index(name)]], atol=1e-11)
 
 
-@examples(20)
+@examples(8)
 @given(models())
 def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph)) == graph
@@ -102,7 +102,7 @@ def test_the_text_and_the_json_of_calls_read_back(graph: tn.Graph) -> None:
     assert tn.layer(str(graph.flat)) == graph.flat
 
 
-@examples(27)
+@examples(8)
 @given(models())
 def test_formulas_are_those_of_all_equations(graph: tn.Graph) -> None:
     flat = graph.flat

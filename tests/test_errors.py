@@ -13,6 +13,8 @@ import torch
 import tensornet as tn
 from tensornet import models
 
+pytestmark = pytest.mark.quick
+
 TABLE = Path(__file__).parent / "data" / "errors.txt"
 LONGEST = 240
 """A longer line of a message is held against so many characters: lists of all names grow."""

@@ -187,14 +187,19 @@ def test_a_product_of_factors_that_do_not_change(wrt: list[str]) -> None:
 # ---------------------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("vit", "xlnet", "transformer_classifier", "perceiver")
+"""The models whose gradients are looked at by day."""
+SLOW = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
+@pytest.mark.parametrize("name", SLOW)
 def test_models(name: str) -> None:
     graph, inputs = MODELS[name]
     given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
     check(graph, {**given, **parameters_of(graph)})
 
 
-@pytest.mark.parametrize("name", ["vit", "tensor_swin", "transformer_classifier"])
+@pytest.mark.parametrize("name", ["vit", pytest.param("tensor_swin", marks=pytest.mark.slow)])
 def test_models_against_differences(name: str) -> None:
     graph, inputs = MODELS[name]
     given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))

@@ -157,6 +157,7 @@ def test_gradients_and_theirs(rows: str, everywhere: None) -> None:
     assert torch.autograd.gradgradcheck(run, given)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_transforms_forward_mode_and_a_compiler_see_a_sum() -> None:
     graph, params, x = residual()

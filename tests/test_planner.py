@@ -372,21 +372,16 @@ NEVER = {
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (field.name, value)
-        for field in fields(DeviceProfile)
-        if field.name != "key"
-        for value in (*NEVER.get(field.name, (5e-324, 1e300, 0.0, -1.0)), float("nan"), float("inf"))
-    ],
-)
-def test_what_no_device_has_is_measured_again(
-    name: str, value: float, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_device_has_is_measured_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
-    assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
-    assert load_profile("a device") is None
+    names = [field.name for field in fields(DeviceProfile) if field.name != "key"]
+    believed = []
+    for name in names:
+        for value in (*NEVER.get(name, (5e-324, 1e300, 0.0, -1.0)), float("nan"), float("inf")):
+            assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
+            if load_profile("a device") is not None:
+                believed.append((name, value))
+    assert not believed
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e300])

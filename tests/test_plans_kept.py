@@ -591,7 +591,16 @@ def test_what_is_planned_after_turns_is_counted_anew() -> None:
 
 
 @POSIX
-@pytest.mark.parametrize(("run", "total"), [(PLAN, 12), (FAILING, 12), (IN_THREADS, 12), (WITHIN, 24)])
+@pytest.mark.parametrize(
+    ("run", "total"),
+    [
+        (PLAN, 12),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((FAILING, 12), (IN_THREADS, 12), (WITHIN, 24))
+        ),
+    ],
+)
 def test_a_long_plan_is_seen_at_a_terminal(run: str, total: int) -> None:
     output, shown = seen(run, 0.02, 0.05)
     assert output == "planned True 1\n"
@@ -610,12 +619,17 @@ def test_a_long_plan_is_seen_at_a_terminal(run: str, total: int) -> None:
 @pytest.mark.parametrize(
     ("run", "patience", "pause", "terminal", "kind"),
     [
-        (PLAN, 2.0, 0.0, True, "xterm"),  # soon made
         (PLAN, 0.02, 0.05, False, "xterm"),
-        (PLAN, 0.02, 0.05, True, "dumb"),
-        (UNWATCHED, 0.02, 0.05, True, "xterm"),
-        ("sys.stderr.close()\n" + PLAN, 0.02, 0.02, True, "xterm"),
-        ("sys.stderr = None\n" + PLAN, 0.02, 0.02, True, "xterm"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (PLAN, 2.0, 0.0, True, "xterm"),  # soon made
+                (PLAN, 0.02, 0.05, True, "dumb"),
+                (UNWATCHED, 0.02, 0.05, True, "xterm"),
+                ("sys.stderr.close()\n" + PLAN, 0.02, 0.02, True, "xterm"),
+                ("sys.stderr = None\n" + PLAN, 0.02, 0.02, True, "xterm"),
+            )
+        ),
     ],
 )
 def test_otherwise_nothing_is_seen(

@@ -25,6 +25,8 @@ KEPT = Path(__file__).parent / "data" / "programs.txt"
 SHARE_REFUSED = 0.15
 BY_DAY = {"numpy": 1, "torch": 2, "jax": 6, "array-api-strict": 6}
 """On a backend each so many of the written programs run by day, and all of them by night."""
+AT_EACH_SAVE = 6
+"""On NumPy each so many of them is in `make quick`."""
 
 
 WRITTEN = records("equations.txt")
@@ -40,6 +42,7 @@ def written() -> list[Any]:
     for number, record in enumerate(WRITTEN):
         for place, (backend, every) in enumerate(BY_DAY.items()):
             marks = [pytest.mark.slow] if (number + place) % every else []
+            marks += [pytest.mark.quick] if backend == "numpy" and not number % AT_EACH_SAVE else []
             found.append(pytest.param(record, backend, marks=marks, id=f"{title(record)}-{backend}"))
     return found
 

@@ -321,6 +321,25 @@ def test_b_splines_are_a_recurrence_over_orders() -> None:
 # ---------------------------------------------------------------------------- starts, and states that others read
 
 
+@pytest.mark.parametrize("line", ["k[t] = tanh(k[t-1] + c[j,t-1] * w[j])", "k[t] = tanh(c[j,t-1] * w[j])"])
+def test_gradients_go_to_what_stands_below_its_readers(line: str) -> None:
+    """Of as many positions as channels, so that no size tells one from the other."""
+    graph = tn.layer(f"{line}\nc[j,t] = sin(x[t,j])\nl = sum[t](k[t] * r[t])", inputs="x r w")
+    rng = np.random.default_rng(0)
+    x, r, w = rng.uniform(-1, 1, (3, 3)), rng.uniform(-1, 1, 3), rng.uniform(-1, 1, 3)
+    given = torch.tensor(x, requires_grad=True)
+    state, total = torch.zeros((2,), dtype=torch.float64)
+    for t in range(3):
+        before = torch.sin(given[t - 1]) if t else torch.zeros(3, dtype=torch.float64)
+        state = torch.tanh((state if "k[t-1]" in line else 0) + before @ torch.tensor(w))
+        total = total + state * r[t]
+    total.backward()
+    assert given.grad is not None
+    arrays = {"x": x, "r": r, "w": w}
+    _, found = tn.value_and_grad(graph, wrt="x")({}, *(arrays[leaf.name] for leaf in graph.inputs))
+    np.testing.assert_allclose(found["x"], given.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_positions_in_a_recurrence_are_looked_at(backend: str) -> None:
     chosen = BACKENDS[backend]()

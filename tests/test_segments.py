@@ -135,7 +135,7 @@ def leaf_shape(leaf: Any, graph: tn.Graph) -> tuple[int, ...]:
     return tuple(int(graph.bound.get(str(size), size)) for size in leaf.shape)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
 def test_value_and_grad_keeps_to_a_limit(backend: str) -> None:
     graph = tn.layer(GATED, inputs="x", outputs="loss")
     sizes = {"i": 16, "o": 16, "p": 16}
