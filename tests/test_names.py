@@ -9,37 +9,6 @@ import pytest
 
 import tensornet as tn
 
-# ---------------------------------------------------------------------------- the axes of a bare name
-
-
-@pytest.mark.parametrize(
-    ("text", "einsum"),
-    [
-        ("h[b,i] = 2*x[b,i]\ny[b] = h*q", "bi,bi->b"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i,j](h*q[b,j])", "bi,bj->b"),
-        ("h[b,i] = 2*x[b,i]\ny[b,j] = h*q[j,i]", "bi,ji->bj"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i](h)*sum[j](q[b,j])", "bi,bj->b"),
-        ("h[b,i] = 2*x[b,i]\ny[b] = sum[i](h[b,i])*sum[j](q[b,j])", "bi,bj->b"),
-    ],
-)
-def test_a_sum_that_another_factor_or_the_text_tells_of_is_read(text: str, einsum: str) -> None:
-    generator = np.random.default_rng(0)
-    x, q = generator.standard_normal((2, 3, 3))
-    found = tn.compile(tn.layer(text, inputs="x[b,i] q[b,i]" if text.endswith("h*q") else "x q"))({}, x, q)
-    np.testing.assert_allclose(found, 2 * np.einsum(einsum, x, q), rtol=1e-12)
-
-
-def test_a_bare_name_has_the_axes_that_its_own_line_reads_it_with() -> None:
-    """Seo et al. (2016), bidirectional attention flow, equation 1."""
-    text = "s[b,i,j] = x[b,i,c]*u[c] + q[b,j,c]*v[c] + x*q*w[c]"
-    graph = tn.layer(text, inputs="x q")
-    generator = np.random.default_rng(0)
-    x, q = generator.standard_normal((2, 5, 4)), generator.standard_normal((2, 3, 4))
-    p = {name: generator.standard_normal(4) for name in "uvw"}
-    expected = (x @ p["u"])[:, :, None] + (q @ p["v"])[:, None] + np.einsum("bic,bjc,c->bij", x, q, p["w"])
-    np.testing.assert_allclose(tn.compile(graph)(p, x, q), expected, rtol=1e-12)
-
-
 # ---------------------------------------------------------------------------- numbers to be trained
 
 
@@ -153,21 +122,6 @@ def test_a_part_of_a_composite_is_no_size_of_the_same_name() -> None:
     text = "def f(W):\n    y[m,d] = W[(0,m,d)]\n    m: 2\n    d: 4\nz = f(W, scope='a')\nq[i,m,d] = z*v[i]"
     graph = tn.layer(text, inputs="W[n] v", i=5, n=24)
     np.testing.assert_array_equal(tn.compile(graph)({}, W, np.ones(5)), np.stack([expected] * 5))
-
-
-def test_one_axis_may_be_part_of_several_composites() -> None:
-    x = np.random.default_rng(0).normal(size=(6, 2, 6, 2))
-    graph = tn.layer("y[j,b,n,c] = x[(j,b),j,(0,n,j),c]", inputs="x", j=2, b=3, n=3, c=2)
-    split = x.reshape(2, 3, 2, 1, 3, 2, 2)
-    np.testing.assert_array_equal(tn.compile(graph)({}, x), np.einsum("jbjznjc->jbnc", split))
-
-
-def test_ones_keep_their_size_where_they_are_read_under_another_name() -> None:
-    text = "h[e,n] = onehot[n](d[e])\nz[m,k] = h[e,m]*x[e,k]\ny[m,k] = z[m,k]*2"
-    d, x = np.array([0, 2, 0]), np.arange(6.0).reshape(3, 2)
-    expected = np.zeros((5, 2))
-    np.add.at(expected, d, 2 * x)
-    np.testing.assert_array_equal(tn.compile(tn.layer(text, inputs="d x", n=5))({}, d, x), expected)
 
 
 SQUASH = """

@@ -61,7 +61,7 @@ def eager() -> Cost:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@examples(16)
+@examples(6)
 @given(programs())
 def test_rewrites_keep_the_value(name: str, case: Program) -> None:
     arrays, written = case.arrays(), case.graph()
@@ -121,6 +121,7 @@ def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
     np.testing.assert_allclose(by_numpy(simplify(graph), arrays)["y"], oracle.meaning(graph, arrays)["y"])
 
 
+@examples(12)
 @given(programs())
 def test_what_tensors_hold_is_what_their_steps_make(case: Program) -> None:
     """Told of the equations alone, before anything is planned."""
@@ -234,16 +235,6 @@ def test_random_numbers_are_drawn_where_they_are_written() -> None:
     assert narrow(graph) == graph
     graph = tn.layer("y[b,o] = dropout(x[b,i], 0.5) * (A[o,i] + u[i])", inputs="x", i=4, o=3)
     assert distribute(graph, eager()) == graph
-
-
-def test_a_sum_inside_gives_way_to_an_axis_that_is_split_off() -> None:
-    graph = tn.layer(
-        "h[i,p] = x[d,j] * w[p,i]\ny[k,d] = h[k,(b,d)]",
-        inputs="x w[p,i]", p=6, b=3, i=2, j=1, k=2, d=2,
-    )  # fmt: skip
-    x, w = np.array([[2.0], [3.0]]), np.arange(12.0).reshape(6, 2)
-    expected = 5 * w.T.reshape(2, 3, 2).sum(1)
-    np.testing.assert_allclose(tn.compile(graph)({}, x, w), expected)
 
 
 # ---------------------------------------------------------------------------- averages
@@ -458,26 +449,3 @@ def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str) -> None
     found = tn.compile(graph)({}, x)
     for mine, expected in zip(found, oracle.meaning(graph, {"x": x}).values(), strict=True):
         np.testing.assert_allclose(mine, expected)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_a_window_is_not_opened_at_one_position(backend: str) -> None:
-    """What it reads there is less than what tells its length."""
-    graph = tn.layer(
-        "y[b,o,p,q] = x[b,c,2*p+u,q+v] * K[o,c,u,v]\nz[b,o,q] = relu(y[b,o,1,q])", inputs="x", u=3, v=3
-    )
-    values = np.random.default_rng(0)
-    x, kernel = values.standard_normal((2, 2, 9, 8)), values.standard_normal((2, 2, 3, 3))
-    expected = torch.relu(torch.conv2d(torch.tensor(x), torch.tensor(kernel), stride=(2, 1))[:, :, 1])
-    chosen = load_backend(backend)
-    found = tn.compile(graph, backend=backend)({"K": chosen.asarray(kernel)}, chosen.asarray(x))
-    np.testing.assert_allclose(chosen.numpy(found), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_sum_that_comes_in_beside_its_equal_is_multiplied_out() -> None:
-    """What is read from another line and what stands there already are equal, and two."""
-    x, u, v = (np.random.default_rng(n).normal(size=size) for n, size in enumerate([(3, 4), 4, 4]))
-    graph = tn.layer("t[o] = u[o] + v[o]\ny[b] = x[b,o] * t[o] * (u[o] + v[o])", inputs="x u v")
-    np.testing.assert_allclose(tn.compile(graph)({}, x, u, v), x @ (u + v) ** 2)
-    graph = tn.layer("t[b] = mean[i](x[b,i] + w[b,i])\ny[b] = t[b] * mean[i](x[b,i] + w[b,i])", inputs="x w")
-    np.testing.assert_allclose(tn.compile(graph)({}, x, x**2), (x + x**2).mean(1) ** 2)

@@ -72,24 +72,6 @@ def test_leading_axes_of_one_size_under_other_names() -> None:
         tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=5)
 
 
-@given(st.integers(2, 5), st.integers(1, 4))
-def test_positions_that_index_stay_whole(rows: int, columns: int) -> None:
-    """An equation that indexes a tensor is computed in integers, whatever the working type."""
-    graph = tn.layer(
-        """
-        at[i,j] = W * (index(i) + 1) - 1 - index(j)
-        y[i,j]  = x[at[i,j]] + 0.5 * at[i,j]
-        """,
-        inputs="x[n]",
-        i=rows,
-        j=columns,
-        W=columns,
-    )
-    x = np.random.default_rng(0).standard_normal(rows * columns)
-    at = columns * (np.arange(rows)[:, None] + 1) - 1 - np.arange(columns)
-    np.testing.assert_allclose(tn.compile(graph)({}, x), x[at] + 0.5 * at)
-
-
 def _formulas() -> st.SearchStrategy[Any]:
     """Sizes made of symbols, integers and all that a size may hold."""
     leaves = st.one_of(st.integers(1, 9).map(sympy.Integer), st.sampled_from(sympy.symbols("a b c")))
@@ -156,19 +138,6 @@ def test_hygiene_leaves_integers_alone() -> None:
     )
 
 
-def test_joined_tensors_are_each_as_long_as_they_like() -> None:
-    graph = tn.layer("y[b,j] = concat[j](m[b,j], 2 * h[b,j])", inputs="m h")
-    m, h = np.ones((2, 3)), np.ones((2, 5))
-    np.testing.assert_array_equal(tn.compile(graph)({}, m, h), np.concatenate([m, 2 * h], 1))
-
-
-def test_a_size_may_be_that_of_an_axis_another_term_sums() -> None:
-    graph = tn.layer("y[b,i] = x[b,i] / sqrt(i * j) - sum[j](z[j]) * z[i]", inputs="x z")
-    x, z = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 4.0])
-    found = tn.compile(graph)({}, x, z)
-    np.testing.assert_allclose(found, x / 3 - z.sum() * z, rtol=1e-12)
-
-
 @given(st.integers(-9, 9), st.integers(-4, 4), st.sampled_from([2, 3, 4]), st.integers(1, 9))
 def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size: int) -> None:
     one, other = floored(symbol("h") + first, by), floored(symbol("h") + first + shift * by, by) - shift
@@ -215,41 +184,3 @@ def test_a_tensor_that_is_met_beside_a_window_is_as_long_as_was_given() -> None:
     np.testing.assert_array_equal(tn.compile(graph)({}, t, u), u * t[:7])
     with pytest.raises(tn.ShapeError, match=r"fix: read the first 7 of the 9, t\[g\+0\]; or"):
         tn.layer("y[a,g] = t[g]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes", "length", "read"),
-    [
-        ("y[i] = W[3*i + 2]", {"i": 3}, 9, lambda W: W[2::3]),
-        ("y[i] = W[2*i + n]", {"i": 3, "n": 1}, 6, lambda W: W[1::2]),
-        ("y[i] = W[2*i + 3*u] * K[u]", {"i": 3, "u": 2}, 8, lambda W: W[[0, 2, 4]] + W[[3, 5, 7]]),
-        ("y[c,i] = W[(c,t[c,c]),2*i]", {"c": 2, "i": 2}, 6, lambda W: W.reshape(2, 1, 3)[:, 0, ::2]),
-    ],
-)
-def test_a_tensor_of_no_told_size_is_as_long_as_its_windows_reach(
-    text: str, sizes: dict[str, int], length: int, read: Any
-) -> None:
-    graph = tn.layer(text, inputs="t", **sizes) if "t[" in text else tn.layer(text, **sizes)
-    assert tn.layer(str(graph)) == graph
-    W = np.random.default_rng(0).normal(size=length)
-    arrays = {"W": W.reshape(2, 3) if "t[" in text else W, "K": np.ones(2)}
-    given = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
-    found = tn.compile(graph, dtype="float64")(given, *[np.zeros((2, 2), int) for _ in graph.inputs])
-    np.testing.assert_allclose(found, read(W))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[i] = softmax[i](pad(x[i], i=(1,1)) + z[i])",
-        "y[i] = softmax[i](z[i] + pad(x[i], i=(1,1)))",
-        "y[i] = softmax[i](z[i] + concat[i](x[i], w[i]))",
-    ],
-)
-def test_what_stands_beside_a_function_is_as_long_as_that_makes_it(text: str) -> None:
-    graph = tn.layer(text, inputs="x z")
-    assert tn.layer(str(graph)) == graph
-    x, z, w = np.arange(4.0), np.arange(6.0), np.array([1.0, 2.0])
-    whole = z + (np.concatenate([x, w]) if "w[" in text else np.pad(x, 1))
-    found = tn.compile(graph, dtype="float64")({"w": w} if "w[" in text else {}, x, z)
-    np.testing.assert_allclose(found, np.exp(whole) / np.exp(whole).sum())
