@@ -7,10 +7,14 @@ BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study test test-oldest test-slow fuzz fuzz-programs lint page bench bench-model gpu format clean
+.PHONY: study quick test test-oldest test-slow fuzz fuzz-programs lint page bench bench-model gpu format clean
 
 study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
+
+QUICK := tests/test_structure.py tests/test_errors.py tests/test_programs.py
+quick: $(VENV)/ready  # at each save: structure, error texts, and some of the written programs
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "quick and not slow" $(QUICK)
 
 test: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests

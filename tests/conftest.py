@@ -36,6 +36,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update", action="store_true", help="write what is found into the tables of tests/data"
+    )
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is measured in a test is not kept for the user."""

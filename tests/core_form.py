@@ -16,7 +16,7 @@ from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.ops.table import Element
 from tensornet.sizes import solve_size
 
-from .reference import ALONG, BINARY, OVER, TOLD, UNARY, recur
+from .array_functions import ALONG, BINARY, OVER, TOLD, UNARY, recur
 
 Arrays = dict[Node, Any]
 POINTWISE = {**UNARY, **BINARY, "where": np.where, "add": lambda *terms: sum(terms[1:], terms[0])}

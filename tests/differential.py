@@ -16,20 +16,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import array_api_strict
 import numpy as np
 
 import tensornet as tn
+from tensornet.backends.array_api import of
 from tensornet.frontend.elaborate_ir import elaborated
 from tensornet.ir.naming import named
 from tensornet.passes.fuse import fuse
+from tensornet.protocol import load_backend
 
 from . import core_form, oracle
+from .array_functions import join_leading, split_leading
 from .conftest import within
 from .programs import Program, has, program, unread
-from .reference import join_leading, split_leading
-from .test_backends import BACKENDS
 
-__all__ = ["Survey", "Unsure", "Wrong", "check", "shrunk", "survey"]
+__all__ = ["BACKENDS", "Survey", "Unsure", "Wrong", "by_numpy", "check", "shrunk", "survey"]
+
+BACKENDS: dict[str, Callable[[], Any]] = {
+    "numpy": lambda: load_backend("numpy"),
+    "torch": lambda: load_backend("torch"),
+    "jax": lambda: load_backend("jax"),
+    "array-api-strict": lambda: of(array_api_strict),
+}
+DEVICES = {"torch-cuda": ("torch", "cuda"), "cupy": ("cupy", None)}
+"""A backend on a device of its own."""
 
 PATIENCE = 60
 STEP = 1e-5
@@ -52,8 +63,13 @@ class Unsure(Exception):  # noqa: N818 - no finding
 # ---------------------------------------------------------------------------- one program
 
 
-def check(case: Program, backend: str = "numpy", done: Counter[str] | None = None) -> None:
-    """Raises `Wrong` where the library disagrees with the oracle, and whatever else the library raises."""
+def check(
+    case: Program, backend: str = "numpy", done: Counter[str] | None = None, thorough: bool = False
+) -> None:
+    """Raises `Wrong` where the library disagrees with the oracle, and whatever else the library raises.
+
+    What else must hold is looked at for some programs, by their seeds, and for all if `thorough`.
+    """
     done = Counter() if done is None else done
     arrays = case.arrays()
     asked = [*dict.fromkeys([*case.outputs, *case.selected])]
@@ -64,40 +80,37 @@ def check(case: Program, backend: str = "numpy", done: Counter[str] | None = Non
     except oracle.Refused as cause:
         _refuses(case, arrays, backend, str(cause))
         return
-    graph = _graph(case)
-    if tn.layer(str(graph)) != graph:
-        raise Wrong("text: it reads back as another graph")
-    if tn.Graph.from_json(graph.to_json()) != graph:
-        raise Wrong("JSON: it reads back as another graph")
+    graph = case.graph()
+    _reads_back(case, graph)
     done["text and JSON"] += 1
-    run = tn.compile(graph, backend=BACKENDS[backend](), dtype="float64")
+    run = _compiled(graph, backend)
     _compare(case, _called(graph, run, arrays, backend), expected, "values", case.outputs)
     done["values"] += 1
     if backend == "numpy":
         _core(case, graph, arrays, expected)
         done["core form"] += 1
+    if thorough or case.seed % 4 == 2:
+        if tn.Plan.from_json(run.plan.to_json()) != run.plan:
+            raise Wrong("plan: it reads back as another plan")
+        done["plan"] += 1
+    if backend == "jax" and (thorough or case.seed % 2):
+        _compare(case, _called(graph, _traced(run), arrays, backend), expected, "traced", case.outputs)
+        done["traced"] += 1
     if case.selected:
-        found = _called(
-            graph,
-            tn.compile(graph, backend=BACKENDS[backend](), dtype="float64", outputs=case.selected),
-            arrays,
-            backend,
-        )
+        found = _called(graph, _compiled(graph, backend, outputs=case.selected), arrays, backend)
         _compare(case, found, expected, "selected", case.selected)
         done["selected"] += 1
     if case.memory_limit:
         _limited(case, graph, arrays, expected, backend, done)
     if case.frozen:
         frozen = tn.freeze(graph, {name: arrays[name] for name in case.frozen}, list(case.frozen))
-        found = _called(
-            frozen, tn.compile(frozen, backend=BACKENDS[backend](), dtype="float64"), arrays, backend
-        )
+        found = _called(frozen, _compiled(frozen, backend), arrays, backend)
         _compare(case, found, expected, "frozen", case.outputs)
         done["frozen"] += 1
-    if has(case.text, "b") and "b" not in case.given:
+    if "b" in case.sizes and has(case.text, "b") and "b" not in case.given:
         _other_batch(case, graph, run, backend, done)
     if case.gradients and not case.special and "dropout" not in case.text:  # which drops in a training step
-        _gradients(case, graph, arrays, expected, backend, done)
+        _gradients(case, graph, arrays, expected, backend, done, thorough)
 
 
 def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> None:
@@ -117,16 +130,54 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     _compare(case, found, expected, "named", case.outputs)
 
 
-def _graph(case: Program) -> tn.Graph:
-    given: dict[str, Any] = dict(case.given)
-    return tn.layer(case.text, inputs=list(case.inputs), outputs=list(case.outputs), **given)
+def by_numpy(graph: tn.Graph, arrays: Arrays) -> dict[str, np.ndarray]:
+    """The outputs of a graph on NumPy in float64, by name: for what is too large for the oracle, and has no kernel there."""
+    wide = {name: _wide(np.asarray(each)) for name, each in arrays.items()}
+    return dict(zip(graph.outputs, _called(graph, _compiled(graph, "numpy"), wide, "numpy"), strict=True))
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _library(backend: str) -> Any:
+    return load_backend(DEVICES[backend][0]) if backend in DEVICES else BACKENDS[backend]()
+
+
+def _given(array: np.ndarray, backend: str) -> Any:
+    kind = "float64" if array.dtype.kind == "f" else "int64"
+    return _library(backend).asarray(array, kind, device=DEVICES.get(backend, ("", None))[1])
+
+
+def _compiled(graph: tn.Graph, backend: str, **options: Any) -> Any:
+    return tn.compile(graph, backend=_library(backend), dtype="float64", **options)
+
+
+def _traced(run: Any) -> Any:
+    import jax
+
+    return jax.jit(run)
+
+
+def _reads_back(case: Program, graph: tn.Graph) -> None:
+    """The text and the JSON are the graph, and its leaves are those of the program."""
+    again = tn.layer(str(graph))
+    if again != graph or hash(again) != hash(graph) or str(again) != str(graph):
+        raise Wrong("text: it reads back as another graph")
+    if tn.Graph.from_json(graph.to_json()) != graph:
+        raise Wrong("JSON: it reads back as another graph")
+    for kind, leaves in (("input", graph.inputs), ("parameter", graph.parameters)):
+        if {leaf.name for leaf in leaves} != {
+            name for name, leaf in case.leaves.items() if leaf.kind == kind
+        }:
+            raise Wrong(f"leaves: {', '.join(leaf.name for leaf in leaves)} are other {kind}s")
 
 
 def _refuses(case: Program, arrays: Arrays, backend: str, cause: str) -> None:
     """What the oracle refuses, the library should refuse as well; positions it may meet on JAX without a word."""
     try:
-        graph = _graph(case)
-        _called(graph, tn.compile(graph, backend=BACKENDS[backend](), dtype="float64"), arrays, backend)
+        graph = case.graph()
+        _called(graph, _compiled(graph, backend), arrays, backend)
     except tn.TensornetError:
         raise Unsure("both refuse it") from None
     if backend != "jax":
@@ -134,28 +185,24 @@ def _refuses(case: Program, arrays: Arrays, backend: str, cause: str) -> None:
 
 
 def _called(graph: tn.Graph, run: Any, arrays: Arrays, backend: str) -> list[np.ndarray]:
-    library = BACKENDS[backend]()
-
-    def given(name: str) -> Any:
-        array = arrays[name]
-        return library.asarray(array, "float64" if array.dtype.kind == "f" else "int64")
-
-    parameters = {leaf.name: given(leaf.name) for leaf in graph.parameters}
+    """The results, where what is given stays as it is."""
+    numpy = _library(backend).numpy
+    leaves = (*graph.parameters, *graph.inputs)
+    shown = {leaf.name: _given(np.array(arrays[leaf.name]), backend) for leaf in leaves}
+    parameters = {leaf.name: shown[leaf.name] for leaf in graph.parameters}
     with np.errstate(all="ignore"):
-        found = run(parameters, *(given(leaf.name) for leaf in graph.inputs))
-    return [np.asarray(library.numpy(each)) for each in (found if isinstance(found, tuple) else (found,))]
+        found = run(parameters, *(shown[leaf.name] for leaf in graph.inputs))
+    for name, each in shown.items():
+        if not np.array_equal(numpy(each), arrays[name], equal_nan=arrays[name].dtype.kind == "f"):
+            raise Wrong(f"writing: '{name}', which was given, is another afterwards")
+    return [np.asarray(numpy(each)) for each in (found if isinstance(found, tuple) else (found,))]
 
 
 def _limited(
     case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays, backend: str, done: Counter[str]
 ) -> None:
     try:
-        found = _called(
-            graph,
-            tn.compile(graph, backend=BACKENDS[backend](), dtype="float64", memory_limit=case.memory_limit),
-            arrays,
-            backend,
-        )
+        found = _called(graph, _compiled(graph, backend, memory_limit=case.memory_limit), arrays, backend)
     except tn.TensornetError:
         return  # it takes more than that
     _compare(case, found, expected, "memory_limit", case.outputs)
@@ -196,7 +243,7 @@ def _compare(
 
 def _multiplies_out(case: Program) -> bool:
     """Whether contraction fusion takes a sum of products into a product."""
-    graph = _graph(case)
+    graph = case.graph()
     return len(fuse(graph).body) < len(graph.body)
 
 
@@ -234,7 +281,13 @@ def _shown(array: np.ndarray) -> str:
 
 
 def _gradients(
-    case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays, backend: str, done: Counter[str]
+    case: Program,
+    graph: tn.Graph,
+    arrays: Arrays,
+    expected: Arrays,
+    backend: str,
+    done: Counter[str],
+    thorough: bool,
 ) -> None:
     """The derivative along one direction, against differences of what the oracle says."""
     draw = np.random.default_rng(case.seed)
@@ -250,20 +303,22 @@ def _gradients(
     slope = _slope(case, arrays, direction, weights, STEP)
     if slope is None:
         return
+
+    def again() -> float | None:
+        return _slope(case, arrays, direction, weights, STEP / 16)
+
+    if thorough or case.seed % 4 == 1:
+        _same_slope("tangents", _forward(graph, arrays, direction, weights, backend), slope, again)
+        done["tangents"] += 1
     if case.seed % 3 == 0 or "..." in case.text or not graph.inputs:
-        made = tn.gradient(graph, of=[*weights], wrt=wrt)
+        made = tn.Graph.from_json(tn.gradient(graph, of=[*weights], wrt=wrt).to_json())
         seeds = {f"{name}.grad": weight for name, weight in weights.items()}
         if any(expected[name].shape == () for name in weights):
             return
         gradients = dict(
             zip(
                 wrt,
-                _called(
-                    made,
-                    tn.compile(made, backend=BACKENDS[backend](), dtype="float64"),
-                    {**arrays, **seeds},
-                    backend,
-                ),
+                _called(made, _compiled(made, backend), {**arrays, **seeds}, backend),
                 strict=True,
             )
         )
@@ -277,40 +332,49 @@ def _gradients(
             for name, axes in names.items()
         ]
         wanted = [f"{prefix}{name}[{axes or '()'}]" for prefix in ("", "C_") for name, axes in names.items()]
-        loss = tn.layer(f"loss = {' + '.join(terms)}", inputs=", ".join(wanted))
+        loss = tn.layer(f"C_total = {' + '.join(terms)}", inputs=", ".join(wanted))
         step = tn.value_and_grad(
             graph.select([*weights]) if len(weights) < len(case.outputs) else graph,
             loss=loss,
             wrt=wrt,
-            backend=BACKENDS[backend](),
+            backend=_library(backend),
             dtype="float64",
         )
         gradients = _stepped(step, graph, arrays, weights, backend)
-    found = sum(float((gradients[name] * direction[name]).sum()) for name in wrt)
     shapes = [name for name in wrt if gradients[name].shape != arrays[name].shape]
     if shapes:
         raise Wrong(f"gradients: that of '{shapes[0]}' has another shape")
-    if abs(found - slope) > 1e-5 * max(1, abs(slope)):
-        again = _slope(case, arrays, direction, weights, STEP / 16)
-        if again is None or abs(again - slope) > 1e-6 * max(1, abs(slope)):
-            raise Unsure("a kink is too near")
-        raise Wrong(f"gradients: the slope is {found:.6g}, not {slope:.6g}")
+    found = sum(float((gradients[name] * direction[name]).sum()) for name in wrt)
+    _same_slope("gradients", found, slope, again)
     done["gradients"] += 1
+
+
+def _same_slope(what: str, found: float, slope: float, again: Callable[[], float | None]) -> None:
+    if abs(found - slope) > 1e-5 * max(1, abs(slope)):
+        closer = again()
+        if closer is None or abs(closer - slope) > 1e-6 * max(1, abs(slope)):
+            raise Unsure("a kink is too near")
+        raise Wrong(f"{what}: the slope is {found:.6g}, not {slope:.6g}")
+
+
+def _forward(graph: tn.Graph, arrays: Arrays, direction: Arrays, weights: Arrays, backend: str) -> float:
+    """The derivative along a direction in forward mode, as its text says it."""
+    made = tn.layer(str(tn.jvp(graph.select([*weights]), wrt=[*direction])))
+    given = {**arrays, **{f"{name}.tangent": each for name, each in direction.items()}}
+    found = _called(made, _compiled(made, backend), given, backend)
+    return sum(float((each * weight).sum()) for each, weight in zip(found, weights.values(), strict=True))
 
 
 def _stepped(
     step: Any, graph: tn.Graph, arrays: Arrays, weights: Arrays, backend: str
 ) -> dict[str, np.ndarray]:
-    library = BACKENDS[backend]()
-    values = {
-        name: library.asarray(array, "float64" if array.dtype.kind == "f" else "int64")
-        for name, array in {**arrays, **{f"C_{n}": w for n, w in weights.items()}}.items()
-    }
+    given = {**arrays, **{f"C_{n}": w for n, w in weights.items()}}
+    values = {name: _given(array, backend) for name, array in given.items()}
     parameters = {leaf.name: values[leaf.name] for leaf in graph.parameters}
     inputs = [values[leaf.name] for leaf in graph.inputs] + [values[f"C_{name}"] for name in weights]
     with np.errstate(all="ignore"):
         _, gradients = step(parameters, *inputs)
-    return {name: np.asarray(library.numpy(each)) for name, each in gradients.items()}
+    return {name: np.asarray(_library(backend).numpy(each)) for name, each in gradients.items()}
 
 
 def _slope(case: Program, arrays: Arrays, direction: Arrays, weights: Arrays, step: float) -> float | None:

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Refused", "Untold", "run"]
+__all__ = ["Refused", "Untold", "meaning", "run"]
 
 Index = tuple[int, ...]
 Sizes = dict[str, int]
@@ -56,7 +56,7 @@ class Untold(Exception):  # noqa: N818 - no fault
 
 def _real(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of numbers as IEEE has it: infinite or no number where Python would raise."""
-    return lambda *values: float(function(*map(np.float64, values)))
+    return lambda *values, **options: float(function(*map(np.float64, values), **options))
 
 
 def _sigmoid(a: Any) -> Any:
@@ -355,6 +355,17 @@ def run(
     with np.errstate(all="ignore"):
         program = Program(ast.parse(text).body, arrays, sizes)
         return {name: _array(program.tensors[name]) for name in outputs}
+
+
+def meaning(
+    graph: Any, arrays: Mapping[str, Any], sizes: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """The outputs of a graph by its text; `sizes` are of axes that are open."""
+    known = {**(sizes or {})}
+    for name, size in graph.bound.items():
+        known[name] = int(size.subs(known)) if hasattr(size, "subs") else size
+    constants = {leaf.name: leaf.value.array() for leaf in graph.constants}
+    return run(str(graph), {**arrays, **constants}, known, graph.outputs)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
-__all__ = ["Program", "has", "program", "recorded", "unread"]
+import tensornet as tn
 
+__all__ = ["SUMMED_ALONE", "Program", "has", "program", "programs", "recorded", "records", "unread"]
+
+SUMMED_ALONE = "ignore:the axis .* is summed, and nothing else has it:tensornet.TensornetWarning"
+"""For tests of random programs, which mean such sums."""
 POOL = ("b", "i", "j", "k", "n", "t", "c")
 MAPS = (
     "tanh({})", "sigmoid({})", "sin({})", "cos({})", "exp(-abs({}))", "sqrt(abs({}) + 0.1)", "relu({})", "gelu({})",
@@ -77,6 +83,11 @@ class Program:
         sizes = {**self.sizes, **changed}
         return {name: self._array(leaf, sizes, draw) for name, leaf in self.leaves.items()}
 
+    def graph(self) -> tn.Graph:
+        """The program as a graph."""
+        given: dict[str, Any] = dict(self.given)
+        return tn.layer(self.text, inputs=list(self.inputs), outputs=list(self.outputs), **given)
+
     def record(self) -> str:
         """The program as text, which `recorded` reads."""
         leaves = (
@@ -118,6 +129,12 @@ def _size(formula: str, sizes: Mapping[str, int]) -> int:
     return max(0, int(eval(formula, {"__builtins__": {}}, dict(sizes))))
 
 
+def records(name: str) -> list[str]:
+    """The records of a file in `data`."""
+    text = (Path(__file__).parent / "data" / name).read_text()
+    return [each.strip("\n") for each in text.split("\n\n") if each.strip()]
+
+
 def recorded(text: str) -> Program:
     """The program of a record."""
     lines = text.strip().splitlines()
@@ -149,6 +166,12 @@ def program(seed: int, number: int) -> Program:
     """The program of a seed and a number."""
     draw = random.Random(f"{seed} {number}")
     return _Writer(draw).program()
+
+
+def programs() -> st.SearchStrategy[Program]:
+    """A strategy of programs with neither infinite numbers nor wrong positions among the inputs."""
+    drawn = st.builds(program, st.just(0), st.integers(0, 2**20))
+    return drawn.map(lambda case: replace(case, special=False, wrong=False))
 
 
 @dataclass

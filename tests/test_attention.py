@@ -219,32 +219,3 @@ def test_blocks_of_a_transformer() -> None:
     np.testing.assert_allclose(tn.compile(embedding(11, 4, scale=True))({"E": table}, t), 2 * table[t])
     found = tn.compile(learned_positions(11, 4))({"P": table}, np.zeros((2, 6, 4)))
     np.testing.assert_array_equal(found, np.broadcast_to(table[:6], (2, 6, 4)))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: attention(770, 12), r"dim=770 does not divide by heads=12(?s:.*)or dim=768"),
-        (lambda: attention(8, 2, v=7), r"v=7 does not divide by heads=2(?s:.*)v=6"),
-        (lambda: attention(8, 2, values=3), r"values= is given without keys="),
-        (lambda: attention(8, 2, mask="casual"), r"mask='casual'(?s:.*)'causal'"),
-        (
-            lambda: dot_product_attention(weights="softmax"),
-            r"weights='softmax'(?s:.*)'soft', 'hard', 'signed'",
-        ),
-        (lambda: feed_forward(4, 4, activation="gulu"), r"activation='gulu'(?s:.*)'gelu'"),
-        (lambda: sinusoidal_positions(5), r"dim=5 does not divide by a sine and a cosine=2"),
-    ],
-)
-def test_bad_configuration_names_the_numbers_and_the_fix(make: Any, message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        make()
-
-
-def test_a_mask_of_the_wrong_shape_is_refused() -> None:
-    f = tn.compile(dot_product_attention(mask="padding"))
-    q = np.zeros((2, 1, 3, 4))
-    with pytest.raises(tn.ShapeError, match=r"axis 'j' of 'keep' is 5, and should be 3(?s:.*)3 positions"):
-        f({}, q, q, q, np.ones((2, 5)))
-    with pytest.raises(tn.ShapeError, match=r"'keep' has shape \(2, 3, 3\): 3 dimension"):
-        f({}, q, q, q, np.ones((2, 3, 3)))

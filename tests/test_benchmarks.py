@@ -65,7 +65,7 @@ def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
         assert row.kept.keys() == (row.seconds.keys() if row.measure == "backward" else set())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", TINY)
 def test_contestants_agree(case: Case, dtype: torch.dtype) -> None:
     rows_of(case, Place(dtype=dtype))

@@ -132,14 +132,6 @@ def test_it_can_be_left_to_autograd(options: dict[str, Any]) -> None:
     )
 
 
-def test_a_way_back_that_there_is_not_is_refused() -> None:
-    for make in (tn.module, tn.compile):
-        with pytest.raises(
-            tn.BackendError, match="there is no backward='none'\nfix: use 'planned' or 'autograd'"
-        ):
-            make(PRODUCTS["chain"][0], backward="none")
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own scripts
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_transforms_and_compilers_go_through_the_operations(name: str) -> None:

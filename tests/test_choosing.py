@@ -56,27 +56,3 @@ def test_elements_in_order_get_gradients() -> None:
     (found,) = torch.autograd.grad(tn.compile(graph, backend="torch")({}, x, w).square().sum(), x)
     (expected,) = torch.autograd.grad((x.sort().values * w).square().sum(), x)
     torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("y[b,k] = top(x[b,i])", r"top needs the axis it runs over(?s:.*)write top\[j,k\]"),
-        ("y[b,k] = top[k](x[b,i])", r"top runs over one axis and makes another(?s:.*)write top\[j,k\]"),
-        ("y[b,k] = top[i,i](x[b,i])", "top runs over one axis and makes another"),
-        ("y[b,k] = top[j,k](x[b,i])", "axis 'j' does not occur inside top"),
-        ("y[b,i] = top[i,b](x[b,i])", r"axis 'b' occurs inside top already(?s:.*)top\[i,v\]"),
-        ("y[b] = top[i,k](x[b,i])", "axis 'k' is not on the left"),
-        ("y = argmax[b,i](x[b,i])", "argmax runs over one axis"),
-        ("y[b,i] = stack[i](x[b,i], 1)", r"axis 'i' occurs inside stack already(?s:.*)stack\[v\]"),
-    ],
-)
-def test_what_cannot_be_chosen(text: str, message: str) -> None:
-    with pytest.raises(tn.EquationError, match=message):
-        tn.layer(text, inputs="x")
-
-
-def test_of_nothing_none_is_the_largest() -> None:
-    graph = tn.layer("y[b] = argmax[i](x[b,i])", inputs="x")
-    with pytest.raises(tn.ShapeError, match="axis 'i' has no positions, and argmax takes one of them"):
-        tn.compile(graph)({}, np.zeros((2, 0)))

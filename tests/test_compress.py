@@ -471,14 +471,6 @@ def test_a_budget_of_flops_is_that_of_groups() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["flops", "seconds"])
-def test_what_convolutions_do_not_save_is_told(kind: str) -> None:
-    plain, x = nn.Sequential(nn.Conv2d(8, 16, 3)), torch.randn(2, 8, 6, 6)
-    for options in ({"method": "kronecker"}, {"method": "tt", "modes": ((4, 4), 2, 1, 1)}):
-        with pytest.raises(tn.EquationError, match="output channels in several factors: the whole kernel"):
-            tn.compress(plain, **{kind: 0.5}, calibrate=x, **options)
-
-
 def test_what_a_layer_was_it_still_is() -> None:
     network, x = words()
     network.fc.register_forward_hook(lambda module, args, y: y + 1)

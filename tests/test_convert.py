@@ -990,21 +990,6 @@ def test_a_larger_image_after_resizing_positions() -> None:
 # ---------------------------------------------------------------------------- what is refused
 
 
-def test_what_cannot_be_converted_says_so() -> None:
-    with pytest.raises(
-        tn.ShapeError, match=r"a Bilinear cannot be converted(?s:.*)there is Linear(?s:.*)MultiheadAttention"
-    ):
-        models.from_torch(torch.nn.Bilinear(2, 2, 2))
-    with pytest.raises(tn.ShapeError, match=r"a dict cannot be converted(?s:.*)ViTModel"):
-        models.from_transformers({})
-    config = transformers.XLNetConfig(**XLNET, attn_type="uni", same_length=True)
-    with pytest.raises(tn.ShapeError, match=r"same_length is not supported"):
-        models.from_transformers(transformers.XLNetModel(config))
-    config = transformers.ViTConfig(**VIT, image_size=8, patch_size=4, hidden_act="sigmoid")
-    with pytest.raises(tn.ShapeError, match=r"the activation 'Sigmoid' of 'layers.0.mlp' is not supported"):
-        models.from_transformers(transformers.ViTModel(config))
-
-
 def test_parameters_have_the_shapes_of_the_graph() -> None:
     model = transformers.ViTModel(transformers.ViTConfig(**VIT, image_size=8, patch_size=4))
     graph, parameters = models.from_transformers(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -188,12 +187,6 @@ def test_pools_are_those_of_pytorch(backend: str, text: str, expected: Any) -> N
         np.testing.assert_allclose(gradient, given.grad.numpy(), atol=1e-10)
 
 
-def test_zeros_around_a_pool_count() -> None:
-    text = "z[b,h] = pad(x[b,h], h=(1,1))\ny[b,p] = max[u](z[b,p+u])"
-    found = tn.compile(tn.layer(text, inputs="x", u=2))({}, -np.ones((1, 3)))
-    np.testing.assert_array_equal(found, [[0, -1, -1, 0]])
-
-
 # ---------------------------------------------------------------------------- ready-made
 
 
@@ -277,20 +270,6 @@ def test_the_residual_block(stride: int) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), expected.numpy(), atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kernel": (3, 3), "stride": (1, 1, 1)}, "a convolution of 2 and 3 dimension"),
-        ({"stride": 0}, "stride=0"),
-        ({"groups": 3}, "channels=4 does not divide by groups=3"),
-        ({"factorization": "tucker3"}, "there is no factorization 'tucker3'"),
-    ],
-)
-def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.models.convolution(4, 6, **settings)
-
-
 def _read_in_part(text: str, sizes: dict[str, int]) -> tuple[tn.Graph, dict[str, Any]]:
     given = {"x": (2, 12), "K": (3,), "q": (2, 4), "table": (40,), "a": (5, 2), "c": (3, 2)}
     names = [name for name in given if f"{name}[" in text]
@@ -298,62 +277,6 @@ def _read_in_part(text: str, sizes: dict[str, int]) -> tuple[tn.Graph, dict[str,
     graph = tn.layer(text, inputs=[f"{name}[{axes[name]}]" for name in names], **sizes)
     r = np.random.default_rng(0)
     return graph, {name: r.normal(size=given[name]) for name in names}
-
-
-PARTS: list[tuple[str, dict[str, int], Any]] = [
-    ("y[b,p] = x[b,p+2]", {"t": 12, "p": 4}, lambda x: x[:, 2:6]),
-    ("y[b,p] = x[b,7-p]", {"t": 12, "p": 4}, lambda x: x[:, 7:3:-1]),
-    (
-        "y[b,p] = x[b,2*p+u] * K[u] * q[b,p]",
-        {"b": 2, "t": 12, "u": 3, "p": 4},
-        lambda x, K, q: np.stack([x[:, 2 * p : 2 * p + 3] @ K for p in range(4)], 1) * q,
-    ),
-    (
-        "y[i,s] = a[i,d] * c[s,d] + table[i-s+11]",
-        {"i": 5, "s": 3, "d": 2, "n": 40},
-        lambda table, a, c: a @ c.T + table[np.arange(5)[:, None] - np.arange(3) + 11],
-    ),
-    (
-        "y[i,s] = table[11-i+s] * a[i,d] * c[s,d]",
-        {"i": 5, "s": 3, "d": 2, "n": 40},
-        lambda table, a, c: a @ c.T * table[11 - np.arange(5)[:, None] + np.arange(3)],
-    ),
-    (
-        "bias[i,s] = table[i-s+11]\ny[i,s] = bias * 2",
-        {"i": 5, "s": 3, "n": 40},
-        lambda table: 2 * table[np.arange(5)[:, None] - np.arange(3) + 11],
-    ),
-    (
-        "y[b,p] = max[u](x[b,2*p+u]) + q[b,p]",
-        {"b": 2, "t": 12, "u": 3, "p": 4},
-        lambda x, q: np.stack([x[:, 2 * p : 2 * p + 3].max(1) for p in range(4)], 1) + q,
-    ),
-    (
-        "y[b] = sum[u](x[b,u+2]) + max[u](K[u]**2)",  # of one name, and not one axis
-        {"b": 2, "t": 12, "u": 3},
-        lambda x, K: x[:, 2:5].sum(1) + (K**2).max(),
-    ),
-]
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize(("text", "sizes", "expected"), PARTS, ids=[text for text, _, _ in PARTS])
-def test_a_window_may_be_shorter_than_fits(
-    text: str, sizes: dict[str, int], expected: Any, backend: str
-) -> None:
-    graph, given = _read_in_part(text, sizes)
-    assert tn.layer(str(graph)) == graph
-    arrays = given if backend == "numpy" else {name: torch.tensor(each) for name, each in given.items()}
-    found = tn.compile(graph, backend=backend)({}, *(arrays[leaf.name] for leaf in graph.inputs))
-    np.testing.assert_allclose(np.asarray(found), expected(**given), atol=1e-12)
-    back = tn.gradient(graph, wrt=[leaf.name for leaf in graph.inputs])
-    seed = np.random.default_rng(1).normal(size=np.shape(found))
-    made = tn.compile(back)({}, *given.values(), seed)
-    r = np.random.default_rng(2)
-    for name, slope in zip(given, made if isinstance(made, tuple) else (made,), strict=True):
-        step = r.normal(size=given[name].shape) * 1e-6
-        ahead, behind = (expected(**{**given, name: given[name] + way * step}) for way in (1, -1))
-        assert np.sum(seed * (ahead - behind)) / 2 == pytest.approx(np.sum(slope * step), rel=1e-6, abs=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -409,68 +332,3 @@ def test_the_way_back_of_a_factorized_kernel_is_made_of_convolutions(factorizati
     assert "index_select" not in plan.code
     copied = [line.partition("#")[2] for line in plan.code.splitlines() if "contiguous()" in line]
     assert not [each for each in copied if "[b," in each]
-
-
-REPEATED = {
-    "y[q] = w[a] * x[a,q+1] * w[a]": lambda x, w, k: torch.einsum("aq,a,a->q", x[:, 1:], w, w),
-    "y[q] = x[a,q+1] * w[a] * w[a] * w[a]": lambda x, w, k: torch.einsum("aq,a,a,a->q", x[:, 1:], w, w, w),
-    "y[q,c] = x[a,2*q] * k[a,c] * k[a,c]": lambda x, w, k: torch.einsum("aq,ac,ac->qc", x[:, ::2], k, k),
-    "y[q] = x[a,q+u] * k[a,u] * w[a] * k[a,u] * w[a]": lambda x, w, k: torch.einsum(
-        "aqu,au,au,a,a->q", x.unfold(1, 2, 1), k, k, w, w
-    ),
-}
-
-
-@pytest.mark.parametrize("text", REPEATED)
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_equal_factors_beside_a_window_all_count(text: str, backend: str) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.normal(size=size) for name, size in {"x": (3, 7), "w": 3, "k": (3, 2)}.items()}
-    x, w, k = (torch.tensor(each, requires_grad=True) for each in arrays.values())
-    expected = REPEATED[text](x, w, k)
-    expected.sum().backward()
-    graph = tn.layer(f"{text}\nl = {'sum[q,c](y)' if ',c]' in text else 'sum[q](y)'}", inputs="x")
-    given = tn.to_backend({name: arrays[name] for name in ("w", "k") if f"{name}[" in text}, backend)
-    (read,) = tn.to_backend({"x": arrays["x"]}, backend).values()
-    found = tn.compile(graph.select("y"), backend=backend)(given, read)
-    np.testing.assert_allclose(np.asarray(found), expected.detach().numpy(), atol=1e-12)
-    _, gradients = tn.value_and_grad(graph, wrt="*", backend=backend)(given, read)
-    for name, leaf in {"x": x, "w": w, "k": k}.items():
-        if leaf.grad is not None:
-            np.testing.assert_allclose(np.asarray(gradients[name]), leaf.grad.numpy(), atol=1e-12)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize(
-    ("read", "kernel"),
-    [
-        ("k+2,c+t", "c"),
-        ("2*k+u,c+2*t", "u,c"),
-        ("2*u+k,3*t+c", "u,c"),
-        ("u+k,2*c+3*t", "u,c"),
-    ],
-)
-def test_a_window_may_name_the_axis_of_the_kernel_first(read: str, kernel: str, backend: str) -> None:
-    sizes = {"k": 3, "t": 4, "u": 2, "c": 2}
-    rng = np.random.default_rng(0)
-    x, w = rng.normal(size=(8, 12)), rng.normal(size=tuple(sizes[axis] for axis in kernel.split(",")))
-    text = f"y[t,k] = x[{read}] * W[{kernel}] + z[t,k]\nl = y[t,k] * g[t,k]"
-    own = {axis: size for axis, size in sizes.items() if axis in text}
-    graph = tn.layer(text, inputs="x[a:8,b:12] z g", outputs=["y", "l"], **own)
-    z, g = rng.normal(size=(2, 4, 3))
-    expected, by_w, by_x = z.copy(), np.zeros_like(w), np.zeros_like(x)
-    for positions in itertools.product(*map(range, own.values())):
-        at = dict(zip(own, positions, strict=True))
-        place, held = eval(read, {}, at), eval(f"({kernel},)", {}, at)
-        expected[at["t"], at["k"]] += x[place] * w[held]
-        by_w[held] += x[place] * g[at["t"], at["k"]]
-        by_x[place] += w[held] * g[at["t"], at["k"]]
-    given = {"W": w}, x, z, g
-    if backend == "torch":
-        given = {"W": torch.tensor(w)}, *map(torch.tensor, given[1:])  # type: ignore[assignment]
-    found = tn.compile(graph, backend=backend, dtype="float64", outputs=["y"])(*given)
-    np.testing.assert_allclose(np.asarray(found), expected)
-    back = tn.gradient(graph, of="l", wrt=["W", "x"])
-    found = tn.compile(back, backend=backend, dtype="float64", outputs=back.outputs[-2:])(*given)
-    np.testing.assert_allclose(np.asarray(found[0]), by_w)
-    np.testing.assert_allclose(np.asarray(found[1]), by_x)

@@ -166,50 +166,6 @@ def test_plans_are_made_once() -> None:
     assert _executable.cache_info().hits == before + 1
 
 
-ERRORS = [
-    (
-        ("ij,jk->il", A, A),
-        tn.EquationError,
-        r"axis 'l' is in no factor\n  line 1: ij,jk->il\n +\^\nfix: remove it",
-    ),
-    (
-        ("ij,jk->ik", A, C),
-        tn.ShapeError,
-        r"axis 'j' is 5 in one array, and 2 in another\n  line 1: ij,jk->ik\n {11}\^",
-    ),
-    (("ij->i", A, A), tn.ShapeError, r"the equation has 1 factor\(s\), and 2 array\(s\) are given"),
-    (("ijk->i", A), tn.ShapeError, r"'i j k' names 3 axes, and the array has 2: \(5, 5\)"),
-    (("ij->ii", A), tn.EquationError, "axis 'i' is in the result twice"),
-    (("i%->i", A), tn.EquationError, "'i%' cannot be read"),
-    (("ij->i...", A), tn.EquationError, "'...' is in the result only"),
-    (("ij->i",), tn.EquationError, "there are no operands"),
-    (
-        ("b (h d) -> h d", A),
-        tn.ShapeError,
-        r"the sizes of h, d cannot be told from '\(h d\)', which is 5\n  line 1: b \(h d\) -> h d\n {12}\^{5}\n",
-    ),
-    (("(h d), h -> d", B, C[:, 0]), tn.ShapeError, r"axis '\(h d\)' is 2 in one array, and 5 in another"),
-    (
-        ("(h d), d -> h", B[:0], B[:0]),
-        tn.ShapeError,
-        r"the sizes of h cannot be told from '\(h d\)', which is 0",
-    ),
-    (("(i i), i -> i", A[0], B), tn.EquationError, r"an axis is twice in '\(i i\)'"),
-    (("a b -> a () b", A), tn.EquationError, r"'a \(\) b' cannot be read"),
-    (("a b c -> a", A), tn.ShapeError, "'a b c' names 3 axes"),
-    ((A, [0, 1], [0, 2]), tn.EquationError, "neither text nor lists of axis numbers"),
-    ((A, [0, 0.5]), tn.EquationError, "neither text nor lists of axis numbers"),
-    (("...i...", A), tn.EquationError, r"'...i...' cannot be read\n  line 1: ...i...\n {14}\^{3}\n"),
-    (("ij->i", "text"), tn.BackendError, "str is not an array of a known library"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), ERRORS)
-def test_errors(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        tn.einsum(*arguments)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])
 def test_numbers_beside_arrays_in_any_place(dtype: torch.dtype) -> None:
     """As for `numpy.einsum`; a number takes the library and the floating type of the arrays."""

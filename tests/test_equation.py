@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.errors import PAGE
 from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Call, Contraction, Expression, show, subexpressions
 from tensornet.language.parser import parse_block, parse_names, parse_size
 from tests.conftest import examples, within
-from tests.strategies import SUMMED_ALONE, Block, blocks, expression_texts
+from tests.programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -149,6 +147,51 @@ def test_a_size_is_read_as_integer_or_formula(text: str, value: int) -> None:
     assert (size if isinstance(size, int) else size.subs({"D": 3})) == value
 
 
+OPERATORS = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
+
+
+def expression_texts(depth: int = 4) -> st.SearchStrategy[str]:
+    """Right sides in the grammar, with every operator and number; what they mean is not looked at."""
+    numbers = st.one_of(
+        st.integers(0, 10**20).map(str),
+        st.floats(0, 1e300, allow_nan=False).map(repr),
+        st.sampled_from(["inf", "pi", "1e999", "2j", "0.5j", "1_000", "0x1f"]),
+    )
+    tensors = st.sampled_from(
+        [
+            "q",
+            "x[b,i]",
+            "E[t[b,i],c]",
+            "Q[(h,d),e]",
+            "z[b,0]",
+            "z[-1,c]",
+            "w[...,i]",
+            "blocks.0.W[i,j]",
+            "x[(h,),i]",
+        ]
+    )
+
+    def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pairs = st.tuples(inner, st.sampled_from(OPERATORS), inner)
+        calls = [
+            "gelu({})",
+            "softmax[j](x[b,j] * ({}))",
+            "sum[i](x[b,i] * ({}))",
+            "roll({}, i=-1)",
+            "abs(-({}))",
+        ]
+        return st.one_of(
+            pairs.map(lambda each: f"({each[0]}) {each[1]} ({each[2]})"),
+            st.tuples(st.sampled_from("-+~"), inner).map(lambda each: f"{each[0]}({each[1]})"),
+            st.tuples(st.sampled_from(calls), inner).map(lambda each: each[0].format(each[1])),
+            st.tuples(inner, inner).map(lambda each: f"maximum({each[0]}, {each[1]})"),
+            st.tuples(inner, inner).map(lambda each: f"where(index(i) >= index(j), {each[0]}, {each[1]})"),
+            inner.map(lambda each: f"pad({each}, i=(1,2), value=0.5)"),
+        )
+
+    return st.recursive(st.one_of(numbers, tensors), larger, max_leaves=2**depth)
+
+
 @given(expression_texts())
 @example("-(2)").via("a negative number is not a negated one")
 @example("-(-(2))")
@@ -162,12 +205,6 @@ def test_a_size_is_read_as_integer_or_formula(text: str, value: int) -> None:
 def test_printing_an_expression_and_reading_it_again_changes_nothing(text: str) -> None:
     expression = read(f"y[b] = {text}").right
     assert read(f"y[b] = {show(expression)}").right == expression
-
-
-@given(blocks())
-def test_a_line_of_a_graph_reads_back_with_the_same_sums(block: Block) -> None:
-    for equation in block.graph().equations:
-        assert str(einstein(read(str(equation)))) == str(equation)
 
 
 # ---------------------------------------------------------------------------- the Einstein rule
@@ -235,545 +272,7 @@ def test_sums_written_out_are_left_alone(text: str) -> None:
     assert einstein(once) == once
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[b] = tanh(x[b,i])",
-        "y[b] = tanh(x[b,i]) * u[b]",
-        "y[b] = u[b] / x[b,i]",
-        "y[b] = x[b] ** u[i]",
-        "y[b] = maximum(x[b,i], u[b])",
-        "y[b] = roll(x[b,i], i=1)",
-        "y[b] = softmax[i](x[b,i])",
-        "y[b] = gelu(x[b,i] + u[b])",
-        "y[b] = exp(-x[b,i])",
-        "y[b] = exp(2 * x[b,i])",
-        "y[b] = exp(x[b,i] * u[b])",
-        "y[b] = mean[j](x[b,i,j])",
-    ],
-)
-def test_an_axis_that_occurs_only_inside_a_function_asks_for_a_sum(text: str) -> None:
-    with pytest.raises(tn.EquationError, match=r"axis 'i' is not on the left(?s:.*)write sum\[i\]\(…\)"):
-        tn.layer(text, inputs="x")
-
-
-@pytest.mark.parametrize(
-    "text", ["y[b] = x[...,b]", "y[b] = x[...,b] * u[b]", "y[b] = tanh(x[...,b])", "y[b] = x[...,i] * u[b,i]"]
-)
-def test_leading_axes_are_never_summed(text: str) -> None:
-    with pytest.raises(tn.EquationError, match=r"'\.\.\.' is (missing|not) on the left"):
-        tn.layer(text, inputs="x")
-
-
-def test_two_ellipses_in_one_tensor_are_refused() -> None:
-    with pytest.raises(tn.EquationError, match=r"'\.\.\.'.*twice|one '\.\.\.'"):
-        tn.layer("y[...,b] = x[...,...,b]", inputs="x")
-
-
-@pytest.mark.parametrize("text", ["y[b] = roll(x[b], j=1)", "y[b] = pad(x[b], j=(1,2))"])
-def test_roll_and_pad_name_axes_of_their_operand(text: str) -> None:
-    with pytest.raises(tn.EquationError, match="axis 'j' does not occur"):
-        tn.layer(text, inputs="x")
-
-
-@pytest.mark.parametrize("text", ["y[b] = roll(x[b], b=1.5)", "y[b] = pad(x[b], b=(0.5,1))"])
-def test_roll_and_pad_move_by_whole_positions(text: str) -> None:
-    with pytest.raises(tn.TensornetError, match="not a whole number"):
-        tn.layer(text, inputs="x")
-
-
 # ---------------------------------------------------------------------------- errors as they are read
-
-ERRORS = [
-    (
-        "y[b] == x[b]",
-        [
-            "a comparison is not an equation",
-            "  line 1: y[b] == x[b]",
-            "          ^^^^^^^^^^^^",
-            "fix: use one '=': `y[b] = …`",
-        ],
-    ),
-    (
-        "x[b]",
-        [
-            "this line is not an equation",
-            "  line 1: x[b]",
-            "          ^^^^",
-            "fix: write `name[axes] = expression`",
-        ],
-    ),
-    (
-        "y[b] -= x[b]",
-        [
-            "this line is not an equation",
-            "  line 1: y[b] -= x[b]",
-            "          ^^^^^^^^^^^^",
-            "fix: write `name[axes] = expression`",
-        ],
-    ),
-    (
-        "import os",
-        [
-            "this line is not an equation",
-            "  line 1: import os",
-            "          ^^^^^^^^^",
-            "fix: write `name[axes] = expression`",
-        ],
-    ),
-    (
-        "y[b], z[b] = x[b]",
-        [
-            "the left side is not a tensor",
-            "  line 1: y[b], z[b] = x[b]",
-            "          ^^^^^^^^^^",
-            "fix: write `name[axes] = …`",
-        ],
-    ),
-    (
-        "sum[b] = x[b]",
-        [
-            "'sum' belongs to the language",
-            "  line 1: sum[b] = x[b]",
-            "          ^^^^^^",
-            "fix: choose another name",
-        ],
-    ),
-    (
-        "y[b,b] = x[b]",
-        [
-            "axis 'b' is on the left twice",
-            "  line 1: y[b,b] = x[b]",
-            "            ^",
-            "fix: give each axis of a result a name of its own",
-        ],
-    ),
-    (
-        "y[0] = x[b]",
-        [
-            "the left side takes axis names only",
-            "  line 1: y[0] = x[b]",
-            "            ^",
-            "fix: name the axis, as in `y[b,i]`",
-        ],
-    ),
-    (
-        "y[b] = x[1:2]",
-        [
-            "the axis of this slice of 'x' is not known",
-            "  line 1: y[b] = x[1:2]",
-            "                   ^^^",
-            "fix: give 'x' its axes first, as in inputs='x[b,t]'",
-        ],
-    ),
-    (
-        'y[b] = x["b"]',
-        [
-            "this is not an index",
-            '  line 1: y[b] = x["b"]',
-            "                   ^^^",
-            "fix: inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ...",
-        ],
-    ),
-    (
-        "y[b] = x[b,(i,...)]",
-        [
-            "this is not an index",
-            "  line 1: y[b] = x[b,(i,...)]",
-            "                        ^^^",
-            "fix: inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ...",
-        ],
-    ),
-    (
-        "y[b] = x[b] @ x[b]",
-        [
-            "this operator is not part of the language",
-            "  line 1: y[b] = x[b] @ x[b]",
-            "                 ^^^^^^^^^^^",
-            "fix: name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
-        ],
-    ),
-    (
-        "y[b] = x[b].T",
-        [
-            "this is not part of the language",
-            "  line 1: y[b] = x[b].T",
-            "                 ^^^^^^",
-            "fix: use + - * / // % **, comparisons, & | ~, and the functions of the language",
-        ],
-    ),
-    (
-        'y[b] = __import__("os")',
-        [
-            "'__import__' is not a function",
-            '  line 1: y[b] = __import__("os")',
-            "                 ^^^^^^^^^^",
-            "fix: `tensornet functions` lists all, tn.register adds one of your own",
-        ],
-    ),
-    (
-        "y[b] = 1 < x[b] < 2",
-        [
-            "this is not part of the language",
-            "  line 1: y[b] = 1 < x[b] < 2",
-            "                 ^^^^^^^^^^^^",
-            "fix: compare two at a time, `(a < b) & (b < c)`",
-        ],
-    ),
-    (
-        "y[b] = geluu(x[b])",
-        [
-            "'geluu' is not a function",
-            "  line 1: y[b] = geluu(x[b])",
-            "                 ^^^^^",
-            "fix: did you mean 'gelu'? `tensornet functions` lists all, tn.register adds one of your own",
-        ],
-    ),
-    (
-        "y[b] = swish(x[b])",
-        [
-            "'swish' is not a function",
-            "  line 1: y[b] = swish(x[b])",
-            "                 ^^^^^",
-            "fix: write silu(…); `tensornet functions` lists all, tn.register adds one of your own",
-        ],
-    ),
-    (
-        "y[b] = layer_norm[b](x[b])",
-        [
-            "'layer_norm' is not a function",
-            "  line 1: y[b] = layer_norm[b](x[b])",
-            "                 ^^^^^^^^^^^^^",
-            "fix: write normalize[b](…); `tensornet functions` lists all, tn.register adds one of your own",
-        ],
-    ),
-    (
-        "y[b] = gelu(x[b], x[b])",
-        [
-            "gelu takes 1 argument(s), not 2",
-            "  line 1: y[b] = gelu(x[b], x[b])",
-            "                 ^^^^^^^^^^^^^^^^",
-        ],
-    ),
-    (
-        "y[b] = gelu(*x[b])",
-        [
-            "'*' does not unpack here",
-            "  line 1: y[b] = gelu(*x[b])",
-            "                 ^^^^^^^^^^^",
-            "fix: write the arguments out",
-        ],
-    ),
-    (
-        "y[b] = gelu(x[b], rate=2)",
-        [
-            "gelu has no keyword 'rate'",
-            "  line 1: y[b] = gelu(x[b], rate=2)",
-            "                 ^^^^^^^^^^^^^^^^^^",
-            "fix: it takes none",
-        ],
-    ),
-    (
-        "y[b] = gelu[b](x[b])",
-        [
-            "gelu runs over no axis",
-            "  line 1: y[b] = gelu[b](x[b])",
-            "                 ^^^^^^^^^^^^^",
-            "fix: write gelu(…)",
-        ],
-    ),
-    (
-        "y[b] = softmax(x[b])",
-        [
-            "softmax needs the axis it runs over",
-            "  line 1: y[b] = softmax(x[b])",
-            "                 ^^^^^^^^^^^^^",
-            "fix: write softmax[j](…)",
-        ],
-    ),
-    (
-        "y[b] = softmax[0](x[b])",
-        [
-            "a function runs over axes",
-            "  line 1: y[b] = softmax[0](x[b])",
-            "                         ^",
-            "fix: write softmax[j](…)",
-        ],
-    ),
-    (
-        "y[b] = softmax[j](x[b])",
-        [
-            "axis 'j' does not occur inside softmax",
-            "  line 1: y[b] = softmax[j](x[b])",
-            "                 ^^^^^^^^^^^^^^^^",
-            "fix: its axes are b",
-        ],
-    ),
-    (
-        "y[b] = sum(x[b])",
-        [
-            "a sum names its axes and one expression",
-            "  line 1: y[b] = sum(x[b])",
-            "                 ^^^^^^^^^",
-            "fix: write sum[i](…)",
-        ],
-    ),
-    (
-        "y[b] = sum[j](x[b])",
-        [
-            "axis 'j' does not occur inside the sum",
-            "  line 1: y[b] = sum[j](x[b])",
-            "                 ^^^^^^^^^^^^",
-            "fix: its axes are b",
-        ],
-    ),
-    (
-        "y[b] = concat[b,c](x[b])",
-        [
-            "concat runs over one axis",
-            "  line 1: y[b] = concat[b,c](x[b])",
-            "                 ^^^^^^^^^^^^^^^^^",
-            "fix: write concat[n](…)",
-        ],
-    ),
-    (
-        "y[b] = index(0)",
-        [
-            "index takes one axis name",
-            "  line 1: y[b] = index(0)",
-            "                 ^^^^^^^^",
-            "fix: write index(i)",
-        ],
-    ),
-    (
-        "y[b] = roll(x[b])",
-        [
-            "roll names its axes",
-            "  line 1: y[b] = roll(x[b])",
-            "                 ^^^^^^^^^^",
-            "fix: write roll(x, i=1)",
-        ],
-    ),
-    (
-        "y[b] = roll(x[b], b=u[b])",
-        [
-            "b= takes a number, not a tensor",
-            "  line 1: y[b] = roll(x[b], b=u[b])",
-            "                              ^^^^",
-            "fix: use integers, or the names of axes for their sizes",
-        ],
-    ),
-    (
-        "y[b] = pad(x[b], b=(1,2,3))",
-        [
-            "pad takes (before, after)",
-            "  line 1: y[b] = pad(x[b], b=(1,2,3))",
-            "                             ^^^^^^^",
-            "fix: write b=(1,1)",
-        ],
-    ),
-    (
-        "y[b,c] = x[b]",
-        [
-            "axis 'c' is on the left but nowhere on the right",
-            "  line 1: y[b,c] = x[b]",
-            "              ^",
-            "fix: the right side has b; what is the same at each position is repeat[c](…)",
-        ],
-    ),
-    (
-        "y[b] = tanh(x[b,i])",
-        [
-            "axis 'i' is not on the left, and no product holds it: it occurs only in x[b,i]",
-            "  line 1: y[b] = tanh(x[b,i])",
-            "                          ^",
-            "fix: write sum[i](…) where it is to be summed, or put 'i' on the left",
-        ],
-    ),
-    (
-        "y[b,p] = x[b,i] * gelu(W[p,k])",
-        [
-            "axis 'k' is not on the left, and no product holds it: it occurs only in W[p,k]",
-            "  line 1: y[b,p] = x[b,i] * gelu(W[p,k])",
-            "                                     ^",
-            "fix: write sum[k](…) where it is to be summed, or put 'k' on the left",
-        ],
-    ),
-    (
-        "y[b] = softmax[i](x[b,i])",
-        [
-            "axis 'i' is not on the left, and no product holds it: it occurs only in softmax[i](x[b,i])",
-            "  line 1: y[b] = softmax[i](x[b,i])",
-            "                         ^",
-            "fix: write sum[i](…) where it is to be summed, or put 'i' on the left",
-        ],
-    ),
-    (
-        "y[b] = maximum(x[b,i], u[i])",
-        [
-            "axis 'i' is not on the left, and no product holds it: it occurs only in maximum(x[b,i], u[i])",
-            "  line 1: y[b] = maximum(x[b,i], u[i])",
-            "                             ^",
-            "fix: write sum[i](…) where it is to be summed, or put 'i' on the left",
-        ],
-    ),
-    (
-        "y[...,b] = x[b]",
-        [
-            "axis '...' is on the left but nowhere on the right",
-            "  line 1: y[...,b] = x[b]",
-            "            ^^^",
-            "fix: the right side has b",
-        ],
-    ),
-    (
-        "y[b] = x",
-        [
-            "the axes of the input 'x' are not known yet",
-            "  line 1: y[b] = x",
-            "                 ^",
-            'fix: write x[b,i], or list it as inputs="x[b,i]", one number as "x[()]"',
-        ],
-    ),
-    (
-        "y[b,t] = x[b,t+s] * K[4-index(s)]",
-        [
-            "'s' is how long the axis is here, and elsewhere index(s) says where it is",
-            "  line 1: y[b,t] = x[b,t+s] * K[4-index(s)]",
-            "                         ^",
-            "fix: write index(s) here too, or give the size another name",
-        ],
-    ),
-    (
-        "y[b] = y[b]",
-        [
-            "'y' is used before it is defined",
-            "  line 1: y[b] = y[b]",
-            "                 ^^^^",
-            "fix: order the lines so that it comes first",
-        ],
-    ),
-    (
-        "x[b] = u[b]",
-        [
-            "'x' is declared as input, and defined here",
-            "  line 1: x[b] = u[b]",
-            "          ^^^^",
-            "fix: take 'x' out of the declarations, or define another name",
-        ],
-    ),
-    (
-        "x[b]: tensor; y[b] = x[b]",
-        [
-            "this declares no tensor",
-            "  line 1: x[b]: tensor; y[b] = x[b]",
-            "                ^^^^^^",
-            "fix: a tensor is declared as one of: input, parameter, constant, output",
-        ],
-    ),
-    (
-        "W[b]: parameter(mean=1); y[b] = x[b] * W[b]",
-        [
-            "this is no way to start",
-            "  line 1: W[b]: parameter(mean=1); y[b] = x[b] * W[b]",
-            "                ^^^^^^^^^^^^^^^^^",
-            "fix: write `parameter(std=0.02)`, or one of std, value, identity, near_identity, orthogonal, kaiming, xavier",
-        ],
-    ),
-    (
-        "y[b] = x[b] + x[b,c]",
-        [
-            "'x' has 1 dimension(s), and is read with 2",
-            "  line 1: y[b] = x[b] + x[b,c]",
-            "                        ^^^^^^",
-            "fix: 'x' was defined as x[b]",
-        ],
-    ),
-    (
-        "é[b] = x[b] * gélu(x[b])",
-        [
-            "'gélu' is not a function",
-            "  line 1: é[b] = x[b] * gélu(x[b])",
-            "                        ^^^^",
-            "fix: did you mean 'gelu'? `tensornet functions` lists all, tn.register adds one of your own",
-        ],
-    ),
-    (
-        "y[b] = x[b]\nz[b] = y[c]\ny[b] = z[b]",
-        [
-            "axis 'b' is on the left but nowhere on the right",
-            "  line 2: z[b] = y[c]",
-            "            ^",
-            "fix: the right side has c; what is the same at each position is repeat[b](…)",
-        ],
-    ),
-    (
-        "z[b] = y[b]\ny[b] = x[b]",
-        [
-            "'y' is used before it is defined",
-            "  line 1: z[b] = y[b]",
-            "                 ^^^^",
-            "fix: order the lines so that it comes first",
-        ],
-    ),
-    (
-        "y[b] = x[b]\n\n# a comment\nz[b] = gelu(y[b,c])",
-        [
-            "axis 'c' is not on the left, and no product holds it: it occurs only in y[b,c]",
-            "  line 4: z[b] = gelu(y[b,c])",
-            "                          ^",
-            "fix: write sum[c](…) where it is to be summed, or put 'c' on the left",
-        ],
-    ),
-    (
-        "  y[b] = x[b]\n  z[b] = gelu(y[b], 2)",
-        [
-            "gelu takes 1 argument(s), not 2",
-            "  line 2: z[b] = gelu(y[b], 2)",
-            "                 ^^^^^^^^^^^^^",
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "lines"), ERRORS)
-def test_error_names_the_place_the_cause_and_the_fix(text: str, lines: list[str]) -> None:
-    message = re.escape("\n".join(lines))
-    with pytest.raises(tn.TensornetError, match=rf"\A{message}\nsee: {PAGE}#[\w-]+\Z"):
-        tn.layer(text, inputs="x")
-
-
-@pytest.mark.parametrize(
-    "text", ["y[b] = x[b", "y[b] = x[b] x[b]", "2 = x[b]", "f(b) = x[b]", "y[b] = ", "y[b]: "]
-)
-def test_text_that_is_not_python_points_at_its_line(text: str) -> None:
-    pattern = r"\Asyntax error: .*\n  line 2: " + re.escape(text) + r"\n +\^+\nfix: an equation reads"
-    with pytest.raises(tn.EquationError, match=pattern):
-        tn.layer(f"z[b] = x[b]\n{text}", inputs="x")
-
-
-@pytest.mark.parametrize("equations", [None, 3, b"y[b] = x[b]", ["y[b] = x[b]"]])
-def test_equations_that_are_not_text_are_refused(equations: Any) -> None:
-    with pytest.raises(tn.EquationError, match=f"equations are text, not {type(equations).__name__}"):
-        tn.layer(equations)
-
-
-@pytest.mark.parametrize("inputs", [3, [3], ["x", None]])
-def test_inputs_that_are_not_names_are_refused(inputs: Any) -> None:
-    with pytest.raises(tn.EquationError, match="name"):
-        tn.layer("y[b] = x[b]", inputs=inputs)
-
-
-@pytest.mark.parametrize("value", [None, -1, float("nan"), "normal", [1]])
-def test_a_start_that_is_no_deviation_is_refused(value: Any) -> None:
-    with pytest.raises(tn.EquationError, match="init of 'W' is"):
-        tn.layer("y[b] = x[b] * W[b]", inputs="x", init={"W": value})
-
-
-@pytest.mark.parametrize("name", ["V", "x", "y"])
-def test_only_a_parameter_has_a_start(name: str) -> None:
-    with pytest.raises(tn.EquationError, match=f"init names '{name}', which is no parameter"):
-        tn.layer("y[b] = x[b] * W[b]", inputs="x", init={name: 1.0})
 
 
 def test_an_error_survives_pickling() -> None:
@@ -944,28 +443,3 @@ def test_einsum_joins_and_splits_a_whole_dimension(
 ) -> None:
     arrays = [np.arange(np.prod(each), dtype=float).reshape(each) for each in shapes]
     assert tn.einsum(equation, *arrays).shape == shape
-
-
-def test_einsum_cannot_split_a_dimension_into_unknown_sizes() -> None:
-    with pytest.raises(tn.ShapeError, match="size"):
-        tn.einsum("(h d) -> h d", np.arange(6.0))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[i] = -1 * 2 - x[i]",
-        "y[i] = x[i] - -1 * 2",
-        "y[i] = x[i] + (-1) // w[i]",
-        "y[i] = x[i] + -w[i] // 2",
-        "y[i] = x[i] - (-w[i] % 2) - -1 % w[i]",
-        "y[i] = -(1 - -(2 - -x[i])) - -w[i] - -3",
-    ],
-)
-def test_a_line_with_signs_reads_back_as_it_is(text: str) -> None:
-    graph = tn.layer(text, inputs="x w" if "w[" in text else "x")
-    assert tn.layer(str(graph)) == graph
-    values = {"x": np.array([2.0, 5.0]), "w": np.array([3.0, 4.0])}
-    expected = eval(text.partition(" = ")[2].replace("[i]", ""), {}, values)
-    found = tn.compile(tn.layer(str(graph)))({}, *(values[leaf.name] for leaf in graph.inputs))
-    np.testing.assert_allclose(found, expected)

@@ -20,7 +20,7 @@ from tensornet.device.model import default_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.protocol import load_backend
 
-from . import reference
+from .differential import by_numpy
 
 CPU = default_profile("cpu")
 MODES = (4, 6, 4)
@@ -36,7 +36,7 @@ def expected(graph: tn.Graph, params: Any, x: Any, **sizes: int) -> Any:
         **{name: np.asarray(array, np.float64) for name, array in params.items()},
         "x": np.asarray(x, np.float64),
     }
-    return reference.run(graph, named, sizes)[graph.outputs[0]]
+    return by_numpy(graph, named)[graph.outputs[0]]
 
 
 # ---------------------------------------------------------------------------- what runs
@@ -178,39 +178,6 @@ def test_arrays_of_any_library_and_type_freeze() -> None:
     frozen = tn.freeze(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"), {"W": w})
     assert frozen.bound == {"i": 2, "o": 1}
     assert tn.compile(frozen)({}, np.ones((1, 2))).tolist() == [[3.0]]
-
-
-@pytest.mark.parametrize(
-    ("params", "names", "error", "message"),
-    [
-        ({}, "*", tn.ShapeError, r"the parameter 'W' is missing\nfix: give it in params"),
-        (
-            {"A": np.ones((2, 6))},
-            "A B",
-            tn.ShapeError,
-            r"'B' is missing\nfix: give it in params, or freeze names='A|W",
-        ),
-        (
-            {"W": np.ones((5, 6))},
-            "V",
-            tn.EquationError,
-            r"'V' is no parameter of this graph\nfix: .*there are W, A, B",
-        ),
-        ({"W": np.ones((5, 6))}, "layers.*", tn.EquationError, r"'layers.\*' is no parameter"),
-        ({"W": np.ones((5, 6))}, 3, tn.EquationError, r"told by names, not 3"),
-        (
-            {"W": np.ones((6, 5))},
-            "W",
-            tn.ShapeError,
-            r"sizes disagree: axis 'o' of 'W' is 6, and should be 5",
-        ),
-        ({"W": np.ones(6)}, "W", tn.ShapeError, r"'W' has shape \(6,\): 1 dimension"),
-        ({"W": "text"}, "W", tn.DtypeError, r"the parameter 'W' holds"),
-    ],
-)
-def test_what_cannot_be_frozen_is_told(params: Any, names: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        tn.freeze(ADAPTER, params, names)
 
 
 # ---------------------------------------------------------------------------- modules without parameters

@@ -6,7 +6,7 @@ import pytest
 
 from .fuzz import run
 from .fuzz.targets import TARGETS
-from .strategies import SUMMED_ALONE
+from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 

@@ -11,18 +11,15 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 
 import tensornet as tn
 from tensornet import models
 from tensornet.frontend.losses import ending_in
-from tensornet.ops.record import Function
 from tensornet.ops.table import FUNCTIONS
 from tensornet.planning.gradients import both_ways
 from tensornet.protocol import Backend, backend_of, load_backend
 
-from . import reference
-from .strategies import SUMMED_ALONE, Block, blocks
+from .programs import SUMMED_ALONE
 from .test_models import MODELS, parameters_of
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -31,7 +28,6 @@ Array = Any
 Arrays = Mapping[str, Array]
 
 STRICT = backend_of(array_api_strict.asarray(0.0))
-SIZES = {"b": 3, "i": 4, "j": 5, "k": 2}
 
 
 def array_of(backend: str | Backend, array: Array) -> Array:
@@ -129,160 +125,7 @@ def agrees_with_differences(
         assert float(np.sum(gradient * direction)) == pytest.approx(expected, rel=tolerance, abs=tolerance)
 
 
-def random_arrays(graph: tn.Graph, seed: int = 0, low: float = -2.0, **sizes: int) -> dict[str, Array]:
-    """Numbers from `low` to 2 for every leaf, or positions where it holds them, in its declared or given sizes."""
-    rng, known = np.random.default_rng(seed), {**SIZES, **graph.bound, **sizes}
-    found = {}
-    for leaf in (*graph.inputs, *graph.parameters):
-        axes = [[known[axis.name.rstrip("0123456789_")] for axis in dim] for dim in leaf.dims]
-        shape = tuple(int(np.prod(each)) for each in axes)
-        positions = leaf.name in ("t", "s")
-        found[leaf.name] = rng.integers(0, 3, shape) if positions else rng.uniform(low, 2.0, shape)
-    return found
-
-
 # ---------------------------------------------------------------------------- every function
-
-ROWS = [row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations and not row.random]
-
-STRUCTURE = {
-    "index": "y[b,i] = x[b,i] * index(i)",
-    "repeat": "y[k,b,i] = tanh(repeat[k](x[b,i])) * w[k]\nk: 2",
-    "roll": "y[b,i] = tanh(roll(x[b,i], i=1, b=-2)) * w[i]",
-    "concat": "y[b,i] = concat[i](x[b,i] ** 2, w[b], z[b,i], x[b,i]) * v[b]",
-    "pad": "y[b,i] = exp(pad(x[b,i], b=(2,0), i=(1,-1), value=0.5))",
-    "onehot": "y[b,j] = onehot[j](t[b]) * x[b,i]\nj: 5",
-    "stack": "y[b,l,i] = stack[l](x[b,i] ** 2, z[i], 3, x[b,i]) * x[b,i]",
-    "argmax": "p[b] = argmax[i](x[b,i])\ny[b] = x[b,p[b]] * z[i]",
-    "argmin": "p[b] = argmin[i](x[b,i])\ny[b] = x[b,p[b]] * z[i]",
-    "argsort": "p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]] * z[i]",
-    "top": "p[b,k] = top[i,k](x[b,i])\ny[b,k] = x[b,p[b,k]] * z[p[b,k]]\nk: 2",
-}
-SPELLED = {
-    "clip": "y[b,i] = clip(x[b,i], -1, z[i] * z[i]) + clip(0.5, z[i], x[b,i])",
-    "where": "y[b,i] = where(x[b,i] > z[i], x[b,i] * z[i], exp(x[b,i]))",
-    "reciprocal": "y[b,i] = x[b,i] / z[i]",
-    "int64": "y[b,i] = x[b,i] * int64(z[i])",
-    "dropped": "y[b,i] = dropped(x[b,i] > z[i], x[b,i] * z[i], 0.5)",
-}
-
-
-def text_of(row: Function) -> str:
-    """An equation of the function."""
-    operands = ["x[b,i]", "z[i]"][: row.arity[0]]
-    match row.axes:
-        case _ if row.name in STRUCTURE:
-            return STRUCTURE[row.name]
-        case "none" if row.name in SPELLED:
-            return SPELLED[row.name]
-        case "none" if row.infix:
-            text = f" {row.infix} ".join(operands) if len(operands) > 1 else f"{row.infix}(x[b,i] > 0)"
-            return f"y[b,i] = x[b,i] * ({text})"
-        case "none":
-            return f"y[b,i] = {row.name}({', '.join(operands)})"
-        case "kept" if row.arity == (2, 2):
-            return f"y[b,i] = {row.name}[i](x[b,i], z[i], start=0.5) + {row.name}[i](z[i], x[b,i], back=1)"
-        case "kept":
-            return f"y[b,i] = {row.name}[i](x[b,i] * z[i])"
-        case "removed":
-            return f"y[b] = {row.name}[i](x[b,i] * z[i])"
-    raise AssertionError(row.name)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_function(row: Function) -> None:
-    text = text_of(row)
-    inputs = " ".join(name for name in ("x[b,i]", "z[i]", "t[b]") if f"{name[0]}[" in text)
-    graph = tn.layer(text.replace("z[b,i]", "z[i]"), inputs=inputs)
-    arrays = random_arrays(graph, low=0.3 if row.positive or row.name == "log1p" else -2.0)
-    wrt = [name for name in arrays if name != "t"]
-    derivative = check(graph, arrays, wrt)
-    agrees_with_differences(graph, arrays, wrt)
-    assert tn.layer(str(derivative)) == derivative
-
-
-EQUATIONS = [
-    "y[b,j] = x[b,i] * W[j,i] + u[j]",
-    "y[b,j] = x[b,i] * Q[i,k] * P[k,i2] * Z[i2,j]",
-    "y[b] = x[b,0] * x[b,-1]",
-    "y[b] = x[b,i] * x[b,i]",
-    "y[b,i] = x[b,i] * i / sqrt(b)",
-    "y[b,i] = x[b,i] - x[b,0]",
-    "y[b] = softmax[b,i](x[b,i]) * x[b,i]",
-    "y = normalize[b,i](x[b,i]) * w[b,i]",
-    "y = var[b,i](x[b,i]) + max[b](mean[i](x[b,i]))",
-    "loss = sum[b,i](x[b,i])",
-    "loss = mean[b,i](x[b,i])",
-    "y[b,j] = E[t[b],j] * x[b,i]",
-    "y[b,i] = x[b,i] + E[t[b],i] * E[s[b],i]",
-    "y[i,b] = x[b,i]",
-    "y[b,i] = -(-x[b,i]) * 1 + 0 * x[b,i] * v",
-    "y[b,i] = where(index(b) >= index(i), x[b,i], -1e30)\nz[b,i] = softmax[i](y[b,i])",
-    "y[b,i] = prod[i2](1 + x[b,i2] * x[b,i2]) * x[b,i]",
-    "y[b,i,i2] = maximum(x[b,i], x[b,i2]) + minimum(x[b,i], 0.5)",
-    "h[b,j] = gelu(x[b,i] * W[j,i] + u[j])\ny[b,i] = softmax[i](h[b,j] * V[i,j])\nz[b,i] = normalize[i](y[b,i] + x[b,i])",
-    "a[b,i] = exp(x[b,i])\ny[b] = a[b,i] * a[b,i]\nz[i] = a[b,i]\ny2[i] = y[b] * z[i]",
-]
-
-
-@pytest.mark.parametrize("text", EQUATIONS)
-def test_equations(text: str) -> None:
-    inputs = "x[b,i]" + "".join(f" {name}" for name in ("t", "s") if f"{name}[b]" in text)
-    graph = tn.layer(text, inputs=inputs)
-    arrays = random_arrays(graph, E=3, **{"E0": 3})
-    wrt = [name for name in arrays if name not in ("t", "s")]
-    derivative = check(graph, arrays, wrt)
-    agrees_with_differences(graph, arrays, wrt)
-    assert tn.layer(str(derivative)) == derivative
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        ("y[...,j] = tanh(x[...,i] * W[j,i]) + u[j]", {"x": (3, 2, 4), "W": (5, 4), "u": (5,)}),
-        ("y[...] = gelu(x[...])", {"x": (2, 3, 2)}),
-        ("y[b,(h,d)] = x[b,(h,d)] * w[h]\nz[b,c] = tanh(y[b,c])\nh: 2", {"x": (3, 6), "w": (2,)}),
-        ("q[b,h,d] = x[b,(h,d)] * w[h]\nz[b,(d,h)] = tanh(q * sum[d](q[b,h,d]))\nh: 2", {"x": (3, 6), "w": (2,)}),
-        ("y[i] = x[i,i] ** 2", {"x": (4, 4)}),
-        ("y = x[i,i]", {"x": (4, 4)}),
-        ("y[h,d] = x[(h,d),h] * x[(h,d),d]\nh: 2", {"x": (4, 2)}),
-        ("y[b] = x[s[b],t[b]] ** 2", {"x": (3, 3), "s": (4,), "t": (4,)}),
-        ("y[b,i] = x[b,t[b],i]", {"x": (3, 3, 2), "t": (3,)}),
-        ("y[b,i,k] = x[b,i,t[b,i,k]] * w[k]", {"x": (2, 3, 4), "t": (2, 3, 2), "w": (2,)}),
-        ("y[b,k] = x[b,t[b,k],i] * W[s[b,k],i]", {"x": (2, 3, 4), "t": (2, 5), "s": (2, 5), "W": (3, 4)}),
-    ],
-)  # fmt: skip
-def test_tensors_of_other_shapes(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    rng = np.random.default_rng(0)
-    graph = tn.layer(text, inputs=["x", *(name for name in ("s", "t") if name in shapes)])
-    arrays = {
-        name: rng.integers(0, 3, shape) if name in ("s", "t") else rng.standard_normal(shape)
-        for name, shape in shapes.items()
-    }
-    wrt = [name for name in arrays if name not in ("s", "t")]
-    check(graph, arrays, wrt)
-    agrees_with_differences(graph, arrays, wrt)
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        ("y[b,j] = tanh(x[b,i] * W[j,i])", {"x": (0, 4), "W": (5, 4)}),
-        ("y[b,j] = tanh(x[b,i] * W[j,i])", {"x": (3, 0), "W": (5, 0)}),
-        ("y[b,i] = softmax[i](x[b,i])", {"x": (0, 4)}),
-        ("y[b,i] = concat[i](x[b,i], z[b,i])", {"x": (3, 0), "z": (3, 2)}),
-        ("y[b,j] = E[t[b],j]", {"E": (4, 5), "t": (0,)}),
-        ("y = sum[b,i](x[b,i])", {"x": (0, 4)}),
-        ("y[b] = prod[i](x[b,i])", {"x": (3, 0)}),
-        ("y[b] = norm[i](x[b,i])", {"x": (3, 0)}),
-        ("p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]]", {"x": (3, 0)}),
-        ("y[b,i] = recur[i](x[b,i], z[b,i], start=2)", {"x": (3, 0), "z": (3, 0)}),
-    ],
-)
-def test_axes_of_no_positions(text: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    graph = tn.layer(text, inputs=[name for name in shapes if name in "xzt"])
-    arrays = {name: np.zeros(shape, "int64" if name == "t" else "float64") for name, shape in shapes.items()}
-    check(graph, arrays, [name for name in arrays if name != "t"])
 
 
 def product_of_others(x: Array, *left_out: int) -> float:
@@ -341,81 +184,22 @@ def test_a_product_of_factors_that_do_not_change(wrt: list[str]) -> None:
     check(graph, {"x": example(3), "z": example(4)}, wrt)
 
 
-# ---------------------------------------------------------------------------- random programs
-
-
-def check_block(case: Block) -> None:
-    """The gradient of a random program, also read back from its text."""
-    graph = case.graph()
-    arrays = {
-        **dict(zip((leaf.name for leaf in graph.inputs), case.arrays(), strict=True)),
-        **case.parameters(),
-    }
-    wrt = [name for name, array in arrays.items() if array.dtype.kind == "f"]
-    if not wrt:
-        return
-    try:
-        results(graph, "torch", arrays)
-    except tn.TensornetError:  # it does not run, and has no gradient at these arrays
-        return
-    with np.errstate(all="ignore"):  # at a kink that is infinitely steep
-        derivative = check(graph, arrays, wrt, backends=("numpy",), tolerance=1e-7)
-    assert tn.layer(str(derivative)) == derivative
-
-
-@settings(max_examples=20)
-@given(blocks())
-def test_random_programs(case: Block) -> None:
-    check_block(case)
-
-
-@settings(max_examples=20)
-@given(blocks(open_sizes=True))
-def test_random_programs_of_open_sizes(case: Block) -> None:
-    check_block(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("open_sizes", [False, True])
-def test_many_random_programs(open_sizes: bool) -> None:
-    @settings(max_examples=500)
-    @given(blocks(open_sizes=open_sizes))
-    def many(case: Block) -> None:
-        check_block(case)
-
-    many()
-
-
-@settings(max_examples=10)
-@given(blocks())
-def test_derivatives_mean_what_their_equations_say(case: Block) -> None:
-    """Gradient graphs, equation by equation in an interpreter that plans nothing."""
-    graph = case.graph()
-    arrays = {
-        **dict(zip((leaf.name for leaf in graph.inputs), case.arrays(), strict=True)),
-        **case.parameters(),
-    }
-    wrt = [name for name, array in arrays.items() if array.dtype.kind == "f"]
-    if not wrt or any("..." in line for line in graph.lines()):
-        return
-    derivative, seeds = tn.gradient(graph, wrt=wrt), seeds_of(graph, arrays)
-    everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
-    with np.errstate(all="ignore"):
-        found = reference.run(derivative, everything)
-    agree([found[f"{name}.grad"] for name in wrt], by_autograd(graph, arrays, wrt, seeds), 1e-7)
-
-
 # ---------------------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("vit", "xlnet", "transformer_classifier", "perceiver")
+"""The models whose gradients are looked at by day."""
+SLOW = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
+@pytest.mark.parametrize("name", SLOW)
 def test_models(name: str) -> None:
     graph, inputs = MODELS[name]
     given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
     check(graph, {**given, **parameters_of(graph)})
 
 
-@pytest.mark.parametrize("name", ["vit", "tensor_swin", "transformer_classifier"])
+@pytest.mark.parametrize("name", ["vit", pytest.param("tensor_swin", marks=pytest.mark.slow)])
 def test_models_against_differences(name: str) -> None:
     graph, inputs = MODELS[name]
     given = dict(zip((leaf.name for leaf in graph.inputs), inputs(np.random.default_rng(0)), strict=True))
@@ -596,22 +380,6 @@ def by_forward_mode(graph: tn.Graph, arrays: Arrays, tangents: Arrays) -> list[A
     return [each.numpy() for each in torch.func.jvp(function, (primals,), (directions,))[1]]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's forward mode, when it loads
-@pytest.mark.parametrize("text", EQUATIONS)
-def test_tangents_of_equations(text: str) -> None:
-    inputs = "x[b,i]" + "".join(f" {name}" for name in ("t", "s") if f"{name}[b]" in text)
-    graph = tn.layer(text, inputs=inputs)
-    arrays = random_arrays(graph, E=3, **{"E0": 3})
-    tangents = {name: example(*np.shape(arrays[name])) for name in arrays if name not in ("t", "s")}
-    product = tn.jvp(graph, wrt=list(tangents))
-    assert product.outputs == tuple(f"{name}.tangent" for name in graph.outputs)
-    given = {f"{name}.tangent": each for name, each in tangents.items()}
-    for backend in ("numpy", STRICT):
-        found = results(product, backend, {**arrays, **given})
-        agree(list(found.values()), by_forward_mode(graph, arrays, tangents))
-    assert tn.layer(str(product)) == product
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tangents_of_blocks() -> None:
     graph = tower("aab", head=False)
@@ -752,18 +520,6 @@ def test_derivatives_are_of_real_numbers(derivative: Any, backend: str | Backend
     assert library.numpy(whole({"w": library.asarray(1j * given[0])}, library.asarray(given[0]))) == -2
 
 
-@pytest.mark.parametrize("derivative", [tn.gradient, tn.jvp, tn.value_and_grad])
-def test_complex_numbers_in_a_graph_have_no_derivatives(derivative: Any) -> None:
-    graph = tn.layer("y[b] = x[b] * (1+2j)\nloss = var[b](y)", inputs="x")
-    with pytest.raises(
-        tn.DtypeError, match=r"real numbers, and 2j is none\n  line 1(?s:.*)fix: give the real"
-    ):
-        derivative(graph, wrt="x")
-    graph = tn.layer("loss = abs(x * c)", inputs="x[()]", constants={"c": np.array(1j)})
-    with pytest.raises(tn.DtypeError, match="real numbers, and the constant 'c' holds complex ones"):
-        derivative(graph, wrt="x")
-
-
 # ---------------------------------------------------------------------------- dropout
 
 DROPPING = tn.layer("h[b,j] = dropout(x[b,i] * W[j,i], 0.5)\nloss = sum[b,j](h[b,j] ** 2)", inputs="x")
@@ -899,78 +655,6 @@ def test_a_derivative_speaks_of_its_operands() -> None:
 
 
 # ---------------------------------------------------------------------------- what cannot be
-
-LINE = tn.layer("y[b] = w * x[b] + u", inputs="x")
-
-
-@pytest.mark.parametrize(
-    ("wrt", "message"),
-    [
-        ("weight", r"'weight' is no input or parameter\nfix: (?s:.*)there are x, w, u"),
-        ("y", "'y' is no input or parameter"),
-        ("x v.*", r"'v\.\*' is no input or parameter"),
-        (3, "leaves are told by names, not 3"),
-        ("", r"no leaf is told to differentiate by\nfix: (?s:.*)there are x, w, u"),
-        ([], "no leaf is told to differentiate by"),
-        ([3], r"leaves are told by names, not \[3\]"),
-    ],
-)
-def test_leaves_that_are_none(wrt: Any, message: str) -> None:
-    for way in (tn.gradient, tn.jvp):
-        with pytest.raises(tn.EquationError, match=message):
-            way(LINE, wrt=wrt)
-
-
-def test_positions_and_nothing() -> None:
-    embedding = tn.layer("y[b,c] = E[t[b],c]", inputs="t")
-    with pytest.raises(tn.EquationError, match=r"'t' holds positions(?s:.*)fix: choose"):
-        tn.gradient(embedding, wrt="t")
-    with pytest.raises(tn.EquationError, match=r"'t' holds positions"):
-        tn.gradient(tn.model(lambda t: embedding(t, scope="e"), inputs="t[b]"), wrt="*")
-    with pytest.raises(tn.EquationError, match=r"the graph has no parameters(?s:.*)by wrt=…: there are x"):
-        tn.gradient(tn.layer("y[b] = x[b] ** 2", inputs="x"))
-    with pytest.raises(tn.EquationError, match="'z' is no result"):
-        tn.gradient(LINE, of="z")
-
-
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (None, "a loss is one number, and the results are y of 1 axes"),
-        ("y", "a loss is one number"),
-        ("z", "'z' is no result of this graph"),
-        (tn.layer("l = u * 2"), r"the loss takes 0 input\(s\) \(none\), and there are 1 result"),
-        (tn.layer("z[b] = y[b] ** 2", inputs="y"), "a loss is one number, and the results are z"),
-        (torch.nn.MSELoss(), r"a loss is a graph, or the name of a number, not MSELoss\(\)\nfix: write it as"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_losses_that_are_none(loss: Any, message: str) -> None:
-    with pytest.raises(tn.EquationError, match=message):
-        tn.value_and_grad(LINE, loss=loss)
-
-
-def test_a_loss_that_does_not_fit() -> None:
-    with pytest.raises(tn.ShapeError, match=r"q\[b,c\](?s:.*)'y' has 1 dimension"):
-        tn.value_and_grad(LINE, loss=tn.layer("l = sum[b,c](q[b,c])", inputs="q[b,c]"))
-    step = tn.value_and_grad(LINE, loss=tn.layer("l = sum[b]((y[b] - t[b]) ** 2)", inputs="y[b] t[b]"))
-    parameters = {"w": np.array(1.0), "u": np.array(1.0)}
-    with pytest.raises(tn.ShapeError, match=r"takes 2 input\(s\) \(x, t\), not 1"):
-        step(parameters, np.ones(2))
-    with pytest.raises(tn.ShapeError, match="axis 'b' of 't' is 3, and should be 2"):
-        step(parameters, np.ones(2), np.ones(3))
-    with pytest.raises(tn.ShapeError, match="the parameter 'u' is missing"):
-        step({"w": np.array(1.0)}, np.ones(2), np.ones(2))
-
-
-@pytest.mark.parametrize("dtype", ["int64", "bool"])
-def test_no_gradient_by_integers(dtype: str) -> None:
-    step = tn.value_and_grad(tn.layer("l = sum[b](x[b] * w)", inputs="x"), wrt="*")
-    for held, of_input in ((dtype, "float64"), ("float64", dtype)):
-        with pytest.raises(
-            tn.DtypeError, match=rf"'[xw]' is {dtype}(?s:.*)convert '[xw]' to a floating type"
-        ):
-            step({"w": np.ones((), held)}, np.ones(3, of_input))
 
 
 @pytest.mark.parametrize("text", ["l = sum[b](t[b]) * w", "l = mean[b](t[b] * w)", "l = w * 3", "l = w"])

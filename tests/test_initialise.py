@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.runtime.initial_values import starts
 
-from .strategies import SUMMED_ALONE
+from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -354,19 +354,6 @@ def test_a_parameter_starts_at_a_tensor_of_torch() -> None:
     for value in (weight, weight.detach().bfloat16()):
         module = tn.module(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", init={"W": value}))
         assert torch.equal(module.W.detach(), value.detach().float())
-
-
-def test_an_array_that_does_not_fit_is_refused() -> None:
-    text = "y[b,o] = x[b,i] * W[o,i]"
-    with pytest.raises(tn.ShapeError, match="the parameter 'W' has 1 dimension\\(s\\), and is read with 2"):
-        tn.layer(text, inputs="x", init={"W": np.ones(3)})
-    with pytest.raises(tn.ShapeError, match="axis 'i' is i = 4, but in 'W' it is 3"):
-        tn.layer(text, inputs="x", i=4, init={"W": np.ones((2, 3))})
-    with pytest.raises(tn.DtypeError, match="init of 'W' holds <U1"):
-        tn.layer(text, inputs="x", init={"W": np.array([["a"]])})
-    graph = tn.layer(text, inputs="x", init={"W": np.ones((2, 3))})
-    with pytest.raises(tn.EquationError, match="the array that 'W' starts at is not given"):
-        tn.layer(str(graph))
 
 
 def test_complex_starts_stay_complex() -> None:

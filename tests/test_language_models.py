@@ -312,20 +312,6 @@ def test_attention_in_groups_is_attention_with_keys_repeated(groups: int, weight
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"groups": 4}, "heads=6 does not divide by groups=4"),
-        ({"rotary": 1e4, "keys": 3}, "rotary= is given with keys="),
-        ({"neighbours": True}, "neighbours= is given without rotary="),
-        ({"qk": 18, "rotary": 1e4}, "the width of a head=3 does not divide"),
-    ],
-)
-def test_attention_that_cannot_be(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.attention(12, 6, **settings)
-
-
-@pytest.mark.parametrize(
     "graph",
     [
         models.attention(256, 8, mask="causal"),

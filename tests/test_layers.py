@@ -267,23 +267,6 @@ def test_ranks_are_said_as_elsewhere() -> None:
             choose_ranks(wrong, (3, 4), count)  # type: ignore[arg-type]
 
 
-def test_wrong_settings_name_the_fix() -> None:
-    with pytest.raises(tn.ShapeError, match=r"in_sizes \(4, 2\) has 2 mode\(s\), and out_sizes \(8,\) has 1"):
-        models.linear((4, 2), (8,), factorization="cp")
-    with pytest.raises(tn.ShapeError, match="there is no factorization 'svd'\nfix: choose of dense, tucker"):
-        models.linear((4,), (4,), factorization="svd")
-    with pytest.raises(tn.ShapeError, match="there is no factorization 'x'"):
-        models.trl((4,), 4, factorization="x")
-    with pytest.raises(tn.ShapeError, match="mode 3 of"):
-        models.mode_dot(3, 3)
-    with pytest.raises(tn.ShapeError, match="give 1 to 12 positive integers"):
-        models.tcl((), ())
-    with pytest.raises(tn.EquationError, match="there is no layer or model 'tcll'\nfix: did you mean 'tcl'"):
-        models.create("tcll")
-    with pytest.raises(tn.ShapeError, match="'tcl' needs sizes, ranks"):
-        models.create("tcl")
-
-
 def test_symbolic_sizes_in_formulas() -> None:
     D = sympy.Symbol("D")
     graph = tn.layer("y[b,f] = x[b,d] * W[f,d]", inputs="x", d=D, f=4 * D)

@@ -62,17 +62,6 @@ def test_gradient_of_the_loss() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.5])
-def test_smoothing_is_a_share(smoothing: float) -> None:
-    with pytest.raises(tn.ShapeError, match=r"smoothing=(?s:.*)from 0 to 1"):
-        models.cross_entropy(smoothing=smoothing)
-
-
-def test_orders_need_numbers() -> None:
-    with pytest.raises(tn.ShapeError, match=r"predict=0.5(?s:.*)at least 1"):
-        models.factorize(2, 5, predict=0.5)
-
-
 def test_a_loss_of_parameters_alone() -> None:
     a, b = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])
     graph = tn.layer("y[i] = A[i] * B[i]", i=3)

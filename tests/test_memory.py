@@ -19,7 +19,7 @@ from tensornet.ops.table import Element
 from tensornet.planning import planner
 from tensornet.sizes import evaluate
 
-from . import reference
+from .differential import by_numpy
 from .test_freeze import stack
 
 DRAW = torch.Generator().manual_seed(0)
@@ -149,7 +149,7 @@ def test_every_preset_is_among_them() -> None:
     assert {each.values[0] for each in (*ALL, *WORDS, *MORE_WORDS)} == presets
 
 
-@pytest.mark.parametrize(("name", "sizes"), [*SMALL, WORDS[0], *slow([*ALL, WORDS[1], *MORE_WORDS])])
+@pytest.mark.parametrize(("name", "sizes"), [SMALL[0], *slow([*SMALL[1:], *ALL, *WORDS, *MORE_WORDS])])
 def test_the_peak_of_a_preset_is_the_allocators(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     f = tn.compile(graph, backend="torch")
@@ -202,7 +202,7 @@ def test_half_the_memory_is_enough(name: str, backend: str) -> None:
     free = tn.compile(graph, backend=backend)
     free(params, *shown)
     named = dict(zip((leaf.name for leaf in graph.inputs), arrays, strict=True)) | params
-    expected = reference.run(graph, {name: np.asarray(each) for name, each in named.items()}, sizes)
+    expected = by_numpy(graph, {name: np.asarray(each) for name, each in named.items()})
     limit = free.plan.peak_memory // 2
     f = tn.compile(graph, backend=backend, memory_limit=limit)
     found = f(params, *shown)
@@ -221,7 +221,7 @@ HIDDEN = {"transformer_base": "decoder.5.across.norm2.y", "xlnet_base": "layers.
 """What the results of these are made of, which they outweigh."""
 
 
-@pytest.mark.parametrize(("name", "sizes"), [*SMALL[:2], *slow([*SMALL[2:], *WORDS, *ALL])])
+@pytest.mark.parametrize(("name", "sizes"), [SMALL[0], *slow([*SMALL[1:], *WORDS, *ALL])])
 def test_half_of_what_a_call_of_a_preset_allocates_is_enough(name: str, sizes: dict[str, int]) -> None:
     graph = tn.models.create(name)
     graph = graph.select(HIDDEN[name]) if name in HIDDEN else graph
@@ -340,12 +340,6 @@ def test_a_module_of_blocks_keeps_to_its_limit() -> None:
         module = tn.module(stack(4), seed=0, memory_limit=limit)
         torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-4)
     assert module.plan.peak_memory <= limit
-
-
-def test_too_little_memory_is_told() -> None:
-    graph = tn.layer("y[b,i,j] = x[b,i] * z[b,j]", inputs="x z")
-    with pytest.raises(tn.BackendError, match=r"the plan needs 1,\d+,\d+ bytes at once(?s:.*)fix: allow 1,"):
-        tn.plan(graph, b=64, i=64, j=64, memory_limit=500_000)
 
 
 KEEPING = """

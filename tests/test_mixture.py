@@ -120,14 +120,6 @@ def test_it_is_compiled_as_one() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_more_cannot_be_active_than_there_are() -> None:
-    with pytest.raises(tn.ShapeError, match="5 experts are active of 4"):
-        models.mixture_of_experts(8, 16, 4, 5)
-    graph = tn.layer("p[b,k] = top[i,k](x[b,i])", inputs="x", k=5)
-    with pytest.raises(tn.ShapeError, match="the 5 largest elements are asked for of 4"):
-        tn.compile(graph)({}, np.zeros((2, 4)))
-
-
 # ---------------------------------------------------------------------------- the kernels
 
 PRODUCTS = [

@@ -25,7 +25,7 @@ from tensornet.ops.structure import REPEAT
 from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
 from tensornet.protocol import load_backend
 
-from .test_backends import BACKENDS
+from .differential import BACKENDS
 from .test_structure import ROOT
 
 POINTWISE = [row for row in FUNCTIONS.values() if row.kind == "pointwise" and not row.implementations]

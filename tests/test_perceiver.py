@@ -225,29 +225,6 @@ def test_given_queries_decode_as_many_outputs() -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x, q[:, 4:5]), y[:, 4:5], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dim": 9}, r"dim=9 does not divide by heads=8"),
-        ({"cross_heads": 2}, r"width of the cross-attention=261 does not divide by cross_heads=2"),
-        ({"share_cross": "some"}, r"share_cross='some'(?s:.*)'all', 'rest', 'none'"),
-        ({"shape": None}, r"positions='fourier' needs a shape"),
-        ({"positions": "given", "shape": None}, r"shape= or resolution="),
-        ({"resolution": (4,)}, r"resolution=\(4(\.0)?,\) has 1 mode\(s\), and shape=\(224, 224\) has 2"),
-        ({"cross_width": "keys"}, r"cross_width='keys'"),
-        ({"share_latent": "some"}, r"share_latent='some'(?s:.*)'all', 'rest', 'none'"),
-        ({"decoder_width": "keys", "head": "query"}, r"decoder_width='keys'"),
-        ({"vocabulary": 9}, r"positions of tokens='fourier'(?s:.*)'learned', None"),
-        ({"vocabulary": 9, "positions": "learned"}, r"shape=\(224, 224\)(?s:.*)one number"),
-        ({"vocabulary": 9, "positions": None, "shape": 4, "stem": 8}, r"stem=8(?s:.*)no stem"),
-        ({"tied": True, "head": "query"}, r"tied=True with vocabulary=None(?s:.*)give a vocabulary"),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.perceiver(**changes)
-
-
 @pytest.mark.parametrize(("height", "width"), [(5, 6), (9, 12), (22, 17)])
 def test_the_stem_is_a_convolution(height: int, width: int) -> None:
     import torch
@@ -369,25 +346,3 @@ def test_inputs_and_decoders_of_transformers(name: str, monkeypatch: pytest.Monk
     found = tn.compile(graph, backend="torch")(parameters, x, *([keep] if masked else []))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert sum(array.numel() for array in parameters.values()) == tn.parameter_count(graph)
-
-
-def test_what_preprocessors_and_decoders_cannot_be() -> None:
-    transformers = pytest.importorskip("transformers")
-    from transformers.models.perceiver import modeling_perceiver as reference
-
-    config = transformers.PerceiverConfig(num_latents=2, d_latents=8, d_model=8, num_self_attends_per_block=1)
-    patches = reference.PerceiverImagePreprocessor(
-        config,
-        prep_type="patches",
-        fourier_position_encoding_kwargs={"num_bands": 2, "max_resolution": (4, 4)},
-    )
-    with pytest.raises(tn.ShapeError, match=r"patches with fourier positions"):
-        models.from_transformers(
-            transformers.PerceiverModel(
-                transformers.PerceiverConfig(**{**config.to_dict(), "num_cross_attention_heads": 1}),
-                input_preprocessor=patches,
-            )
-        )
-    given = reference.PerceiverBasicDecoder(config, 3, position_encoding_type="none", num_channels=8)
-    with pytest.raises(tn.ShapeError, match=r"queries that are not trained"):
-        models.from_transformers(transformers.PerceiverModel(config, decoder=given))

@@ -9,9 +9,7 @@ import tensornet as tn
 from tensornet.cli import app
 from tensornet.passes.pipeline import PIPELINE, Context, is_traced
 
-from .differential import _graph
-from .programs import program
-from .strategies import SUMMED_ALONE
+from .programs import SUMMED_ALONE, program
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -29,7 +27,7 @@ def test_a_pass_that_is_not_entered_would_change_nothing() -> None:
     for number in range(60):
         case = program(7, number)
         try:
-            graph = _graph(case).flat
+            graph = case.graph().flat
         except tn.TensornetError:
             continue
         for each in PIPELINE:

@@ -271,18 +271,6 @@ def test_memory_limit_says_how_much_is_needed() -> None:
     assert tn.plan(graph, b=10, memory_limit=272).peak_memory == 272
 
 
-def test_sizes_are_checked() -> None:
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2)
-    with pytest.raises(
-        tn.ShapeError, match="a size is given for 'z', which is not open: there is no such axis"
-    ):
-        tn.plan(graph, z=3)
-    with pytest.raises(tn.ShapeError, match="a size is given for 'i', which is not open: it is 4"):
-        tn.plan(graph, i=5)
-    with pytest.raises(tn.ShapeError, match="the size of 'b' is 0"):
-        tn.plan(graph, b=0)
-
-
 def test_code_is_readable_and_the_same_every_time() -> None:
     graph = tn.layer(
         "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
@@ -384,21 +372,16 @@ NEVER = {
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (field.name, value)
-        for field in fields(DeviceProfile)
-        if field.name != "key"
-        for value in (*NEVER.get(field.name, (5e-324, 1e300, 0.0, -1.0)), float("nan"), float("inf"))
-    ],
-)
-def test_what_no_device_has_is_measured_again(
-    name: str, value: float, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_device_has_is_measured_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
-    assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
-    assert load_profile("a device") is None
+    names = [field.name for field in fields(DeviceProfile) if field.name != "key"]
+    believed = []
+    for name in names:
+        for value in (*NEVER.get(name, (5e-324, 1e300, 0.0, -1.0)), float("nan"), float("inf")):
+            assert save_profile(replace(CPU, key="a device", **{name: value})) is not None
+            if load_profile("a device") is not None:
+                believed.append((name, value))
+    assert not believed
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e300])

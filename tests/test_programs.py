@@ -1,27 +1,82 @@
-"""Random programs against the oracle, and those that once went wrong."""
+"""Programs against the oracle on every backend: written ones, those that once went wrong, and random ones.
+
+`data/equations.txt` holds an equation or more a record, `data/programs.txt` what random programs have found. What is
+compared stands in `differential.check`: values, gradients, tangents, and what reads back.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import pytest
 
-from .differential import outcome, shrunk, survey
-from .programs import program, recorded
+from tensornet.ops.table import FUNCTIONS
+
+from .differential import DEVICES, check, outcome, shrunk, survey
+from .programs import SUMMED_ALONE, program, recorded, records
+
+pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE, "ignore:.* encountered in:RuntimeWarning")
 
 KEPT = Path(__file__).parent / "data" / "programs.txt"
-"""Programs that went wrong once, one a record."""
-
 SHARE_REFUSED = 0.15
+BY_DAY = {"numpy": 1, "torch": 2, "jax": 6, "array-api-strict": 6}
+"""On a backend each so many of the written programs run by day, and all of them by night."""
+AT_EACH_SAVE = 6
+"""On NumPy each so many of them is in `make quick`."""
 
 
-def kept() -> list[str]:
-    return [each for each in KEPT.read_text().split("\n\n") if each.strip()]
+WRITTEN = records("equations.txt")
 
 
-@pytest.mark.parametrize("record", kept(), ids=lambda record: record.splitlines()[-1])
+def title(record: str) -> str:
+    return record.splitlines()[-1]
+
+
+def written() -> list[Any]:
+    """Each program with each backend."""
+    found = []
+    for number, record in enumerate(WRITTEN):
+        for place, (backend, every) in enumerate(BY_DAY.items()):
+            marks = [pytest.mark.slow] if (number + place) % every else []
+            marks += [pytest.mark.quick] if backend == "numpy" and not number % AT_EACH_SAVE else []
+            found.append(pytest.param(record, backend, marks=marks, id=f"{title(record)}-{backend}"))
+    return found
+
+
+@pytest.mark.parametrize(("record", "backend"), written())
+def test_written_programs(record: str, backend: str) -> None:
+    """Gradients are compiled long by JAX, and are the same graphs everywhere."""
+    case = replace(
+        recorded(record), seed=int(backend == "torch")
+    )  # which takes value_and_grad, and numpy gradient
+    case = case if backend in ("numpy", "torch") else replace(case, gradients=False)
+    check(case, backend, thorough=backend != "torch")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", DEVICES)
+@pytest.mark.parametrize("record", WRITTEN, ids=title)
+def test_written_programs_on_a_gpu(record: str, backend: str) -> None:
+    if backend == "cupy":
+        pytest.importorskip("cupy")
+    check(recorded(record), backend)
+
+
+def test_every_function_is_in_a_written_program() -> None:
+    words = {word for record in WRITTEN for word in re.findall(r"\w+(?=[\[(])", record)}
+    others = {"reciprocal", "add", "dropout", "dropped"}  # spelled otherwise, or random
+    rows = (
+        row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations and not row.infix
+    )
+    assert {row.name for row in rows} - others <= words
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("record", records("programs.txt"), ids=title)
 def test_what_went_wrong_once(record: str, backend: str) -> None:
     assert outcome(recorded(record), backend) in ("", "unsure: both refuse it")
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 
 import tensornet as tn
 from tensornet.protocol import load_backend
 
-from .recurring import Recurrences, recurrences
+from . import oracle
+from .differential import by_numpy
 
 LSTM = """
 def cell(x, h, c):
@@ -44,17 +44,42 @@ def array(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).uniform(-1, 1, shape)
 
 
-@settings(max_examples=20, deadline=None)
-@given(recurrences())
-def test_random_blocks_along_an_axis_are_plain_loops(program: Recurrences) -> None:
-    graph = program.graph(called=True)
-    assert tn.layer(str(graph)) == graph
-    parameters = {leaf.name: program.arrays[leaf.name] for leaf in graph.parameters}
-    found = tn.compile(graph)(parameters, *(program.arrays[leaf.name] for leaf in graph.inputs))
-    found = found if isinstance(found, tuple) else (found,)
-    expected = program.expected()
-    for name, one in zip(graph.outputs, found, strict=True):
-        np.testing.assert_allclose(one, expected[name], rtol=1e-10, atol=1e-12)
+CELLS = {
+    "from the end, from a start": (
+        "def cell(x, h):\n    x[b,i]: input\n    h[b,p]: input\n    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])\n"
+        "h[b,+1,o] = s[b,o]\nh[b,t,p] = cell(x[b,t,i], h[b,t+1,p])",
+        "h[b,+1,o] = s[b,o]\nh[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t+1,p] * U[o,p])",
+    ),
+    "two positions away, in another order": (
+        "def cell(x, h, g):\n    x[b,i]: input\n    h[o,b]: input\n    g[o,b]: input\n"
+        "    z[o,b] = sin(x[b,i] * W[o,i] + 0.5 * h[o,b] + g[o,b] * U[o])\n"
+        "h[-2,o,b] = 0.5\nh[t,o,b] = cell(x[b,t,i], h[t-1,o,b], h[t-2,o,b])",
+        "h[-2,o,b] = 0.5\nh[t,o,b] = sin(x[b,t,i] * W[o,i] + 0.5 * h[t-1,o,b] + h[t-2,o,b] * U[o])",
+    ),
+    "two states, one read where it is": (
+        "def cell(x, h, c):\n    x[b,i]: input\n    h[b,p]: input\n    c[b,p]: input\n"
+        "    d[b,o] = sigmoid(x[b,i] * W[o,i] + h[b,p] * U[o,p]) * c[b,o]\n    z[b,o] = tanh(d + c[b,o] + V[o])\n"
+        "    z: output\n    d: output\n"
+        "c[b,-1,o] = s[b,o]\nh[b,t,p], c[b,t,p] = cell(x[b,t,i], h[b,t-1,p], c[b,t-1,p])",
+        "c[b,-1,o] = s[b,o]\nc[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p]) * c[b,t-1,o]\n"
+        "h[b,t,o] = tanh(c[b,t,o] + c[b,t-1,o] + V[o])",
+    ),
+}
+"""A block that is called along an axis, and the same as lines."""
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_block_along_an_axis_is_its_lines(name: str) -> None:
+    inputs = "x[b,t,i] s[b,o]" if "s[b,o]" in CELLS[name][0] else "x[b,t,i]"
+    called, plain = (tn.layer(text, inputs=inputs, outputs="h", i=2) for text in CELLS[name])
+    assert tn.layer(str(called)) == called
+    sizes = {"b": 3, "t": 5, "i": 2, "o": 4, "p": 4}
+    shapes = {"x": "bti", "s": "bo", "W": "oi", "V": "o", "U": "o" if "U[o]" in CELLS[name][1] else "op"}
+    arrays = {leaf: array(*(sizes[axis] for axis in axes)) for leaf, axes in shapes.items()}
+    used = {leaf.name: arrays[leaf.name] for leaf in plain.leaves}
+    np.testing.assert_allclose(
+        by_numpy(called, used)["h"], oracle.run(CELLS[name][1], used, {"i": 2}, ["h"])["h"], rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
@@ -139,26 +164,3 @@ h[t,b,p] = cell(x[t,b,i], h[t-1,b,q], m[p])
         h = np.tanh(2 * at * np.arange(3) + h @ (weight * m / np.sqrt(3)).T)
         expected.append(h)
     np.testing.assert_allclose(tn.compile(graph)({"W": weight}, x, m), np.stack(expected), rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        ("h[b,t,p] = cell(x[b,t,i], h[b,t,p])", "goes along one axis, and here none"),
-        ("h[b,t,p] = cell(x[b,t,i], h[b-1,t-1,p])", "along one axis, and here several axes, b, t"),
-        ("h[b,p] = cell(x[b,t,i], h[b,t-1,p])", r"(?s)which is not in its brackets.*write h\[…,t,…\]"),
-        ("h[b,t,p] = cell(x[b,t,0], h[b,t-1,p])", "reads 'x' under axes alone"),
-        ("h[b,t,p] = cell(h[b,t-1,p])", "takes 2 tensor"),
-        ("h[b,t] = cell(x[b,t,i], h[b,t-1])", r"(?s)'h' has other axes.*gives z\[b,o\], and 't' is one more"),
-        ("h[b,t,p] = cell(s, h[b,t-1,p])", "the axes of 's' are not known"),
-        ("h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])\nh[b,t,p] = cell(x[b,t,i], h[b,t-1,p])", "defined twice"),
-    ],
-)
-def test_what_is_no_call_along_an_axis(call: str, match: str) -> None:
-    with pytest.raises(tn.EquationError, match=match):
-        tn.layer(RNN + call, inputs="x")
-
-
-def test_what_a_block_reads_along_an_axis_has_its_axes() -> None:
-    with pytest.raises(tn.ShapeError, match=r"input is 'x\[b,i\]: input' and 'x' has 1 dimension"):
-        tn.layer(f"{RNN}h[b,t,p] = cell(x[b,t], h[b,t-1,p])", inputs="x")

@@ -13,7 +13,7 @@ import tensornet as tn
 from tensornet.models.recurrent import LETTERS
 from tensornet.protocol import load_backend
 
-from . import reference
+from .differential import by_numpy
 
 KINDS = [torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU]
 
@@ -90,20 +90,13 @@ def test_settings_of_torch(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(tn.compile(graph, backend="torch")(parameters, x), module(x)[0])
 
 
-def test_what_of_torch_is_refused() -> None:
-    with pytest.raises(tn.ShapeError, match="proj_size"):
-        tn.models.from_torch(torch.nn.LSTM(5, 7, proj_size=3))
-    with pytest.raises(tn.ShapeError, match="dropout between layers"):
-        tn.models.from_torch(torch.nn.GRU(5, 7, num_layers=2, dropout=0.5))
-
-
 @pytest.mark.parametrize("form", ["tt", "blocktt", "cp", "low_rank"])
 def test_factorized_weights_are_weights(form: str) -> None:
     """An LSTM of factorized weights is the dense one of the weights that the factors make."""
     graph = tn.models.lstm((2, 3), (3, 2), factorization=form, rank=2)
     parameters = tn.init(graph, dtype="float64")
     x = np.random.default_rng(0).standard_normal((2, 4, 6))
-    expected = reference.run(graph, {**parameters, "x": x}, {"b": 2, "t": 4})
+    expected = by_numpy(graph, {**parameters, "x": x})
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), next(iter(expected.values())), rtol=1e-12)
     assert tn.parameter_count(graph) < tn.parameter_count(tn.models.lstm(6, 6))
 

@@ -135,11 +135,6 @@ def test_a_library_without_it_multiplies_by_ones() -> None:
     assert "scatter_add" not in tn.plan(written, backend=of(array_api_strict), profile=CPU, b=2, s=512).code
 
 
-def test_no_equation_calls_it() -> None:
-    with pytest.raises(tn.EquationError, match="'scatter_add' is a kernel"):
-        tn.layer("y[v,c] = scatter_add[s](t[s], index(v), x[s,c])", inputs="t x")
-
-
 # ---------------------------------------------------------------------------- torch
 
 
@@ -236,16 +231,3 @@ def test_what_is_empty_adds_nothing(backend: str, shape: tuple[int, int, int]) -
     expected = np.zeros((shape[0], 4, shape[2]))
     expected[:, 0] = shape[1]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_what_has_no_axis_of_the_positions_is_added_at_each_of_them() -> None:
-    text = """
-        y[v,k] = 0
-        y[t[j],k] += index(k) + A[k]
-    """
-    t, a = np.array([0, 2, 2]), np.array([1.0, 5.0])
-    expected = np.zeros((3, 2))
-    for position in t:
-        expected[position] += np.arange(2) + a
-    found = tn.compile(tn.layer(text, inputs="t", v=3, k=2))({"A": a}, t)
-    np.testing.assert_allclose(found, expected)

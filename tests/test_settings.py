@@ -124,45 +124,6 @@ def test_a_wrong_setting_of_a_preset(name: str) -> None:
     survive(name, SMALL[base], [object, (None,)])
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "message"),
-    [
-        (
-            "swin_t",
-            {"heads": 4},
-            r"heads=4 is nothing that 'swin' takes(?s:.*)a sequence, each a size, such as \(3, 6",
-        ),
-        (
-            "vit",
-            {"depth": "two"},
-            r"depth='two' is nothing that 'vit' takes\nfix: give a whole number, such as 12",
-        ),
-        ("vit", {"qkv_bias": 1}, r"qkv_bias=1 is nothing(?s:.*)True or False, such as True"),
-        ("vit", {"image": (1, 2, 3)}, r"image=\(1, 2, 3\)(?s:.*)a size or \(a size, a size\), such as 224"),
-        ("vit", {"eps": math.nan}, r"eps=nan is nothing(?s:.*)a number, such as 1e-06"),
-        ("vit", {"depth": 10**30}, r"depth=10{30}\nfix: give an integer from 0 to 10000"),
-        ("vit", {"dept": 1}, r"'vit' has no setting 'dept'\nfix: did you mean 'depth'\? its settings: image"),
-        ("vit", {"name": 1}, r"'vit' has no setting 'name'"),
-        ("tcl", {"ranks": 2}, r"'tcl' needs sizes\nfix: its settings: sizes, ranks, bias"),
-        ("attention", {"dim": 0}, r"the size of 'dim' is 0"),
-    ],
-)
-def test_the_error_says_what_is_taken(name: str, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.create(name, **given)
-
-
-def test_settings_by_place() -> None:
-    with pytest.raises(tn.ShapeError, match=r"'mode_dot' has too many positional arguments"):
-        models.mode_dot(3, 1, 2)  # type: ignore[misc]
-    with pytest.raises(tn.ShapeError, match=r"'mode_dot' has multiple values for argument 'order'"):
-        models.mode_dot(3, order=2)  # type: ignore[misc]
-    with pytest.raises(tn.EquationError, match=r"there is no layer or model '\['vit'\]'"):
-        models.create(["vit"])  # type: ignore[arg-type]
-    with pytest.raises(tn.EquationError, match=r"there is no layer or model 'vitt'(?s:.*)did you mean 'vit'"):
-        models.settings("vitt")
-
-
 def test_numbers_of_any_library_and_lists() -> None:
     expected = models.tcl((4, 4), (2, 3))
     assert models.tcl([np.int64(4), sympy.Integer(4)], np.array([2, 3])) == expected

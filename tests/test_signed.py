@@ -245,8 +245,8 @@ def test_shorter_types_agree_with_double(dtype: Any) -> None:
     ("case", "asked"),
     [
         (case, asked)
-        for case, (bias, _, _) in CASES.items()
-        for asked in ("q", "k", "v", "qk", "kv", *(("B", "qB") if bias else ()))
+        for number, (case, (bias, _, _)) in enumerate(CASES.items())
+        for asked in (("q", "k", "v", "qk", "kv")[number % 5], *((("B", "qB")[number % 2],) if bias else ()))
     ],
 )
 def test_gradients_of_some_are_those_of_all(case: str, asked: str) -> None:

@@ -29,13 +29,6 @@ def test_a_size_may_be_text() -> None:
         tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="2*")
 
 
-def test_sizes_that_go_in_a_circle() -> None:
-    with pytest.raises(
-        tn.ShapeError, match=r"the size of 'i' is given as i \+ o, which depends on 'i' itself"
-    ):
-        tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i="i + o", o="i")
-
-
 def test_a_model_takes_the_sizes_of_its_layers() -> None:
     layer = tn.layer("y[...,o] = x[...,i] * W[o,i]", inputs="x", i="D", o="2*D")
     graph = tn.model(lambda x: layer(x, scope="a"), inputs="x[b,c]", D=8)
@@ -77,24 +70,6 @@ def test_leading_axes_of_one_size_under_other_names() -> None:
     assert tn.compile(graph)({}, np.ones((2, 4)), np.ones((2, 4))).sum() == 16
     with pytest.raises(tn.ShapeError, match=r"'\.\.\.' stands for"):
         tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=5)
-
-
-@given(st.integers(2, 5), st.integers(1, 4))
-def test_positions_that_index_stay_whole(rows: int, columns: int) -> None:
-    """An equation that indexes a tensor is computed in integers, whatever the working type."""
-    graph = tn.layer(
-        """
-        at[i,j] = W * (index(i) + 1) - 1 - index(j)
-        y[i,j]  = x[at[i,j]] + 0.5 * at[i,j]
-        """,
-        inputs="x[n]",
-        i=rows,
-        j=columns,
-        W=columns,
-    )
-    x = np.random.default_rng(0).standard_normal(rows * columns)
-    at = columns * (np.arange(rows)[:, None] + 1) - 1 - np.arange(columns)
-    np.testing.assert_allclose(tn.compile(graph)({}, x), x[at] + 0.5 * at)
 
 
 def _formulas() -> st.SearchStrategy[Any]:
@@ -163,19 +138,6 @@ def test_hygiene_leaves_integers_alone() -> None:
     )
 
 
-def test_joined_tensors_are_each_as_long_as_they_like() -> None:
-    graph = tn.layer("y[b,j] = concat[j](m[b,j], 2 * h[b,j])", inputs="m h")
-    m, h = np.ones((2, 3)), np.ones((2, 5))
-    np.testing.assert_array_equal(tn.compile(graph)({}, m, h), np.concatenate([m, 2 * h], 1))
-
-
-def test_a_size_may_be_that_of_an_axis_another_term_sums() -> None:
-    graph = tn.layer("y[b,i] = x[b,i] / sqrt(i * j) - sum[j](z[j]) * z[i]", inputs="x z")
-    x, z = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 4.0])
-    found = tn.compile(graph)({}, x, z)
-    np.testing.assert_allclose(found, x / 3 - z.sum() * z, rtol=1e-12)
-
-
 @given(st.integers(-9, 9), st.integers(-4, 4), st.sampled_from([2, 3, 4]), st.integers(1, 9))
 def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size: int) -> None:
     one, other = floored(symbol("h") + first, by), floored(symbol("h") + first + shift * by, by) - shift
@@ -222,65 +184,3 @@ def test_a_tensor_that_is_met_beside_a_window_is_as_long_as_was_given() -> None:
     np.testing.assert_array_equal(tn.compile(graph)({}, t, u), u * t[:7])
     with pytest.raises(tn.ShapeError, match=r"fix: read the first 7 of the 9, t\[g\+0\]; or"):
         tn.layer("y[a,g] = t[g]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes", "length", "read"),
-    [
-        ("y[i] = W[3*i + 2]", {"i": 3}, 9, lambda W: W[2::3]),
-        ("y[i] = W[2*i + n]", {"i": 3, "n": 1}, 6, lambda W: W[1::2]),
-        ("y[i] = W[2*i + 3*u] * K[u]", {"i": 3, "u": 2}, 8, lambda W: W[[0, 2, 4]] + W[[3, 5, 7]]),
-        ("y[c,i] = W[(c,t[c,c]),2*i]", {"c": 2, "i": 2}, 6, lambda W: W.reshape(2, 1, 3)[:, 0, ::2]),
-    ],
-)
-def test_a_tensor_of_no_told_size_is_as_long_as_its_windows_reach(
-    text: str, sizes: dict[str, int], length: int, read: Any
-) -> None:
-    graph = tn.layer(text, inputs="t", **sizes) if "t[" in text else tn.layer(text, **sizes)
-    assert tn.layer(str(graph)) == graph
-    W = np.random.default_rng(0).normal(size=length)
-    arrays = {"W": W.reshape(2, 3) if "t[" in text else W, "K": np.ones(2)}
-    given = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
-    found = tn.compile(graph, dtype="float64")(given, *[np.zeros((2, 2), int) for _ in graph.inputs])
-    np.testing.assert_allclose(found, read(W))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[i] = softmax[i](pad(x[i], i=(1,1)) + z[i])",
-        "y[i] = softmax[i](z[i] + pad(x[i], i=(1,1)))",
-        "y[i] = softmax[i](z[i] + concat[i](x[i], w[i]))",
-    ],
-)
-def test_what_stands_beside_a_function_is_as_long_as_that_makes_it(text: str) -> None:
-    graph = tn.layer(text, inputs="x z")
-    assert tn.layer(str(graph)) == graph
-    x, z, w = np.arange(4.0), np.arange(6.0), np.array([1.0, 2.0])
-    whole = z + (np.concatenate([x, w]) if "w[" in text else np.pad(x, 1))
-    found = tn.compile(graph, dtype="float64")({"w": w} if "w[" in text else {}, x, z)
-    np.testing.assert_allclose(found, np.exp(whole) / np.exp(whole).sum())
-
-
-@pytest.mark.parametrize(
-    "power", ["i**99999999", "(((i**63)**63)**63)**63", "(((i**31 + 1)**31 + 1)**31 + 1)**31"]
-)
-def test_powers_that_no_size_has_are_refused_before_they_are_made(power: str) -> None:
-    with pytest.raises(tn.ShapeError, match="is not a whole number of positions"):
-        tn.layer(f"y[i] = pad(x[i], i=(0,{power}))", inputs="x", i=5)
-    with pytest.raises(tn.EquationError, match="this is not a size"):
-        tn.layer("y[j] = 2*x[j]", inputs="x", j=power, i=5)
-    with pytest.raises(tn.ShapeError, match="sizes have no"):
-        tn.layer("y[j] = 2*x[j]", inputs="x", j=(sympy.Symbol("i") ** 31 + 1) ** 31)
-    with pytest.raises(tn.ShapeError, match="sizes have no"):
-        tn.layer("y[j] = 2*x[j]", inputs="x", j=(2 ** sympy.Symbol("i") + 1) ** 2)
-
-
-def test_dots_that_stand_for_other_axes_in_another_line_are_told() -> None:
-    text = "y[...,j] = x[...,b] * U[j,b]\nz[...,k] = w[...,i] * A[k,i]"
-    graph = tn.layer(text, inputs="x w", outputs=["y", "z"], j=2, k=2)
-    arrays = {"U": np.ones((2, 3)), "A": np.ones((2, 5))}
-    with pytest.raises(
-        tn.ShapeError, match=r"'\.\.\.' is \(2,\) in 'x', and \(4,\) in 'w'(?s:.*)write them out"
-    ):
-        tn.compile(graph)(arrays, np.ones((2, 3)), np.ones((4, 5)))

@@ -133,21 +133,6 @@ def test_one_start_for_all_weights_leaves_biases_and_gains_alone() -> None:
     assert np.sqrt((arrays["W"] ** 2).mean()) == pytest.approx(np.sqrt(2 / 96), rel=1e-5)
 
 
-def test_what_is_no_start_is_refused() -> None:
-    with pytest.raises(tn.EquationError, match=r"init of 'W' is 'kaming'\nfix: did you mean 'kaiming'\?"):
-        dense(init={"W": "kaming"})
-    with pytest.raises(tn.EquationError, match="'u' is to start as 'xavier', and none of its axes is summed"):
-        tn.init(dense(init={"u": "xavier"}))
-    with pytest.raises(tn.EquationError, match=r"'u' is to start as the identity, and has 1 dimension\(s\)"):
-        tn.init(dense(init={"u": "identity"}))
-    with pytest.raises(
-        tn.EquationError, match=r"init names 'w', which is no parameter\nfix: did you mean 'W'\?"
-    ):
-        tn.init(dense(), init={"w": 1.0})
-    with pytest.raises(tn.EquationError, match=r"no way to start(?s:.*)fix: did you mean 'kaiming'\?"):
-        tn.layer(f"W[o,i]: parameter(kaming=1)\n{DENSE}", inputs="x")
-
-
 # ---------------------------------------------------------------------------- long chains
 
 

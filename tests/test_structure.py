@@ -18,6 +18,8 @@ import pytest
 
 import tensornet as tn
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
@@ -138,7 +140,6 @@ def _targets(module: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 FILES = sources()
 MODULES = frozenset(module_of(path) for path in FILES)
-IDS = [str(path.relative_to(ROOT)) for path in FILES]
 
 
 # ---------------------------------------------------------------------------- floors
@@ -150,29 +151,26 @@ def test_the_files_are_found() -> None:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_every_file_stands_on_a_floor(path: Path) -> None:
-    part = part_of(module_of(path))
-    assert part == ENTRANCE or part == "__main__" or part in FLOOR_OF, (
-        f"give {part} a floor, here and in the design"
-    )
+def test_every_file_stands_on_a_floor() -> None:
+    parts = {part_of(module_of(path)) for path in FILES} - {ENTRANCE, "__main__"}
+    assert parts <= FLOOR_OF.keys(), "give each a floor, here and in the design"
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_imports_go_down_the_floors(path: Path) -> None:
-    part = part_of(module_of(path))
-    if part in (ENTRANCE, "__main__"):
-        return
-    for each in imports(path):
-        target = part_of(each.module)
-        if target is None or each.for_types:
-            continue
-        if target == ENTRANCE:
-            assert part in FLOORS[-1], f"{each}: the entrance stands above {part}"
-            continue
-        assert FLOOR_OF[target] <= FLOOR_OF[part], (
-            f"{each}: floor {FLOOR_OF[target]} from floor {FLOOR_OF[part]}"
-        )
+def goes_up(part: str | None, each: Import) -> bool:
+    """Whether an import of a part is of a floor above."""
+    target = part_of(each.module)
+    if target is None or each.for_types:
+        return False
+    if target == ENTRANCE:
+        return part not in FLOORS[-1]
+    return FLOOR_OF[target] > FLOOR_OF[part]  # type: ignore[index]
+
+
+def test_imports_go_down_the_floors() -> None:
+    parts = {path: part_of(module_of(path)) for path in FILES}
+    inner = {path: part for path, part in parts.items() if part not in (ENTRANCE, "__main__")}
+    wrong = [str(each) for path, part in inner.items() for each in imports(path) if goes_up(part, each)]
+    assert not wrong
 
 
 def test_models_and_backends_do_not_import_each_other() -> None:
@@ -268,10 +266,8 @@ def test_no_file_hides_a_public_function() -> None:
     assert files & set(tn.__all__) == {"models"}  # which is the folder itself
 
 
-@pytest.mark.parametrize("name", sorted(tn.__all__))
-def test_every_public_name_exists_and_says_what_it_does(name: str) -> None:
-    value = getattr(tn, name)
-    assert (value.__doc__ or "").strip()
+def test_every_public_name_exists_and_says_what_it_does() -> None:
+    assert [name for name in tn.__all__ if not (getattr(tn, name).__doc__ or "").strip()] == []
 
 
 def test_public_names_are_listed_once_and_in_order() -> None:
@@ -294,10 +290,10 @@ def test_the_links_lead_to_the_folders_at_the_top(name: str) -> None:
     assert link.resolve() == ROOT / name
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_every_file_opens_by_saying_what_it_is_for(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)) or (path.name == "__init__.py" and not text)
+def test_every_file_opens_by_saying_what_it_is_for() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in FILES}
+    silent = {path for path, text in texts.items() if not ast.get_docstring(ast.parse(text))}
+    assert [str(path) for path in silent if path.name != "__init__.py" or texts[path]] == []
 
 
 def test_no_folder_of_the_compiler_has_more_than_16_files() -> None:

@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import re
 import shutil
 import statistics
 import subprocess
@@ -34,7 +33,6 @@ from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.recipe import Recipe
 from tensornet.study.results import Epoch, summaries
 from tensornet.study.run import TASKS
-from tensornet.study.seeds import checked_seeds
 from tensornet.study.thesis import thesis
 from tensornet.study.written import StudyFile, read_study
 from tensornet.study.written_rows import BuiltRow, RowEntry
@@ -391,12 +389,6 @@ def test_data_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "wine.npz").touch()
     assert read_study(written(tmp_path, 'data = "wine.npz"')).data == str(tmp_path / "wine.npz")
     assert results_folder(written(tmp_path)) == Path("study-mine")
-
-
-@pytest.mark.parametrize("given", [0, -2, [], [1.5], [True], "abc", [2**32], 10**6])
-def test_seeds_that_are_none(given: Any) -> None:
-    with pytest.raises(TensornetError, match=re.compile("seed")):
-        checked_seeds(given)
 
 
 def test_one_way_to_give_seeds(tmp_path: Path) -> None:

@@ -373,14 +373,6 @@ def test_shared_factors_start_so_that_every_weight_keeps_its_deviation() -> None
     assert values["W"].std() == pytest.approx(0.1, rel=0.25)
 
 
-def test_shared_factors_of_other_shapes_are_refused() -> None:
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i] + x[b,i] * V[o,i]", inputs="x", i=8, o=8)
-    with pytest.raises(tn.EquationError, match="shared factor is given for 'Z'"):
-        tn.substitute(graph, {"*": "low_rank"}, rank=2, shared="Z")
-    with pytest.raises(tn.ShapeError, match="no factorization 'fact'"):
-        tn.substitute(graph, {"*": "fact"}, rank=2)
-
-
 def test_calls_of_equal_weights_stay_calls_of_one_block(vit: tn.Graph) -> None:
     substituted = tn.substitute(vit, {"*.W1": "W1[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=6, c=4, r=2)
     assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})
@@ -554,65 +546,6 @@ def test_parts_of_common_sizes() -> None:
 
 
 LOW = "W[o,i] = A[o,r] * B[r,i]"
-
-
-@pytest.mark.parametrize(
-    ("weights", "settings", "message"),
-    [
-        ({"w": "tt"}, {}, "'w' is no parameter of this graph\nfix: did you mean 'W'"),
-        ({"W": "ttt"}, {}, "in the place of 'W': there is no factorization 'ttt'\nfix: did you mean 'tt'"),
-        ({"W": LOW}, {}, "nothing tells the size of 'r'\nfix: give r="),
-        (
-            {"W": BTT},
-            {"r": 2},
-            "nothing tells the size of 'a' and of 'b' and of 'c' and of 'd'\nfix: give a=, c=,",
-        ),
-        ({"W": BTT}, {"r": 2, "a": 3, "c": 3}, r"\(a,b\) of 'W' is 3\*b, and the weight has 8 there"),
-        ({"W": LOW}, {"r": 2, "o": 9}, "o of 'W' is 9, and the weight has 8 there"),
-        (
-            {"W": "W[o] = A[o,r] * B[r]"},
-            {"r": 2},
-            r"'W' has 1 dimension\(s\) here, and is 'W\[o,i\]: parameter'",
-        ),
-        ({"W": LOW}, {"r": 2, "q": 3}, "a size is given for 'q', which no equation has"),
-        ({"W": LOW}, {"r": 2, "init": {"D": 1.0}}, "a start is given for 'D', which no equation has"),
-        ({"W": LOW}, {"r": 2, "inputs": "c"}, "an input is given for 'c', which no equation has"),
-        (
-            {"W": "W[o,i] = A[o,r] * Z[r,i]"},
-            {"inputs": "Z"},
-            "'Z' is no parameter and no constant of the graph",
-        ),
-        (
-            {"W": "W[o,i] = x[n,i] * A[n,o]"},
-            {"inputs": "x"},
-            "'x' is no parameter and no constant of the graph",
-        ),
-        ({"W": "W[o,i] = A[o,r] * B[r,i] +"}, {"r": 2}, "syntax error"),
-        ({"W": "W[o,i] = A[o,r] * B[r,i] +"}, {"r": 2}, r"line 1: W\[o,i\] = A\[o,r\] \* B\[r,i\] \+\n +\^"),
-        ({"W": "W[o,i] = base[o,i] + W[o,i]"}, {}, "'base' is what the weight as it was is called"),
-        ({"W": "W[o,i] = A[o,i]\nz: output\nz[o] = A[o,i]"}, {}, "no output depends on 'W'"),
-        ({"W": "kronecker"}, {"modes": ((2, 4), (3, 5))}, r"a dimension of 12 is no product of \(3, 5\)"),
-        (
-            {"W": "kronecker"},
-            {"modes": (2, 3)},
-            r"there is no 'kronecker' of 2 dimension\(s\) in 2 and 3 part",
-        ),
-        ({"W": "kronecker"}, {"modes": (2,)}, r"modes=\(2,\) are 1, and it has shape \(8, 12\)"),
-        ({"W": "btt"}, {"modes": 3}, "it is made for 2 dimensions in 2 and 2 parts"),
-        ({"b": "low_rank"}, {}, r"there is no 'low_rank' of 1 dimension\(s\)"),
-        ({"W": "tt"}, {"rank": 0}, "rank=0 is not a rank for 3 mode"),
-        ({"W": 3}, {}, "3 is no text\nfix: write its equation, or one of dense, tucker"),
-        (
-            {"W": LOW, "b": "v[o] = W[o,i] * c[i]"},
-            {"r": 2, "inputs": "W"},
-            "'b' reads 'W', which is replaced too",
-        ),
-        ("W", {}, "weights are told by names and equations, not str"),
-    ],
-)
-def test_errors_say_where_and_what_to_do(weights: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.TensornetError, match=message):
-        tn.substitute(LAYER, weights, **settings)
 
 
 def test_a_weight_that_reads_another_that_goes() -> None:

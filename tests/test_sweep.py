@@ -187,48 +187,6 @@ def test_other_warnings_are_warned() -> None:
         tn.sweep(build, over={"rank": [2]}, measure=False)
 
 
-def test_all_refused_is_an_error() -> None:
-    with pytest.raises(tn.ShapeError, match="has no setting 'rang'"):
-        tn.sweep(TCL, over={"rang": [2, 3]})
-    numbers = tn.layer("y[b,j] = x[b,(i,j)] * w[i]", inputs="x", i=2, j=3)
-    with pytest.raises(tn.TensornetError, match="none of the graphs can be planned"):
-        tn.sweep({"one": numbers}, inputs={"x": np.zeros((2, 5))})
-
-
-@pytest.mark.parametrize(
-    ("graphs", "options", "message"),
-    [
-        (TCL, {}, "there are no settings to build graphs with"),
-        (TCL, {"over": {"ranks": (2, 3)}}, r"over\['ranks'\] is a tuple, not a list of choices"),
-        (TCL, {"over": {"ranks": "same"}}, r"over\['ranks'\] is a str, .*\nfix: .*\['same'\]"),
-        (TCL, {"over": {"ranks": [2, 2]}}, "two graphs are called 'ranks=2'"),
-        (TCL, {"over": {"ranks": []}}, "there is nothing to sweep over"),
-        (lambda rank: rank, {"over": {"rank": [2]}}, "returned a int"),
-        (TCL(ranks=2), {}, "a Graph is nothing to sweep over"),
-        ({}, {}, "there is nothing to sweep over"),
-        ({"a": 3}, {}, "'a': int is no name with a graph"),
-        ({"a": TCL(ranks=2)}, {"over": {"ranks": [2]}}, "graphs are given by name, and settings"),
-        ({"a": TCL(ranks=2)}, {"baseline": "b"}, "there is no baseline 'b'\nfix: choose of a"),
-        ({"baseline": TCL(ranks=2)}, {"baseline": TCL(ranks=2)}, "two graphs are called 'baseline'"),
-        ({"a": TCL(ranks=2)}, {"leat": 3}, "no graph has the size 'leat'\nfix: did you mean 'lead'?"),
-        ({"a": TCL(ranks=2)}, {"inputs": {"t": 3}}, "no graph has the input 't'\nfix: there are x"),
-        ({"a": TCL(ranks=2)}, {"rounds": 0}, "rounds is 0"),
-        ({"a": TCL(ranks=2)}, {"seed": "a"}, "seed is 'a'"),
-        ({"a": TCL(ranks=2)}, {"baseline": 3}, "there is no baseline '3'\nfix: choose of a"),
-        ({"a": TCL(ranks=2)}, {"inputs": np.ones((3, 4))}, r"inputs is a ndarray\nfix: .*\{\"x\": array\}"),
-        ({"a": TCL(ranks=2)}, {"error": 0.1}, "error is 0.1\nfix: give a function"),
-        ({"a": TCL(ranks=2)}, {"clock": "sun"}, "there is no clock 'sun'"),
-        ({"a": TCL(ranks=2)}, {"clock": "process"}, "that of one thread"),
-        ({"a": TCL(ranks=2)}, {"threads": 0}, "threads is 0"),
-        ({"a": TCL(ranks=2)}, {"threads": 1, "backend": "numpy"}, "the threads of numpy cannot be set"),
-        ({"a": TCL(ranks=2)}, {"backend": "abacus"}, "there is no backend 'abacus'"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_swept_is_told(graphs: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.TensornetError, match=message):
-        tn.sweep(graphs, **options)
-
-
 def test_a_graph_as_baseline_is_a_row_more() -> None:
     dense = tn.models.linear((4, 6), (6, 4), bias=False)
     found = tn.sweep(LINEAR, over=OVER, baseline=dense, measure=False)

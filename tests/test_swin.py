@@ -282,29 +282,3 @@ def test_parity_with_transformers(dtype: torch.dtype, changes: dict[str, Any]) -
         assert found.shape == expected.shape
         bound = 1e-5 if dtype == torch.float32 else 1e-9
         assert float((found - expected).abs().max() / expected.abs().max()) < bound
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"heads": (3, 2)}, r"dim of stage 1=4 does not divide by heads=3"),
-        ({"heads": (1,)}, r"depths=\(2, 2\) and heads=\(1,\)"),
-        ({"window": 0}, r"window=0"),
-        ({"stochastic_depth": 1.0}, r"stochastic_depth=1.0(?s:.*)below 1"),
-        ({"depths": (2, -1)}, r"depths=-1"),
-        ({"weights": "both"}, r"weights='both'"),
-        ({"narrow": "wide"}, r"narrow='wide'(?s:.*)'square', 'axes', 'padded'"),
-        ({"padding": "zeros"}, r"padding='zeros'(?s:.*)'before', 'after'"),
-        ({"patch_eps": -1.0}, r"patch_eps=-1.0"),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.swin(8, **{**small, **changes})
-
-
-def test_a_shift_needs_its_grid() -> None:
-    with pytest.raises(tn.ShapeError, match=r"shift=1 is given without a grid"):
-        models.window_attention(4, 2, 3, shift=1)
-    with pytest.raises(tn.ShapeError, match=r"grid=7 does not divide by window=3"):
-        models.window_attention(4, 2, 3, grid=(6, 7), shift=1)

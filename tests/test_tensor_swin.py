@@ -219,27 +219,6 @@ def test_two_stages_against_their_equations() -> None:
     np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"modes": ((2, 2, 2), (2, 2, 2))},
-            r"2·R₁′·R₂′·C′ = 16 for \(2, 2, 2\), and 4·R₁·R₂·C = 32(?s:.*)3.0.19(?s:.*)product is 16",
-        ),
-        ({"heads": ((3, 1, 1), (1, 1, 1))}, r"mode 1 of stage 1=2 does not divide by heads=3"),
-        ({"depths": (2,)}, r"2 stage\(s\) of modes, 1 of depths, 2 of heads"),
-        ({"tensorized": ("qkv", "norms")}, r"tensorized='norms'(?s:.*)'patches', 'qkv'"),
-        (
-            {"modes": ((2, 4), (2, 2, 4))},
-            r"modes=\(\(2, 4\), \(2, 2, 4\)\) is nothing that 'tensor_swin' takes",
-        ),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.tensor_swin(**{**small, **changes})
-
-
 def test_the_head_has_the_formula_of_the_thesis() -> None:
     """Eq. 3.0.8: ∏ Rₖ + Σ Iₖ·Rₖ + R·O, and O for the bias; each rank by a name of its own."""
     table = {name: formula for name, formula, _ in tn.parameter_table(models.tensor_swin(classes=10))}

@@ -270,14 +270,6 @@ def test_images_of_any_size_have_patches_and_windows(
     assert run(tn.init(graph, seed=0), examples.train_inputs[0].numpy()).shape == (6, 3)
 
 
-def test_vectors_are_no_images() -> None:
-    vectors = np.ones((4, 3))
-    with pytest.raises(
-        TensornetError, match="x_train holds 4×3 numbers, which are no images\nfix: give images"
-    ):
-        load_arrays(lambda: (vectors, [0, 1] * 2, vectors, [0, 1] * 2), as_images)
-
-
 def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) -> None:
     """Pixels from 0 to 255 as the files hold them, into the graph and parameters of a run."""
     folder, results, _ = finished

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 import tensornet as tn
 from tensornet.backends.torch.products import both_ways
 
-from .strategies import SUMMED_ALONE, Block, blocks
+from .programs import SUMMED_ALONE, Program, programs
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -71,15 +71,16 @@ def test_signed_attention_worked_example() -> None:
     np.testing.assert_allclose(signed, [0.8807970779778823, 0.0], rtol=1e-12)
 
 
-@settings(max_examples=25)
-@given(blocks())
-def test_gradients_against_finite_differences(case: Block) -> None:
+@settings(max_examples=15)
+@given(programs())
+def test_gradients_against_finite_differences(case: Program) -> None:
     assume("inf" not in case.text)  # a difference of infinities is no derivative
     assume("sqrt(abs(" not in case.text)  # too steep beside zero for a finite step
     graph = case.graph()
     run = tn.compile(graph, backend="torch")
-    parameters = {name: torch.tensor(array, requires_grad=True) for name, array in case.parameters().items()}
-    inputs = [torch.tensor(array) for array in case.arrays()]
+    arrays = {name: torch.tensor(array) for name, array in case.arrays().items()}
+    parameters = {leaf.name: arrays[leaf.name].requires_grad_() for leaf in graph.parameters}
+    inputs = [arrays[leaf.name] for leaf in graph.inputs]
     inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
     leaves = [*parameters.values(), *[x for x in inputs if x.requires_grad]]
 

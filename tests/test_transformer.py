@@ -140,26 +140,6 @@ def test_classifier_parameters() -> None:
     assert tn.parameter_count(graph) == 100 * 16 + 3 * layer + 16 * 2 + 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dim": 9, "heads": 2}, r"dim=9 does not divide by heads=2"),
-        ({"part": "all"}, r"part='all'(?s:.*)'both', 'encoder', 'decoder', 'step'"),
-        ({"positions": "rotary"}, r"positions='rotary'"),
-        ({"vocabulary": None, "target_vocabulary": 3}, r"target_vocabulary= is given without vocabulary="),
-        ({"dim": 3, "heads": 1}, r"dim=3 does not divide|a whole number"),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.transformer(**{**small, **changes})
-
-
-def test_a_pool_of_another_name() -> None:
-    with pytest.raises(tn.ShapeError, match=r"pool='sum'(?s:.*)'max', 'mean', 'first'"):
-        models.transformer_classifier(pool="sum")
-
-
 def test_an_encoder_may_be_causal() -> None:
     """Against masks by hand: what the encoder sees of a longer text is what it sees of its beginning."""
     given: dict[str, Any] = {**small, "part": "encoder", "positions": "learned"}
@@ -211,16 +191,3 @@ def test_a_classifier_with_a_norm_after_the_embedding() -> None:
     )
     expected = x.mean(1) @ given["head.W"].T + given["head.bias"]
     np.testing.assert_allclose(tn.compile(graph)(parameters, t), expected.numpy(), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"part": "step", "causal": False}, r"causal=False with part='step'"),
-        ({"logits": False, "logits_bias": True}, r"logits_bias=True, and there are no logits"),
-        ({"vocabulary": None, "logits_bias": True}, r"logits_bias=True, and there are no logits"),
-    ],
-)
-def test_settings_that_contradict_one_another(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.transformer(**{**small, **changes})

@@ -110,11 +110,3 @@ def test_blocks_of_a_module_are_tuned_each_by_itself(clock: list[Plan]) -> None:
     assert 1 < len(clock) <= tuning.MOST  # of the one block that is called twice
     assert {leaf.name for plan in clock for leaf in plan.graph.parameters} == set("UVWsuv")
     assert all(plan.graph.calls == () for plan in clock)
-
-
-def test_another_way_of_tuning_is_refused() -> None:
-    for call in (tn.plan, tn.compile, tn.module):
-        with pytest.raises(
-            tn.BackendError, match="there is no way of tuning 'guess'\nfix: use tune='measure'"
-        ):
-            call(TCL, tune="guess")

@@ -170,24 +170,3 @@ def test_a_larger_image_keeps_the_patch() -> None:
     parameters["embed.pos"] = resize({}, parameters["embed.pos"])
     x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
     assert tn.compile(after)(parameters, x).shape == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dim": 770}, r"dim=770 does not divide by heads=12"),
-        ({"patch": 15}, r"image height=224 does not divide by patch height=15(?s:.*)or image height=210"),
-        ({"image": (32, 20), "patch": 8}, r"image width=20 does not divide by patch width=8"),
-        ({"image": 0}, r"'image' is 0(?s:.*)positive"),
-        ({"image": (1, 2, 3)}, r"image=\(1, 2, 3\)"),
-        ({"head": "none"}, r"head='none'(?s:.*)'linear', 'mlp'"),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.vit(**changes)
-
-
-def test_an_unknown_preset() -> None:
-    with pytest.raises(tn.EquationError, match=r"no layer or model 'vit_b16'(?s:.*)did you mean 'vit_b_16'"):
-        models.create("vit_b16")

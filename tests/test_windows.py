@@ -2,83 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tensornet as tn
-
-from .conftest import examples
-from .test_accumulating import BACKENDS
-
-
-@dataclass(frozen=True)
-class Window:
-    """A read of `first + by·p + apart·u`, where as many positions p fit as are told."""
-
-    by: int
-    apart: int
-    first: int
-    outer: int
-    inner: int
-    beyond: int
-    before: int
-    after: int
-
-    @property
-    def text(self) -> str:
-        step = f"{self.by}*p" if self.by > 1 else "p"
-        inner = f"+{self.apart}*u" if self.inner else ""
-        return f"{step}{inner}+{self.first}" if self.first else step + inner
-
-    @property
-    def positions(self) -> Any:
-        places = self.first + self.by * np.arange(self.outer)
-        return places[:, None] + self.apart * np.arange(self.inner) if self.inner else places
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        last = self.first + self.by * (self.outer - 1) + self.apart * (max(1, self.inner) - 1)
-        return self.before, last + 1 + min(self.beyond, self.by - 1), self.after
-
-
-SMALL = st.integers(1, 4)
-WINDOWS = st.builds(
-    Window, SMALL, SMALL, st.integers(0, 3), SMALL, st.integers(0, 3), st.integers(0, 3), SMALL, SMALL
-)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@examples(10)
-@given(WINDOWS)
-def test_values_and_gradients(backend: str, window: Window) -> None:
-    axes = "b,p,u,c" if window.inner else "b,p,c"
-    graph = tn.layer(
-        f"y[{axes}] = tanh(x[b,{window.text},c])\nloss = sum[{axes}](y ** 3)",
-        inputs="x[b,n,c]",
-        outputs="y, loss",
-        **({"u": window.inner} if window.inner else {}),
-    )
-    x = np.random.default_rng(0).standard_normal(window.shape)
-    library = BACKENDS[backend]()
-    there = library.asarray(x)
-    expected = np.tanh(np.take(x, window.positions, axis=1))
-    found, _ = tn.compile(graph, backend=library)({}, there)
-    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-12)
-    step = tn.value_and_grad(graph.select("loss"), wrt="x", backend=library)
-    value, gradients = step({}, there)
-    np.testing.assert_allclose(float(value), (expected**3).sum(), rtol=1e-12)
-    way_back = np.zeros(window.shape).swapaxes(0, 1)
-    np.add.at(
-        way_back,
-        window.positions,
-        np.moveaxis(3 * expected**2 * (1 - expected**2), 0, window.positions.ndim),
-    )
-    np.testing.assert_allclose(library.numpy(gradients["x"]), way_back.swapaxes(0, 1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])

@@ -270,26 +270,3 @@ def test_padding_is_not_read() -> None:
     np.testing.assert_array_equal(
         f(parameters, t, z, see, keep, segment), f(parameters, other, z, see, keep, segment)
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dim": 10, "heads": 4}, r"dim=10 does not divide by heads=4"),
-        ({"dim": 7, "heads": 1}, r"dim=7 does not divide by a sine and a cosine=2"),
-        ({"mask": "perm"}, r"mask='perm'(?s:.*)'permutation', 'padding'"),
-        ({"head": "classes"}, r"head='classes' reads the content stream(?s:.*)two_streams=False"),
-        ({"head": "word"}, r"head='word'"),
-        ({"clamp_len": 0}, r"clamp_len=0(?s:.*)give an integer"),
-    ],
-)
-def test_bad_configuration(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        models.xlnet(**{**small, **changes})
-
-
-def test_a_mask_of_the_wrong_shape() -> None:
-    graph = models.xlnet(**small)
-    t = np.zeros((2, 5), int)
-    with pytest.raises(tn.ShapeError, match=r"of 'see' is 4, and should be 5"):
-        tn.compile(graph)(tn.init(graph), t, t[:, :2], np.ones((2, 5, 4)), t)

@@ -10,9 +10,8 @@ import numpy as np
 import tensornet as tn
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
-from ..differential import Unsure, Wrong, check
+from ..differential import BACKENDS, Unsure, Wrong, check
 from ..programs import program
-from ..test_backends import BACKENDS
 from . import SilentChangeError, Trial
 
 __all__ = ["attempt", "compositions"]

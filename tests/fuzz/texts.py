@@ -12,8 +12,8 @@ from tensornet import models
 from tensornet.graph.element_types import of_leaves
 from tensornet.ops.table import Element
 
-from .. import reference
-from ..test_backends import ROWS
+from .. import oracle
+from ..programs import recorded, records
 from . import SilentChangeError, Trial
 
 __all__ = ["attempt"]
@@ -141,7 +141,7 @@ _WRAPPERS = (
 
 
 def _corpus() -> tuple[tuple[str, str], ...]:
-    """Blocks to start from, with their inputs: the table of functions, and layers of the models."""
+    """Blocks to start from, with their inputs: the written programs, and layers of the models."""
     graphs = [
         models.tcl((4, 3), (2, 5)),
         models.trl((4, 3), 5, rank=(2, 2, 3)),
@@ -149,7 +149,8 @@ def _corpus() -> tuple[tuple[str, str], ...]:
         models.attention(8, 2),
         models.window_attention(4, 1, 2, grid=(4, 4), shift=1),
     ]
-    return (*((row.text, row.inputs) for row in ROWS), *((str(graph), "") for graph in graphs))
+    cases = map(recorded, records("equations.txt"))
+    return (*((case.text, " ".join(case.inputs)) for case in cases), *((str(graph), "") for graph in graphs))
 
 
 CORPUS = _corpus()
@@ -247,7 +248,7 @@ def _run(graph: tn.Graph, sizes: dict[str, int], trial: Trial) -> None:
     with np.errstate(all="ignore"):
         found = tn.compile(graph)(parameters, *[arrays[leaf.name] for leaf in graph.inputs])
         try:
-            expected = reference.run(graph, arrays, sizes)
+            expected = oracle.meaning(graph, arrays, sizes)
         except Exception:
             return  # the interpreter of the tests asks for more than the language does
     found = found if isinstance(found, tuple) else (found,)
