@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import tensornet as tn
-from tensornet.frontend.elaborate_ir import elaborated
-from tensornet.ir.naming import named
+from tensornet.frontend.elaborate_ir import function_of
+from tensornet.ir.naming import graph_of
 
 from . import core_form, oracle
 from .conftest import within
@@ -101,7 +101,7 @@ def check(case: Program, backend: str = "numpy", done: Counter[str] | None = Non
 
 def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> None:
     """The core form, interpreted, and the graph that it is named as."""
-    function, names = elaborated(graph)
+    function, names = function_of(graph)
     given = {name: np.asarray(array) for name, array in arrays.items()}
     leading = join_leading(graph, given)
     tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
@@ -111,7 +111,7 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     _compare(
         case, [split_leading(graph, *pair, leading) for pair in pairs], expected, "core form", case.outputs
     )
-    again = named(function, names)
+    again = graph_of(function, names)
     found = _called(again, tn.compile(again, dtype="float64"), arrays, "numpy")
     _compare(case, found, expected, "named", case.outputs)
 

@@ -27,7 +27,7 @@ FLOORS = (
     ),
     ("ops",),
     ("language",),
-    ("graph", "frontend", "passes", "scan"),
+    ("graph", "frontend", "passes", "scan", "ir"),
     ("weights", "autodiff", "initialization", "drawing"),
     ("device", "contraction", "lowering", "planning"),
     ("codegen",),

@@ -27,7 +27,7 @@ from .function import Function, order, rebuilt
 from .node import Node
 from .size import Size, of_sympy
 
-__all__ = ["Called", "Names", "named"]
+__all__ = ["Called", "Names", "graph_of"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Called:
     apart: bool
 
 
-def named(function: Function, names: Names) -> Graph:
+def graph_of(function: Function, names: Names) -> Graph:
     """The graph of a function: what `frontend.elaborate_ir` reads."""
     formulas = {name: of_sympy(value) for name, value in names.sizes if not isinstance(value, int)}
     whole = (name for name, value in names.sizes if isinstance(value, int))
