@@ -157,10 +157,10 @@ class _Naming:
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
         own = self.names.tensors.get(each, "") if each is not None else ""
-        stem, taken = own or "v", self.taken | self.sizes.known.keys() | self.sizes.made.keys()
-        numbered = (f"{stem}_{n}" for n in itertools.count(1))
-        free = own and own not in self.given
-        name = own if free else next(found for found in numbered if found not in taken)
+        numbered = (f"{own or 'v'}_{n}" for n in itertools.count(1))
+        taken = (self.taken, self.sizes.known, self.sizes.made)
+        free = (name for name in numbered if not any(name in names for names in taken))
+        name = own if own and own not in self.given else next(free)
         self.taken.add(name)
         self.given.add(name)
         if each is not None:
