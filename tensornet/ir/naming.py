@@ -9,6 +9,7 @@ a size is one size throughout a graph and its blocks.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,6 +106,8 @@ class _Naming:
         self.names, self.outputs, self.sizes, self.blocks = names, tuple(outputs), sizes, blocks
         self.axes = names.axes
         self.leaves, self.bound = list(names.leaves), dict(bound)
+        self.values = {name: value for name, value in self.bound.items() if isinstance(value, int)}
+        self._at = functools.cache(lambda size: size.at(self.values))
         free = (each.name for each in names.leaves if each.value is None)
         self.tensors = dict(zip(inputs, free, strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
@@ -166,6 +169,10 @@ class _Naming:
         if each is not None:
             self.tensors[each] = name
         return name
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, as far as sizes have a value."""
+        return one == two or bool(self._at(one) == self._at(two))
 
     def _define(self, each: Node, name: str) -> None:
         """Adds the equation of a node."""
