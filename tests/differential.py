@@ -21,8 +21,8 @@ import numpy as np
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.frontend.elaborate_ir import elaborated
-from tensornet.ir.naming import named
+from tensornet.frontend.elaborate_ir import function_of
+from tensornet.ir.naming import graph_of
 from tensornet.passes.fuse import fuse
 from tensornet.protocol import load_backend
 
@@ -115,7 +115,7 @@ def check(
 
 def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> None:
     """The core form, interpreted, and the graph that it is named as."""
-    function, names = elaborated(graph)
+    function, names = function_of(graph)
     given = {name: np.asarray(array) for name, array in arrays.items()}
     leading = join_leading(graph, given)
     tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
@@ -125,7 +125,7 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     _compare(
         case, [split_leading(graph, *pair, leading) for pair in pairs], expected, "core form", case.outputs
     )
-    again = named(function, names)
+    again = graph_of(function, names)
     found = _called(again, tn.compile(again, dtype="float64"), arrays, "numpy")
     _compare(case, found, expected, "named", case.outputs)
 

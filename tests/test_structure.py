@@ -29,7 +29,7 @@ FLOORS = (
     ),
     ("ops",),
     ("language",),
-    ("graph", "frontend", "passes", "scan"),
+    ("graph", "frontend", "passes", "scan", "ir"),
     ("weights", "autodiff", "initialization", "drawing"),
     ("device", "contraction", "lowering", "planning"),
     ("codegen",),

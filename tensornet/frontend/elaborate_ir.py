@@ -43,12 +43,12 @@ from ..ops.table import FUNCTIONS, Element
 from ..scan.lowering import looped
 from ..sizes import evaluate, put_in, symbol
 
-__all__ = ["elaborated"]
+__all__ = ["function_of"]
 
 Left: TypeAlias = "Sequence[str | tuple[str, ...]]"
 
 
-def elaborated(graph: Graph) -> tuple[Function, Names]:
+def function_of(graph: Graph) -> tuple[Function, Names]:
     """The function of a graph, whose recurrences become scans, and its names.
 
     Sizes that are whole numbers stay names, those that are formulas are put in.

@@ -85,12 +85,16 @@ class Naming(Protocol):
     dims: dict[str, Dims]
     bound: dict[str, Any]
     sizes: Sizes
+    values: dict[str, int]
     lone: set[Node]
     reserved: set[str]
     axes: dict[Node, tuple[str, ...]]
 
     def tensor(self, each: Node) -> str:
         """The name of a node, which has an equation then."""
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, as far as sizes have a value."""
 
 
 class Line:
@@ -102,7 +106,6 @@ class Line:
 
     def __init__(self, naming: Naming) -> None:
         self.naming, self.used = naming, set[str]()
-        self.values = {name: value for name, value in naming.bound.items() if isinstance(value, int)}
 
     def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
         """The equation of a node, and the dimensions of what it defines."""
@@ -127,10 +130,6 @@ class Line:
 
     # ---- axes
 
-    def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, as far as sizes have a value."""
-        return one == two or one.at(self.values) == two.at(self.values)
-
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
         naming = self.naming
@@ -148,7 +147,9 @@ class Line:
             return self.sized(size, *own)
         stems = (*own, *hints)
         names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        name = next(n for n in names if n not in self.used and self.naming.sizes.fits(n, size, self.same))
+        name = next(
+            n for n in names if n not in self.used and self.naming.sizes.fits(n, size, self.naming.same)
+        )
         self.naming.sizes.axes[name] = size
         self.used.add(name)
         return name
@@ -165,7 +166,7 @@ class Line:
                     continue
                 if child in self.naming.lone:
                     yield from (name for inner in parts(child, d) or () for name in self._hints(child, inner))
-                elif child.op not in LEAVES and (moves or self.same(each.sizes[axis], child.shape[d])):
+                elif child.op not in LEAVES and (moves or self.naming.same(each.sizes[axis], child.shape[d])):
                     yield "_".join(name for name, _ in self.naming.dims[self.naming.tensor(child)][d])
         yield from ("n",) if joins else ()
 
@@ -243,8 +244,8 @@ class Line:
 
     def _spoken(self, size: Size) -> Expression:
         """A size as an expression; one that is called as a tensor is goes by its value."""
-        clashing = size.names & self.naming.reserved & self.values.keys()
-        return size_expression(size.at({name: self.values[name] for name in clashing}).to_sympy())
+        clashing = size.names & self.naming.reserved & self.naming.values.keys()
+        return size_expression(size.at({name: self.naming.values[name] for name in clashing}).to_sympy())
 
     def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
         """A number in the expression of a node; a size is that of an axis, if one is as long."""
@@ -298,9 +299,11 @@ class Line:
             return cast("Index", self._held(each, entry, names))
         if not entry.terms:
             return self._place(entry.offset, length)
-        if entry.axis is not None and ("fill" in each.told or self.same(each.sizes[entry.axis], length)):
+        if entry.axis is not None and (
+            "fill" in each.told or self.naming.same(each.sizes[entry.axis], length)
+        ):
             return names[entry.axis]
-        if fills(entry, each.sizes, length, self.same):
+        if fills(entry, each.sizes, length, self.naming.same):
             return tuple(names[axis] for axis, _ in entry.terms)
         return cast("Index", self._position(self._windowed(each, entry, length), names))
 
@@ -322,7 +325,9 @@ class Line:
     def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, first an axis that is as long as fits, if one may have another size there."""
         fits = [
-            term for term in entry.terms if self.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
+            term
+            for term in entry.terms
+            if self.naming.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
         ]
         assert fits, f"a window that does not reach from end to end: {each}"
         first = min(fits, key=lambda term: any(self._hints(each, term[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -61,19 +62,21 @@ def rebuilt(
         sizes: what stands in the place of names of sizes.
     """
     outputs = list(outputs)
+    put_in = functools.cache(lambda size: size.at(sizes))
     for old in order(outputs):
         if old not in new:
-            new[old] = rule(_copied(old, new, sizes))
+            same = not sizes and all(new[each] is each for each in old.nodes())
+            new[old] = rule(old if same else _copied(old, new, put_in))
     return [new[each] for each in outputs]
 
 
-def _copied(old: Node, new: Mapping[Node, Node], sizes: Mapping[str, Size]) -> Node:
+def _copied(old: Node, new: Mapping[Node, Node], put_in: Callable[[Size], Size]) -> Node:
     """A node over other nodes and sizes."""
 
     def entry(each: Affine | Gather) -> Affine | Gather:
         if isinstance(each, Gather):
             return Gather(new[each.node], entries(each.reads))
-        return Affine(tuple((axis, step.at(sizes)) for axis, step in each.terms), each.offset.at(sizes))
+        return Affine(tuple((axis, put_in(step)) for axis, step in each.terms), put_in(each.offset))
 
     def entries(every: Entries) -> Entries:
         return tuple(map(entry, every))
@@ -83,19 +86,17 @@ def _copied(old: Node, new: Mapping[Node, Node], sizes: Mapping[str, Size]) -> N
             case Node():
                 return new[value]
             case Size():
-                return value.at(sizes)
+                return put_in(value)
             case tuple():
                 return tuple(map(option, value))
         return value
 
-    if not sizes and all(new[each] is each for each in old.nodes()):
-        return old
     return node(
         old.op,
-        {axis: size.at(sizes) for axis, size in enumerate(old.sizes)},
+        dict(enumerate(map(put_in, old.sizes))),
         [Operand(new[each.node], entries(each.reads)) for each in old.operands],
         entries(old.result),
-        [size.at(sizes) for size in old.shape],
+        [*map(put_in, old.shape)],
         old.over,
         tuple((name, option(value)) for name, value in old.options),
         old.element if old.op in ("call", "scan", "item") or old.is_scalar or not old.operands else None,

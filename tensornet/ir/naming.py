@@ -9,6 +9,7 @@ a size is one size throughout a graph and its blocks.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from .function import Function, order, rebuilt
 from .node import Node
 from .size import Size, of_sympy
 
-__all__ = ["Called", "Names", "named"]
+__all__ = ["Called", "Names", "graph_of"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Called:
     apart: bool
 
 
-def named(function: Function, names: Names) -> Graph:
+def graph_of(function: Function, names: Names) -> Graph:
     """The graph of a function: what `frontend.elaborate_ir` reads."""
     formulas = {name: of_sympy(value) for name, value in names.sizes if not isinstance(value, int)}
     whole = (name for name, value in names.sizes if isinstance(value, int))
@@ -105,6 +106,8 @@ class _Naming:
         self.names, self.outputs, self.sizes, self.blocks = names, tuple(outputs), sizes, blocks
         self.axes = names.axes
         self.leaves, self.bound = list(names.leaves), dict(bound)
+        self.values = {name: value for name, value in self.bound.items() if isinstance(value, int)}
+        self._at = functools.cache(lambda size: size.at(self.values))
         free = (each.name for each in names.leaves if each.value is None)
         self.tensors = dict(zip(inputs, free, strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
@@ -157,15 +160,19 @@ class _Naming:
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
         own = self.names.tensors.get(each, "") if each is not None else ""
-        stem, taken = own or "v", self.taken | self.sizes.known.keys() | self.sizes.made.keys()
-        numbered = (f"{stem}_{n}" for n in itertools.count(1))
-        free = own and own not in self.given
-        name = own if free else next(found for found in numbered if found not in taken)
+        numbered = (f"{own or 'v'}_{n}" for n in itertools.count(1))
+        taken = (self.taken, self.sizes.known, self.sizes.made)
+        free = (name for name in numbered if not any(name in names for names in taken))
+        name = own if own and own not in self.given else next(free)
         self.taken.add(name)
         self.given.add(name)
         if each is not None:
             self.tensors[each] = name
         return name
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, as far as sizes have a value."""
+        return one == two or bool(self._at(one) == self._at(two))
 
     def _define(self, each: Node, name: str) -> None:
         """Adds the equation of a node."""

@@ -130,7 +130,9 @@ class Size:
         return self * Size({tuple((atom, -power) for atom, power in monomial): Fraction(1) / by})
 
     def __pow__(self, power: int) -> Size:
-        return product([self] * power) if power >= 0 else ONE / product([self] * -power)
+        if power < 0:
+            return ONE / self**-power
+        return self if power == 1 else product([self] * power)
 
     def __floordiv__(self, other: SizeLike) -> Size:
         return floor(self / other)
@@ -203,7 +205,8 @@ ZERO, ONE = Size({}), Size({(): 1})
 
 def product(sizes: Iterable[Size]) -> Size:
     """The product of sizes, 1 for none."""
-    return functools.reduce(Size.__mul__, sizes, ONE)
+    factors = [*sizes]
+    return functools.reduce(Size.__mul__, factors) if factors else ONE
 
 
 # ---------------------------------------------------------------------------- the normal form
