@@ -27,7 +27,7 @@ UNARY = {
     "cast": lambda a: a.astype(float), "widen": lambda a: a.astype(float), "int64": np.trunc,
 }  # fmt: skip
 BINARY = {
-    "power": np.power, "floor_divide": np.floor_divide, "remainder": np.mod, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
+    "power": np.float_power, "floor_divide": np.floor_divide, "remainder": np.mod, "maximum": np.maximum, "minimum": np.minimum, "equal": np.equal, "less": np.less,
     "not_equal": np.not_equal, "less_equal": np.less_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "dropout": lambda a, rate: a, "clip": np.clip,
@@ -57,7 +57,7 @@ def recur(a: np.ndarray, b: np.ndarray, start: float = 0.0, back: float = 0.0) -
     a, b = np.broadcast_arrays(a, b)
     if back:
         return recur(a[..., ::-1], b[..., ::-1], start)[..., ::-1]
-    y = np.full(a.shape, start)
+    y = np.full(a.shape, float(start))
     for j in range(1, a.shape[-1]):
         y[..., j] = a[..., j - 1] * y[..., j - 1] + b[..., j - 1]
     return y
