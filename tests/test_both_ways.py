@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.codegen.context import Context
-from tensornet.codegen.views import _turned
+from tensornet.codegen.views import turned
 from tensornet.contraction.joint_order import ordered_both_ways
 from tensornet.contraction.pairs import flatten, view_order
 from tensornet.contraction.search import Problem
@@ -328,7 +328,7 @@ def test_what_two_products_read_in_another_order_is_copied_once() -> None:
         np.testing.assert_allclose(q, np.einsum("abcr,acrj->bj", g, w), rtol=1e-12)
 
 
-def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
+def test_a_rotation_is_copied_as_a_matrixturned() -> None:
     graph = tn.layer(
         "y[a,c,b,o] = concat[o](x[b,a,c], x[b,a,c] ** 2)\nz[p,b] = M[p,a,c] * x[b,a,c]",
         inputs="x",
@@ -348,10 +348,10 @@ def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
     )
     context = context_of(step)
     assert (
-        _turned(context, Ref("x", ("b", "a", "c")), ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+        turned(context, Ref("x", ("b", "a", "c")), ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
     )
-    assert _turned(context, Ref("x", ("b", "a", "c")), ("c", "a", "b")) is None
-    assert _turned(context, Ref("x", ("b", "a", "c")), ("b", "a", "c")) is None
+    assert turned(context, Ref("x", ("b", "a", "c")), ("c", "a", "b")) is None
+    assert turned(context, Ref("x", ("b", "a", "c")), ("b", "a", "c")) is None
 
 
 def context_of(graph: tn.Graph) -> Context:

@@ -19,7 +19,7 @@ from ..language.expression import (
     scalar_value,
     show,
 )
-from ..ops.protocols import Left, layout_of, names_in
+from ..ops.protocols import Left, layout_of, left_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.table import FUNCTIONS
 from .context import Context
@@ -39,6 +39,7 @@ __all__ = [
     "product_source",
     "reshaped",
     "scalar",
+    "turned",
     "value",
     "view",
 ]
@@ -75,34 +76,38 @@ def label_sizes(context: Context, ref: Ref) -> dict[str, Any]:
 
 def view(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
     """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
-    text, sizes = context.names[ref.name], label_sizes(context, ref)
-    present = [tuple(group) for group in groups if group]
-    order = view_order(layout_of(ref), tuple(present))
-    if order is not None:
-        lying = [present[n] for n in order]
-        if lying != list(map(names_in, ref.index)):  # type: ignore[arg-type]
-            text = context.reshape(text, [size_along(sizes, group) for group in lying])
+    text = context.names[ref.name]
+    present = tuple(tuple(group) for group in groups if group)
+    order = view_order(layout_of(ref), present)
+    if order is None:
+        flat = flatten(present)
+        text = turned(context, ref, flat) or permuted(context, ref, flat)
+        if any(len(group) > 1 for group in present):
+            text = _grouped(context, text, ref, present)
+    else:
+        lying = left_of(present[n] for n in order)
+        if lying != ref.index:
+            text = _grouped(context, text, ref, map(names_in, lying))
         if list(order) != sorted(order):
             text = context.permute(text, [order.index(n) for n in range(len(order))])
-    else:
-        flat = flatten(tuple(present))
-        text = _turned(context, ref, flat) or permuted(context, ref, flat)
-        if any(len(group) > 1 for group in present):
-            text = context.reshape(text, [size_along(sizes, group) for group in present])
-    if ones and len(present) < len(groups):
-        text = context.reshape(text, [size_along(sizes, group) for group in groups])
-    return text
+    return _grouped(context, text, ref, groups) if ones and len(present) < len(groups) else text
 
 
-def _turned(context: Context, ref: Ref, axes: tuple[str, ...]) -> str | None:
+def _grouped(context: Context, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
+    """An operand, which may have been permuted, with one dimension for each group."""
+    sizes = label_sizes(context, ref)
+    return context.reshape(text, [size_along(sizes, group) for group in groups])
+
+
+def turned(context: Context, ref: Ref, axes: tuple[str, ...]) -> str | None:
     """A matrix turned, where an order is the present one with its first axes last: libraries copy that quickest."""
     layout = layout_of(ref)
     at = layout.index(axes[0]) if axes else 0
     if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
         return None
-    sizes = label_sizes(context, ref)
-    shape = [size_along(sizes, group) for group in (layout[:at], layout[at:])]
-    return context.permute(context.reshape(context.names[ref.name], shape), (1, 0))
+    return context.permute(
+        _grouped(context, context.names[ref.name], ref, (layout[:at], layout[at:])), (1, 0)
+    )
 
 
 def copied(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
@@ -110,12 +115,9 @@ def copied(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str
     order = flatten(tuple(groups))
     if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
         return view(context, ref, groups)  # put together, which copies
-    turned = _turned(context, ref, order)
-    if turned is not None:
-        sizes = label_sizes(context, ref)
-        return context.reshape(
-            context.op("contiguous", turned), [size_along(sizes, group) for group in groups]
-        )
+    matrix = turned(context, ref, order)
+    if matrix is not None:
+        return _grouped(context, context.op("contiguous", matrix), ref, groups)
     text = view(context, ref, groups)
     return text if layout_of(ref) == order else context.op("contiguous", text)
 
