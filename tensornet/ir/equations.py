@@ -132,11 +132,15 @@ class Line:
 
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
-        naming = self.naming
-        name = naming.sizes.told(size, stem or size.name or "n", self.used, naming.reserved)
-        if name != size.name:
-            naming.bound.setdefault(name, size.to_sympy())
+        taken = self.naming.reserved
+        return self._taken(self.naming.sizes.told(size, stem or size.name or "n", self.used, taken))
+
+    def _taken(self, name: str) -> str:
+        """A name that the line uses from here on; the graph says the size that it tells."""
         self.used.add(name)
+        told = self.naming.sizes.known.get(name, self.naming.sizes.made.get(name))
+        if told is not None and told.name != name:
+            self.naming.bound.setdefault(name, told.to_sympy())
         return name
 
     def named(self, each: Node, axis: int) -> str:
@@ -150,8 +154,7 @@ class Line:
         unused = (each for each in names if each not in self.used)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
         self.naming.sizes.axes[name] = size
-        self.used.add(name)
-        return name
+        return self._taken(name)
 
     def _hints(self, each: Node, axis: int) -> Iterator[str]:
         """What the dimensions are called that an axis runs along as a whole, and so tell its size."""
@@ -314,11 +317,9 @@ class Line:
 
     def _position(self, entry: Affine, names: Mapping[int, str]) -> Expression:
         """A sum of axes as an expression of positions."""
-        terms: list[Expression] = []
-        for axis, step in entry.terms:
-            here = Call(INDEX.name, (), (names[axis],))
-            terms.append(here if step == ONE else product_of([self._spoken(step), here]))
-        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else terms)
+        moving = [(step, Call(INDEX.name, (), (names[axis],))) for axis, step in entry.terms]
+        terms = [here if step == ONE else product_of([self._spoken(step), here]) for step, here in moving]
+        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else [*terms])
 
     def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, first an axis that is as long as fits, if one may have another size there."""
