@@ -132,27 +132,29 @@ class Line:
 
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
-        naming = self.naming
-        name = naming.sizes.told(size, stem or size.name or "n", self.used, naming.reserved)
-        if name != size.name:
-            naming.bound.setdefault(name, size.to_sympy())
+        taken = self.naming.reserved
+        return self._taken(self.naming.sizes.told(size, stem or size.name or "n", self.used, taken))
+
+    def _taken(self, name: str) -> str:
+        """A name that the line uses from here on; the graph says the size that it tells."""
         self.used.add(name)
+        told = self.naming.sizes.known.get(name, self.naming.sizes.made.get(name))
+        if told is not None and told.name != name:
+            self.naming.bound.setdefault(name, told.to_sympy())
         return name
 
     def named(self, each: Node, axis: int) -> str:
         """A name for an axis: its own, or that of a dimension that tells its size, or one that does by itself."""
-        own = (*self.naming.axes.get(each, ()),)[axis : axis + 1]
+        own = self.naming.axes.get(each, ())[axis : axis + 1]
         hints, size = [*self._hints(each, axis)], _size_of(each, axis)
         if not hints and own != (ELLIPSIS,):
             return self.sized(size, *own)
         stems = (*own, *hints)
         names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        name = next(
-            n for n in names if n not in self.used and self.naming.sizes.fits(n, size, self.naming.same)
-        )
+        unused = (each for each in names if each not in self.used)
+        name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
         self.naming.sizes.axes[name] = size
-        self.used.add(name)
-        return name
+        return self._taken(name)
 
     def _hints(self, each: Node, axis: int) -> Iterator[str]:
         """What the dimensions are called that an axis runs along as a whole, and so tell its size."""
@@ -215,9 +217,8 @@ class Line:
         given = [(name, value) for name, value in each.options if name != "draw"]
         options = tuple((name, (self._scalar(value, each, names),)) for name, value in given)
         if each.op == "roll":
-            return Call(
-                each.op, tuple(operands), (), tuple((n, v) for n, (_, v) in zip(over, options, strict=True))
-            )
+            shifts = tuple((name, shift) for name, (_, shift) in zip(over, options, strict=True))
+            return Call(each.op, tuple(operands), (), shifts)
         return flat(Call(each.op, tuple(operands), over, options))
 
     def _hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
@@ -271,26 +272,27 @@ class Line:
             return self._scalar(child, each, names)
         if child.op == "index":
             (entry,) = reads
-            return (
-                self._held(each, entry, names) if isinstance(entry, Gather) else self._position(entry, names)
-            )
+            if isinstance(entry, Gather):
+                return self._held(each, entry, names)
+            return self._position(entry, names)
         if child in self.naming.lone:
             dims = [names[_moved_axis(entry)] for entry in reads]
             inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
             return self.value(child, dims, inner)
+        return self._ref(each, operand, names)
+
+    def _ref(self, each: Node, operand: Operand, names: Mapping[int, str]) -> Ref:
+        """A tensor that is read by its name."""
+        child, reads = operand
         pairs = zip(reads, child.shape, strict=True)
-        return Ref(
-            self.naming.tensor(child), tuple(self._entry(each, entry, size, names) for entry, size in pairs)
-        )
+        index = tuple(self._entry(each, entry, length, names) for entry, length in pairs)
+        return Ref(self.naming.tensor(child), index)
 
     def _held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
         """What holds positions: a tensor, where it is no more than those along an axis, which must be there."""
-        if entry.node.op != "index":
-            return self.read(each, Operand(entry.node, entry.reads), names)
-        pairs = zip(entry.reads, entry.node.shape, strict=True)
-        return Ref(
-            self.naming.tensor(entry.node),
-            tuple(self._entry(each, inner, size, names) for inner, size in pairs),
+        operand = Operand(entry.node, entry.reads)
+        return (
+            self._ref(each, operand, names) if entry.node.op == "index" else self.read(each, operand, names)
         )
 
     def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
@@ -299,12 +301,11 @@ class Line:
             return cast("Index", self._held(each, entry, names))
         if not entry.terms:
             return self._place(entry.offset, length)
-        if entry.axis is not None and (
-            "fill" in each.told or self.naming.same(each.sizes[entry.axis], length)
-        ):
+        if entry.axis is not None and "fill" in each.told:
             return names[entry.axis]
         if fills(entry, each.sizes, length, self.naming.same):
-            return tuple(names[axis] for axis, _ in entry.terms)
+            found = tuple(names[axis] for axis, _ in entry.terms)
+            return found if len(found) > 1 else found[0]
         return cast("Index", self._position(self._windowed(each, entry, length), names))
 
     def _place(self, offset: Size, length: Size) -> Index:
@@ -316,11 +317,9 @@ class Line:
 
     def _position(self, entry: Affine, names: Mapping[int, str]) -> Expression:
         """A sum of axes as an expression of positions."""
-        terms: list[Expression] = []
-        for axis, step in entry.terms:
-            here = Call(INDEX.name, (), (names[axis],))
-            terms.append(here if step == ONE else product_of([self._spoken(step), here]))
-        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else terms)
+        moving = [(step, Call(INDEX.name, (), (names[axis],))) for axis, step in entry.terms]
+        terms = [here if step == ONE else product_of([self._spoken(step), here]) for step, here in moving]
+        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else [*terms])
 
     def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, first an axis that is as long as fits, if one may have another size there."""
