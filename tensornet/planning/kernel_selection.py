@@ -44,6 +44,7 @@ from ..language.expression import (
     without,
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
+from ..ops.pointwise import WHERE
 from ..ops.record import Element, Meaning
 from ..ops.table import FUNCTIONS, Function
 from ..passes.rewriter import Draft
@@ -293,7 +294,7 @@ class _Search:
     def _moved_in(self, part: Expression, pattern: Expression, found: _Found) -> tuple[Expression, _Found]:
         """A number times a sum or a choice, where the pattern has one of these, as one of such products."""
         match pattern, part:
-            case Call("add" | "where" as function), Contraction(factors, ()):
+            case Call(function), Contraction(factors, ()) if function in ("add", WHERE.name):
                 numbers = [each for each in factors if is_scalar(each)]
                 others = [each for each in factors if not is_scalar(each)]
                 inside, seen = self._look(others[0], found)
