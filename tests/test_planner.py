@@ -529,3 +529,31 @@ def test_a_plan_is_the_same_in_every_process() -> None:
         )
         found.add(done.stdout)
     assert len(found) == 1
+
+
+# ---------------------------------------------------------------------------- many lines
+
+
+@pytest.mark.parametrize(
+    "line", ["y{2}[b,o] = y{1}[b,i] * W{2}[o,i]", "y{2}[b,o] = tanh(y{1}[b,i] * W{2}[o,i])"]
+)
+def test_twice_as_many_lines_take_twice_the_work(line: str) -> None:
+    """Work is counted in calls of functions of the library."""
+
+    def work(lines: int) -> int:
+        text = "\n".join(line.format("", n, n + 1) for n in range(lines))
+        calls = 0
+
+        def count(frame: Any, event: str, _: Any) -> None:
+            nonlocal calls
+            calls += event == "call" and "tensornet" in frame.f_code.co_filename
+
+        sys.setprofile(count)
+        try:
+            tn.plan(tn.layer(text, inputs="y0[b,i]", i=8, o=8), backend="numpy", b=4)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    work(100)  # imports, and what is kept between plans
+    assert work(400) < 2.3 * work(200)

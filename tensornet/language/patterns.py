@@ -27,9 +27,7 @@ from .expression import (
     is_scalar,
     product_of,
     references,
-    rename,
     subexpressions,
-    transform,
 )
 from .parser import parse_block
 
@@ -95,8 +93,7 @@ def pattern_of(meaning: Meaning) -> Pattern:
         EquationError: it is no equation, or one that cannot be looked for.
     """
     equation = _equation(meaning.text)
-    parts = {part.name: einstein(part) for part in map(_equation, meaning.parts)}
-    right = _put_in(einstein(equation).right, parts)
+    right = einstein(equation).right
     tensors = [ref for ref in references(right) if ref.index]
     _check(equation, right, tensors)
     whole = [ref for ref in tensors if ref.name not in meaning.partial]
@@ -139,15 +136,6 @@ def _repeats(expression: Expression) -> bool:
         part for part in subexpressions(expression) if not isinstance(part, Ref) and not is_scalar(part)
     ]
     return len(set(inside)) < len(inside)
-
-
-def _put_in(expression: Expression, parts: Mapping[str, Equation]) -> Expression:
-    """An expression with what some equations say in the place of their names."""
-    if isinstance(expression, Ref) and expression.name in parts:
-        part = parts[expression.name]
-        names = zip(axes_of_index(part.left), axes_of_index(expression.index), strict=True)
-        return rename(part.right, dict(names))
-    return transform(expression, lambda each: _put_in(each, parts))
 
 
 def _equation(text: str) -> Equation:

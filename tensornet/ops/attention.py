@@ -29,8 +29,8 @@ HIDDEN_IN_HALF = -6e4
 
 
 def _hidden(numbers: Mapping[str, Any]) -> bool:
-    """Whether a hidden score is as good as one that is added to: -1e30 + s is -1e30."""
-    value = numbers["hidden"]
+    """Whether a hidden score, if there is one, is as good as one that is added to: -1e30 + s is -1e30."""
+    value = numbers.get("hidden", HIDDEN)
     return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
 
 
@@ -44,55 +44,51 @@ def _meanings() -> Iterator[Meaning]:
             f"where(index(i) >= index(j), {score}, hidden)",
             ("q", "k", "v"),
             options=(("causal", 1),),
-            holds=_hidden,
         ),
         # the same, of queries that share keys and values
         Meaning(
             "where(index(i) >= index(j), scale * q[b,h,i,d] * k[b,j,d], hidden)",
             ("q", "repeat[h](k)", "repeat[h](v)"),
             options=(("causal", 1),),
-            holds=_hidden,
         ),
         # a query that sees nothing weighs all alike whatever it is, and gets no gradient
         Meaning(
             f"where(see[b,i,j], {score}, hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
             ("see",),
-            holds=_hidden,
         ),
         Meaning(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
             ("see", "mask"),
-            holds=_hidden,
         ),
     )
     for weights, scores in itertools.product(("{}", "dropout({}, rate)"), of_scores):
         weighted = weights.format(f"softmax[j]({scores.text})")
         queries = "h,i" if "q[b,h,i,d]" in scores.text else "i"
-        yield replace(scores, text=f"y[b,{queries},f] = {weighted} * v[b,j,f]")
+        yield replace(scores, text=f"y[b,{queries},f] = {weighted} * v[b,j,f]", holds=_hidden)
 
 
 def _signed_meanings() -> Iterator[Meaning]:
     """Signed attention, of scores with or without a bias, all of them seen or some."""
-    score = "s[b,i,j] = scale * q[b,i,d] * k[b,j,d]"
-    biased = (("biased", 1.0),)
-    causal = "where(index(i) >= index(j), abs(s[b,i,j]), hidden)"
-    for part, bias, options in ((score, (), ()), (f"{score} + bias[b,i,j]", ("bias",), biased)):
-        of_scores = (
-            Meaning("abs(s[b,i,j])", ("q", "k", "v", *bias), bias, options),
-            Meaning(causal, ("q", "k", "v", *bias), bias, (*options, ("causal", 1.0)), holds=_hidden),
-            Meaning(
-                "where(see[b,i,j], abs(s[b,i,j]), hidden)",
-                ("q", "k", "v", *bias, "see"),
-                (*bias, "see"),
-                options,
+    for score, bias in (
+        ("sum[d](scale * q[b,i,d] * k[b,j,d])", ()),
+        ("(sum[d](scale * q[b,i,d] * k[b,j,d]) + bias[b,i,j])", ("bias",)),
+    ):
+        operands, options = ("q", "k", "v", *bias), (("biased", 1.0),) if bias else ()
+        causal = f"where(index(i) >= index(j), abs({score}), hidden)"
+        for text, see, more in (
+            (f"abs({score})", (), ()),
+            (causal, (), (("causal", 1.0),)),
+            (f"where(see[b,i,j], abs({score}), hidden)", ("see",), ()),
+        ):
+            yield Meaning(
+                f"y[b,i,f] = sign({score}) * softmax[j]({text}) * v[b,j,f]",
+                (*operands, *see),
+                (*bias, *see),
+                (*options, *more),
                 holds=_hidden,
-            ),
-        )
-        for each in of_scores:
-            text = f"y[b,i,f] = sign(s[b,i,j]) * softmax[j]({each.text}) * v[b,j,f]"
-            yield replace(each, text=text, parts=(part,))
+            )
 
 
 # ---------------------------------------------------------------------------- as steps and as source

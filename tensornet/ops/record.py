@@ -35,7 +35,6 @@ class Meaning:
             each axis for all axes that occur in the same tensors.
         operands: what the kernel takes, of those names; the tensors in the order of the text if nothing is said.
         partial: the tensors that may lack some of their axes.
-        parts: equations of names that the text reads more than once, as programs do.
         options: the options that it is called with.
         axes: the axes of the text that it is called with; those that the left side lacks if nothing is said.
         holds: whether the numbers are such that the kernel computes the same.
@@ -45,7 +44,6 @@ class Meaning:
     operands: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
     options: tuple[tuple[str, float], ...] = ()
-    parts: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
     holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
 

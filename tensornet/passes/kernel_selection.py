@@ -44,6 +44,7 @@ from ..language.expression import (
     without,
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
+from ..ops.pointwise import WHERE
 from ..ops.record import Element, Meaning
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
@@ -116,19 +117,22 @@ def _covers(
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    heads = [part for part in parts if not is_scalar(part) and search.is_real(part)]
-    for (kernel, meaning, pattern), head in itertools.product(kernels, heads):
+    heads = [(part, search.form(part)) for part in parts if not is_scalar(part) and search.is_real(part)]
+    for (kernel, meaning, pattern), (head, form) in itertools.product(kernels, heads):
+        if kernel.fused and any(
+            isinstance(e, Call) and e.function == kernel.name for e in subexpressions(head)
+        ):
+            continue  # it is written there as what it is
         ways = (
             found
-            for found in search.whole(pattern, head)
+            for found in search.whole(pattern, form)
             if not search.is_rounded(found, pattern, kernel)
             and meaning.holds(found.numbers)
             and search.is_sized(found)
         )
         found = min(ways, key=search.elements, default=None)
-        made = head if found is None else search.call(kernel, meaning, pattern, found)
-        if found is not None and made != head:
-            right = _put(equation.right, head, made)
+        if found is not None:
+            right = _put(equation.right, head, search.call(kernel, meaning, pattern, found))
             yield _Cover(replace(equation, right=right), (*search.region(found), equation))
 
 
@@ -239,10 +243,14 @@ class _Search:
         self.serving: dict[str, bool] = {}
         self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
 
-    def whole(self, pattern: Pattern, head: Expression) -> Iterator[_Found]:
+    def form(self, head: Expression) -> Expression:
+        """The canonical form of a part of the equation."""
+        around = self.draft.scope(Contraction(tuple(parts_of(self.equation.right))))
+        return self.forms.of(self._sized(head, around))
+
+    def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""
         self.pattern, written, start = pattern, pattern.expression, _Found()
-        part = self.forms.of(self._sized(head, self.draft.scope(Contraction(parts_of(self.equation.right)))))
         if isinstance(written, Contraction) and isinstance(part, Contraction):
             ways = self._product(written, part, start, outermost=True)
         else:
@@ -286,7 +294,7 @@ class _Search:
     def _moved_in(self, part: Expression, pattern: Expression, found: _Found) -> tuple[Expression, _Found]:
         """A number times a sum or a choice, where the pattern has one of these, as one of such products."""
         match pattern, part:
-            case Call("add" | "where" as function), Contraction(factors, ()):
+            case Call(function), Contraction(factors, ()) if function in ("add", WHERE.name):
                 numbers = [each for each in factors if is_scalar(each)]
                 others = [each for each in factors if not is_scalar(each)]
                 inside, seen = self._look(others[0], found)
@@ -468,7 +476,7 @@ class _Search:
                     names.update(zip(made, read, strict=True))
                 case _:
                     return None
-        right = self._sized(producer.right, self.draft.scope(Contraction(parts_of(producer.right))))
+        right = self._sized(producer.right, self.draft.scope(Contraction(tuple(parts_of(producer.right)))))
         apart = {axis: "" for axis in occurring(right) - set(free_axes(right)) if axis in self.taken}
         for axis in sorted(apart):
             apart[axis] = fresh(axis, self.taken | occurring(right) | set(self.graph.bound))
