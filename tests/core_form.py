@@ -91,7 +91,7 @@ class _Space:
         return written.reshape(self.shape)
 
     def value(self) -> Any:
-        node, told = self.node, self.node.told
+        node, told = self.node, self.node.attributes
         match node.op:
             case "number":
                 return np.asarray(told["value"])
@@ -173,12 +173,12 @@ class _Space:
         ]
 
     def called(self, given: Sequence[Any]) -> list[Any]:
-        function, sizes = self.node.told["function"], map(self.number, self.node.told["sizes"])
+        function, sizes = self.node.attributes["function"], map(self.number, self.node.attributes["sizes"])
         return evaluate(function, given, dict(zip(function.sizes, sizes, strict=True)))
 
     def scanned(self) -> list[Any]:
         """One call after another, the states of each what the one before left."""
-        node, told, (over,) = self.node, self.node.told, self.node.over
+        node, told, (over,) = self.node, self.node.attributes, self.node.over
         given = [self.values[each.node] for each in node.operands]
         cuts = [
             next((d for d, entry in enumerate(each.reads) if entry.axis == over), None)

@@ -184,9 +184,9 @@ def test_a_scatter_is_written_at_positions() -> None:
 def test_a_block_of_two_sizes_is_one_function() -> None:
     function, _ = function_of(tn.layer(ROWS[-1][0], inputs=ROWS[-1][1], outputs="y z", k=4))
     calls = [each for each in order(function.outputs) if each.op == "call"]
-    first, second = (each.told["function"] for each in calls)
+    first, second = (each.attributes["function"] for each in calls)
     assert first is second or first == second
-    assert [each.told["sizes"] for each in calls] == [
+    assert [each.attributes["sizes"] for each in calls] == [
         tuple(map(Size.of, sizes)) for sizes in (("b", "k"), ("m", "q"))
     ]
 
@@ -207,7 +207,7 @@ def test_a_call_written_out_is_what_it_calls() -> None:
             return each
         call = each.operands[0].node
         given = [operand.node for operand in call.operands]
-        return applied(call.told["function"], given, call.told["sizes"])[each.told["n"]]
+        return applied(call.attributes["function"], given, call.attributes["sizes"])[each.attributes["n"]]
 
     assert rewritten(called, inlined).outputs == plain.outputs
 

@@ -92,7 +92,7 @@ class _Elaboration:
             for each in function.outputs
         ]
         options: tuple[tuple[str, Any], ...] = (("function", function), ("sizes", sizes))
-        if any("draw" in each.told for each in order(function.outputs)):
+        if any("draw" in each.attributes for each in order(function.outputs)):
             options += (("draw", next(self.expressions.draws)),)
         chosen = [*range(len(function.outputs))]
         if call.along is None:

@@ -35,7 +35,7 @@ def node(
         result: where it writes.
         shape: the sizes of the result; each dimension is an axis or a composite if nothing is said.
         over: the axes along which it runs.
-        options: what it is told besides.
+        options: its attributes, as names and values.
         element: what its elements are, where that does not follow.
     """
     met = met_axes(operands, result, over)
@@ -46,12 +46,8 @@ def node(
     read = tuple(Operand(each.node, substitute(each.reads, table)) for each in operands)
     written = substitute(result, table)
     axes = tuple(table.values())
-    if (
-        op == "copy"
-        and not options
-        and read[0].reads == written == axes
-        and read[0].node.shape == tuple(shape)
-    ):
+    is_same = op == "copy" and not options and read[0].reads == written == axes
+    if is_same and read[0].node.shape == tuple(shape):
         return read[0].node
     lengths = tuple(sizes[axis] for axis in met)
     if element is None:

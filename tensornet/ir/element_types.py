@@ -54,7 +54,7 @@ def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is
 def _value(node: Node) -> Any:
     """A number that is made of literals alone; nothing for any other node."""
     if node.op == "number":
-        return node.told["value"]
+        return node.attributes["value"]
     values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
     if None in values:
         return None

@@ -61,7 +61,7 @@ class Sizes:
         """The names in a block, which has sizes of its own."""
         return Sizes({**self.known, **own}, self.made, self.axes)
 
-    def told(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
+    def name(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
         """A name that tells a size, which a line does not use yet, and which no tensor has if it is a new one."""
         found = {**self.made, **self.known}
         alike = [name for name, each in found.items() if each == size and name not in used]
@@ -133,7 +133,7 @@ class Line:
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
         taken = self.naming.reserved
-        return self._taken(self.naming.sizes.told(size, stem or size.name or "n", self.used, taken))
+        return self._taken(self.naming.sizes.name(size, stem or size.name or "n", self.used, taken))
 
     def _taken(self, name: str) -> str:
         """A name that the line uses from here on; the graph says the size that it tells."""
@@ -159,11 +159,11 @@ class Line:
     def _hints(self, each: Node, axis: int) -> Iterator[str]:
         """What the dimensions are called that an axis runs along as a whole, and so tell its size."""
         joins = each.op in JOINED and axis == each.over[0]
-        moves = joins or "fill" in each.told
+        moves = joins or "fill" in each.attributes
         axes = each.over if joins else (axis,)
         for child, reads in reads_of(each):
             for d, entry in enumerate(reads):
-                runs = _moved_axis(entry) if "fill" in each.told else entry.axis
+                runs = _moved_axis(entry) if "fill" in each.attributes else entry.axis
                 if runs not in axes:
                     continue
                 if child in self.naming.lone:
@@ -187,7 +187,7 @@ class Line:
             if axis not in names and axis not in joined:
                 names[axis] = self.named(each, axis)
         names |= dict.fromkeys(joined, names[joined[0]]) if joined else {}
-        if "fill" in each.told:
+        if "fill" in each.attributes:
             return self._padded(each, names)
         written = {axis for d in range(len(each.shape)) for axis in parts(each, d) or ()}
         pairs = enumerate(zip(each.result, dims, strict=True))
@@ -238,7 +238,7 @@ class Line:
             after = each.shape[d] - operand.node.shape[d] - before
             if before != ZERO or after != ZERO:
                 amounts.append((names[_moved_axis(written)], (self._spoken(before), self._spoken(after))))
-        fill = self._scalar(each.told["fill"], each, {})
+        fill = self._scalar(each.attributes["fill"], each, {})
         more = () if fill == Literal(0) else (("value", (fill,)),)
         plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
         return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
@@ -252,9 +252,9 @@ class Line:
         """A number in the expression of a node; a size is that of an axis, if one is as long."""
         match number.op:
             case "number":
-                return Literal(number.told["value"])
+                return Literal(number.attributes["value"])
             case "size":
-                size = number.told["size"]
+                size = number.attributes["size"]
                 alike = (expression.Size(name) for axis, name in names.items() if each.sizes[axis] == size)
                 return next(alike, None) or self._spoken(size)
         operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
@@ -301,7 +301,7 @@ class Line:
             return cast("Index", self._held(each, entry, names))
         if not entry.terms:
             return self._place(entry.offset, length)
-        if entry.axis is not None and "fill" in each.told:
+        if entry.axis is not None and "fill" in each.attributes:
             return names[entry.axis]
         if fills(entry, each.sizes, length, self.naming.same):
             found = tuple(names[axis] for axis, _ in entry.terms)
@@ -359,11 +359,11 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
         or any(len(parts(child, d) or ()) > 1 for d in range(len(axes)))
     ):
         return False
-    if reader.op not in JOINED and "fill" not in reader.told:
+    if reader.op not in JOINED and "fill" not in reader.attributes:
         return True
     entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
     plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
-    return child.op == "copy" and "fill" not in child.told and plain
+    return child.op == "copy" and "fill" not in child.attributes and plain
 
 
 def _moved_axis(entry: Affine | Gather) -> int:
@@ -375,12 +375,12 @@ def _moved_axis(entry: Affine | Gather) -> int:
 
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
     """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
-    return tuple(axes_of((each.result[d],))) if "fill" in each.told else each.dims[d]
+    return tuple(axes_of((each.result[d],))) if "fill" in each.attributes else each.dims[d]
 
 
 def _size_of(each: Node, axis: int) -> Size:
     """The size of an axis; of one that is cropped or padded, afterwards."""
-    if "fill" in each.told:
+    if "fill" in each.attributes:
         return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
     return each.sizes[axis]
 

@@ -121,7 +121,7 @@ class _Naming:
         self.items: dict[Node, dict[int, Node]] = {}
         for each in self.nodes:
             if each.op == "item":
-                self.items.setdefault(each.operands[0].node, {})[each.told["n"]] = each
+                self.items.setdefault(each.operands[0].node, {})[each.attributes["n"]] = each
         self.lone = set(self._written_where_read())
 
     def _written_where_read(self) -> Iterator[Node]:
@@ -153,7 +153,7 @@ class _Naming:
                 self._define(each, name)
             elif name not in self.dims:
                 axes = tuple((Axis(f"{name}{d}", size.to_sympy()),) for d, size in enumerate(each.shape))
-                self.leaves.append(Leaf(name, "constant", axes, value=each.told["value"]))
+                self.leaves.append(Leaf(name, "constant", axes, value=each.attributes["value"]))
                 self.dims[name] = _dims_of(axes)
         return self.tensors[each]
 
@@ -183,12 +183,12 @@ class _Naming:
 
     def _call(self, made: Node) -> None:
         """Adds a call, and the block that it calls."""
-        called, function = self.names.calls[made], made.told["function"]
+        called, function = self.names.calls[made], made.attributes["function"]
         given = [self.tensor(each.node) for each in made.operands]
         free = [each for each in called.names.leaves if each.value is None]
         pairs = [*zip(free, given, strict=True)]
         passed = {leaf.name for leaf, name in pairs if scoped(called.scope, leaf.name) != name}
-        block = self._block(function, made.told["sizes"], called.names, passed)
+        block = self._block(function, made.attributes["sizes"], called.names, passed)
         items = self.items.get(made, {})
         count = len(function.outputs)
         along = None if made.op == "call" else self._along(made, any(n >= count for n in items))
@@ -207,7 +207,9 @@ class _Naming:
         entries = [(n, entry) for operand in made.operands for n, entry in enumerate(operand.reads)]
         cuts = tuple(n for n, entry in entries if entry.axis == over)
         axis = Axis(made.sizes[over].name or "t", made.sizes[over].to_sympy())
-        return Along(axis, cuts, tuple(n for _, n in made.told["states"]), made.told["back"], last)
+        return Along(
+            axis, cuts, tuple(n for _, n in made.attributes["states"]), made.attributes["back"], last
+        )
 
     def _block(self, function: Function, sizes: tuple[Size, ...], names: Names, passed: set[str]) -> Graph:
         """The graph of a function that is called, in the sizes of the caller; its inputs are passed as operands."""

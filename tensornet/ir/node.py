@@ -102,7 +102,7 @@ class Node:
         result: where the result is written, for each of its dimensions.
         shape: the sizes of these dimensions.
         over: the axes along which a function runs.
-        options: what the operation is told besides, by name: numbers, sizes, nodes without axes, functions.
+        options: its attributes as names and values: numbers, sizes, nodes without axes, functions.
         element: what the elements are.
         dims: the axes of each dimension that is an axis or a composite; nothing where it is written otherwise.
     """
@@ -129,7 +129,7 @@ class Node:
         return interned, tuple(getattr(self, name) for name in _FIELDS)
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def attributes(self) -> Mapping[str, Any]:
         """The options by name."""
         return dict(self.options)
 
