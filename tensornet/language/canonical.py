@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from ..errors import EquationError
 from ..ops.record import OPERANDS, Function
@@ -76,8 +75,8 @@ class CanonicalForms:
                     return self.count(call) if name == COUNT else given[name]
                 case Contraction(factors, summed):
                     return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
-                case Call(_, _, axes):
-                    return replace(transform(part, put), axes=call.axes if axes else ())
+                case Call(function, arguments, axes):
+                    return Call(function, tuple(map(put, arguments)), call.axes if axes else ())
             return part
 
         return put(_read(row.expansion))

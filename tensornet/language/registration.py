@@ -31,10 +31,11 @@ def register(
     A pointwise function is called with arrays aligned to one another; with `over_axis=True` it
     is called as `f(array, axis)` and keeps the shape, written `name[j](x)`.
 
-    A kernel `computes` an equation, and runs wherever a program says the same, in any order and in as many
-    equations. Each axis of the equation stands for all axes of the program that occur in the same of its
-    tensors, for one 1 long where there is none. The kernel is called with the tensors in the order in which
-    the equation names them first, each with a dimension for each axis that is written, and with the
+    A kernel `computes` an equation, and runs wherever a program says the same, in any order, in as many
+    equations and in any spelling: `x / sqrt(s)` is `x * s ** -0.5`, and `sum[i](x) / i` is `mean[i](x)`. Each
+    axis of the equation stands for all axes of the program that occur in the same of its tensors, for one
+    1 long where there is none. The kernel is called with the tensors in the order in which the equation
+    names them first, each with a dimension for each axis that is written, and with the
     numbers, which are written as names without axes, by these names; it returns an array of the left side.
     A tensor that lacks one of its axes, or holds integers, is none for it.
 

@@ -513,8 +513,8 @@ class _Search:
         if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
             return None
         bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in bound.items()}
-        beside = tuple(map(self.forms.written, found.beside[0])), found.beside[1]
-        return replace(found, bound=bound, groups=groups, beside=beside)
+        factors = tuple(map(self.forms.written, found.beside[0]))
+        return replace(found, bound=bound, groups=groups, beside=(factors, found.beside[1]))
 
     def _sizes_of(
         self, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
@@ -631,8 +631,9 @@ def _are_equal(one: Expression, other: Expression) -> bool:
         part.axis for each in (one, other) for part in subexpressions(each) if isinstance(part, Size)
     )
     for primes in TRIED:
-        values = [value_of(each, dict(zip(names, primes, strict=False))) for each in (one, other)]
-        if None in values or not cmath.isclose(*values):
+        sizes = dict(zip(names, primes, strict=False))
+        a, b = value_of(one, sizes), value_of(other, sizes)
+        if a is None or b is None or not cmath.isclose(a, b):
             return False
     return True
 
