@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, reject
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -61,10 +61,11 @@ def eager() -> Cost:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@examples(6)
+@examples(12)
 @given(programs())
 def test_rewrites_keep_the_value(name: str, case: Program) -> None:
     arrays, written = case.arrays(), case.graph()
+    assume(not written.recurrences)  # which are calls along their axes before they are rewritten
     graph = holding(written, {name: Element.WHOLE for name, leaf in case.leaves.items() if leaf.bound})
     changed = REWRITES[name](graph)
     try:
