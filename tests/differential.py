@@ -119,7 +119,7 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     given = {name: np.asarray(array) for name, array in arrays.items()}
     leading = join_leading(graph, given)
     tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
-    known = {"lead": math.prod(leading)} | {n: size for n, size in graph.sizes if isinstance(size, int)}
+    known = {"lead": math.prod(leading)} | {n: size for n, size in names.sizes if isinstance(size, int)}
     results = core_form.evaluate(function, tensors, core_form.sizes_of(function, tensors, known))
     pairs = zip(graph.outputs, results, strict=True)
     _compare(
