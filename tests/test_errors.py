@@ -60,3 +60,11 @@ def test_error(record: str, request: pytest.FixtureRequest) -> None:
         TABLE.write_text(TABLE.read_text().replace(f"\n\n{record}\n", f"\n\n{code}\n{found}\n", 1))
     else:
         assert found == (bar + message).lstrip("\n")
+
+
+def test_a_device_that_is_not_there_is_refused_in_torch_s_words() -> None:
+    """Which are others in each build of torch."""
+    from tensornet.study.hardware import Hardware
+
+    with pytest.raises(tn.BackendError, match=r"there is no device 'cuda:77': .*\nfix: give"):
+        Hardware.chosen("cuda:77")

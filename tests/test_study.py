@@ -206,7 +206,8 @@ def test_json_and_csv_say_the_same(finished: tuple[Path, list[RunResult], str]) 
     environment = document["environment"]
     assert (environment["task"], environment["seed"], environment["recipe"]["epochs"]) == ("digits", 0, 2)
     assert environment["versions"]["tensornet-einsum"] == tn.__version__
-    assert environment["versions"]["torch"] == torch.__version__
+    told = environment["versions"]["torch"]  # the build behind "+" is not in the metadata of each package
+    assert told.partition("+")[0] == torch.__version__.partition("+")[0]
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     for each, record, row in zip(results, document["results"], rows, strict=True):
