@@ -187,7 +187,7 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
         return tuple([read_value(one, each, shared) for one, each in zip(options, parts, strict=True)])
     if hint in _PLAIN:
         return _PLAIN[hint](part)
-    if issubclass(hint, Enum):
+    if isinstance(hint, type) and issubclass(hint, Enum):  # in Python 3.10 `Any` is no class
         return hint[part.one_of(*hint.__members__)]
     if isinstance(part.value, dict) and "shared" in part.value:
         found = part["shared"].among(shared)
