@@ -171,6 +171,7 @@ def read(kind: type[T], part: Part, **given: Any) -> T:
 
 def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
     """A value of a type; of a union the member that the document can be."""
+    hint = _evaluated(hint) if isinstance(hint, str) else hint
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _word(options[1], part)
@@ -187,7 +188,7 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
         return tuple([read_value(one, each, shared) for one, each in zip(options, parts, strict=True)])
     if hint in _PLAIN:
         return _PLAIN[hint](part)
-    if isinstance(hint, type) and issubclass(hint, Enum):  # in Python 3.10 `Any` is no class
+    if issubclass(hint, Enum):
         return hint[part.one_of(*hint.__members__)]
     if isinstance(part.value, dict) and "shared" in part.value:
         found = part["shared"].among(shared)
@@ -195,6 +196,13 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
             raise part.fail(f"is a {type(found).__name__} where a {hint.__name__} must be")
         return found
     return _of_fields(hint, part, shared, {})
+
+
+@functools.cache
+def _evaluated(hint: str) -> Any:
+    """A type that is quoted inside of another, which Python 3.10 leaves as it is: `tuple["Ref | Call", ...]`."""
+    names = {name: kind.cls for name, kind in _KINDS.items()}
+    return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), {}, names, True)["it"]
 
 
 def _word(marker: Any, part: Part) -> str:
