@@ -26,6 +26,18 @@ class Element(IntEnum):
     NUMBER = 4
     """Numbers of the working type: the one floating type of the arrays that are given."""
 
+    @staticmethod
+    def of(value: bool | int | float | complex) -> Element:
+        """What a number is: complex ones are of the working type."""
+        match value:
+            case bool():
+                return Element.TRUTH
+            case int():
+                return Element.WHOLE
+            case float():
+                return Element.WIDE
+        return Element.NUMBER
+
     @property
     def is_exact(self) -> bool:
         """Whether rounding to the working type may lose something."""

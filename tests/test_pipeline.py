@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from typer.testing import CliRunner
 
@@ -20,21 +22,39 @@ y[b,i,h,d] = p[b,h,i,j] * v[b,h,j,d]
 """
 
 
+def graphs(seed: int, count: int) -> Iterator[tn.Graph]:
+    """Random graphs as passes get them: without calls and recurrences."""
+    for number in range(count):
+        try:
+            graph = program(seed, number).graph().flat
+        except tn.TensornetError:
+            continue
+        if not graph.recurrences:
+            yield graph
+
+
 def test_a_pass_that_is_not_entered_would_change_nothing() -> None:
     costs = iter(range(10**9, 0, -1))  # each form that is asked about is cheaper than the one before
     context = Context(lambda _: float(next(costs)), ("convolution", "scatter_add", "max_pool"), (), {}, True)
     left_out = 0
-    for number in range(60):
-        case = program(7, number)
-        try:
-            graph = case.graph().flat
-        except tn.TensornetError:
-            continue
+    for graph in graphs(7, 60):
         for each in PIPELINE:
-            if not graph.recurrences and not each.finds_work(graph):
+            if not each.finds_work(graph):
                 left_out += 1
                 assert each.run(graph, context) == graph, (each.name, str(graph))
     assert left_out > 100
+
+
+def test_a_pass_that_always_pays_asks_no_cost() -> None:
+    def cost(part: tn.Graph) -> float:
+        raise AssertionError("asked")
+
+    changed = set()
+    for graph in graphs(8, 120):
+        for each in PIPELINE:
+            if each.always and each.run(graph, Context(cost, (), (), {}, True)) != graph:
+                changed.add(each.name)
+    assert {"common subexpression elimination", "contraction fusion"} <= changed
 
 
 def test_the_trace_shows_each_pass_that_changed_the_equations() -> None:

@@ -61,7 +61,7 @@ def eager() -> Cost:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@examples(12)
+@examples(16)
 @given(programs())
 def test_rewrites_keep_the_value(name: str, case: Program) -> None:
     arrays, written = case.arrays(), case.graph()

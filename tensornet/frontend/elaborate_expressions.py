@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
@@ -32,13 +32,12 @@ from ..language.expression import (
     is_scalar,
     option_axes,
 )
+from ..ops.protocols import Left
 from ..ops.structure import INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, symbol
 
 __all__ = ["Expressions"]
-
-Left: TypeAlias = "Sequence[str | tuple[str, ...]]"
 
 
 class Expressions:
@@ -135,7 +134,7 @@ class Expressions:
     ) -> Node:
         """The node of an operation on parts."""
         operands = [self.part(each, scope) for each in parts]
-        axes = [*axes_of_index(tuple(left)), *over, *_axes_in(operands)]
+        axes = [*axes_of_index(left), *over, *_axes_in(operands)]
         sizes = {axis: self.size(scope[axis]) for axis in axes}
         return self._node(op, sizes, operands, _written(left, sizes), over=over, options=options)
 
@@ -201,7 +200,7 @@ class Expressions:
         places = {each.axes[0]: self._position(each.arguments[0], scope) for each in hot}
         read = {*_axes_in(operands), *axes_of(tuple(places.values()))}
         unread = tuple(axis for axis in part.summed if axis not in read)
-        axes = [*axes_of_index(tuple(left)), *read, *unread]
+        axes = [*axes_of_index(left), *read, *unread]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes}
         written = _written(left, sizes)
         shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in written]
@@ -254,7 +253,7 @@ class Expressions:
             pieces[joined, n] = self.size(inside[joined]) if has else ONE
             table = {axis: along((joined, n) if axis == joined else axis) for axis in axes_of(read.reads)}
             operands.append(Operand(read.node, substitute(read.reads, table)))
-        axes = [*axes_of_index(tuple(left)), *(axis for axis in _axes_in(operands) if axis not in pieces)]
+        axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces
         return self._node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
 
@@ -281,5 +280,5 @@ def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
         return False
     (axis,), (told,) = factor.axes, factor.arguments
     having = sum(axis in free_axes(each) for each in part.factors)
-    alone = axis in left and axis not in free_axes(told) and axes_of_index(tuple(left)).count(axis) == 1
+    alone = axis in left and axis not in free_axes(told) and axes_of_index(left).count(axis) == 1
     return alone and having == 1 and is_inside(factor) == (affine(told) is None)

@@ -26,8 +26,6 @@ from .elaborate_expressions import Expressions
 
 __all__ = ["function_of"]
 
-Left: TypeAlias = "Sequence[str | tuple[str, ...]]"
-
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
     """The function of a graph, whose recurrences become scans, and its names.

@@ -49,15 +49,9 @@ __all__ = [
 
 def of_number(number: Expression) -> Element:
     """What a number is: whole, real, or complex (and then of the working type)."""
-    match scalar_value(number):
-        case bool():
-            return Element.TRUTH
-        case int():
-            return Element.WHOLE
-        case float():
-            return Element.WIDE
-        case complex():
-            return Element.NUMBER
+    value = scalar_value(number)
+    if value is not None:
+        return Element.of(value)
     return Element.WHOLE if all(map(_keeps_whole, subexpressions(number))) else Element.WIDE
 
 
@@ -223,14 +217,10 @@ def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> El
     if function.rounds and _is_whole_quotient(call.arguments[0], known):
         return Element.WHOLE
     found = [of_expression(each, known) for each in call.arguments]
-    if function.rounds:
-        return max(Element.WHOLE, *found)
-    if function.converts is not None and len(found) == 1:
-        return function.converts
-    if function.keeps_whole is not None:
-        function = function.beside([scalar_value(a) if is_scalar(a) else None for a in call.arguments])
     filling = [of_number(value) for _, values in call.options for value in values if function.resized]
-    return function.meeting(found[function.conditions :], filling)[1]
+    return function.element(
+        found, lambda: [scalar_value(a) if is_scalar(a) else None for a in call.arguments], filling
+    )
 
 
 def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.record import Element
-from .element_types import of_node, of_value
+from .element_types import of_node
 from .node import Axis, Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
 from .size import Size, product
 
@@ -71,7 +71,7 @@ def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> No
 
 def number(value: bool | int | float | complex) -> Node:
     """A number, without axes."""
-    return leaf("number", (), of_value(value), value=value)
+    return leaf("number", (), Element.of(value), value=value)
 
 
 def size(value: Size) -> Node:

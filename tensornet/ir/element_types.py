@@ -7,22 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.record import Element
+from ..ops.structure import PAD
 from ..ops.table import FUNCTIONS
 from .node import Node, Operand
 
-__all__ = ["of_node", "of_value"]
-
-
-def of_value(value: bool | int | float | complex) -> Element:
-    """What a number is: complex ones are of the working type."""
-    match value:
-        case bool():
-            return Element.TRUTH
-        case int():
-            return Element.WHOLE
-        case float():
-            return Element.WIDE
-    return Element.NUMBER
+__all__ = ["of_node"]
 
 
 def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is_scattered: bool) -> Element:
@@ -39,16 +28,11 @@ def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is
         return max(Element.WHOLE, Element.NUMBER if is_scattered else Element.TRUTH, *found)
     if op == "copy":
         fill = options.get("fill")
-        return found[0] if fill is None else FUNCTIONS["pad"].meeting(found, [fill.element])[1]
+        return found[0] if fill is None else FUNCTIONS[PAD.name].element(found, list, [fill.element])
     function = FUNCTIONS[op]
-    if function.rounds:
-        whole = _is_whole_quotient(operands[0].node)
-        return Element.WHOLE if whole else max(Element.WHOLE, *found)
-    if function.converts is not None and len(found) == 1:
-        return function.converts
-    if function.keeps_whole is not None:
-        function = function.beside([_value(each.node) for each in operands])
-    return function.meeting(found[function.conditions :])[1]
+    if function.rounds and _is_whole_quotient(operands[0].node):
+        return Element.WHOLE
+    return function.element(found, lambda: [_value(each.node) for each in operands])
 
 
 def _value(node: Node) -> Any:

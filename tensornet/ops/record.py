@@ -367,6 +367,23 @@ class Function:
         keeps = self.keeps_whole is not None and self.keeps_whole(*values)
         return replace(self, yields="same") if keeps else self
 
+    def element(
+        self, found: Sequence[Element], values: Callable[[], Sequence[Any]], filling: Sequence[Element] = ()
+    ) -> Element:
+        """What the elements of the result are.
+
+        Args:
+            found: those of the operands.
+            values: gives the operands that are numbers, None for the others.
+            filling: those of the numbers that stand where no operand does.
+        """
+        if self.rounds:
+            return max(Element.WHOLE, *found)
+        if self.converts is not None and len(found) == 1:
+            return self.converts
+        function = self if self.keeps_whole is None else self.beside(values())
+        return function.meeting(found[function.conditions :], filling)[1]
+
     # ---- cost
 
     @property
