@@ -46,9 +46,14 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
         half = getattr(xp, "float16", None)
         if half is None or x.dtype != half:
             return function(self, x, *options)
-        return xp.astype(function(self, xp.astype(x, xp.float32), *options), half)
+        return _astype(xp, function(self, _astype(xp, x, xp.float32), *options), half)
 
     return wider
+
+
+def _astype(xp: Any, x: Any, dtype: Any) -> Any:
+    """An array of another type; of one number too, which `astype` of NumPy 2.0 does not take."""
+    return xp.astype(xp.asarray(x), dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +91,7 @@ class Functions:
     def widen(self, x: Any, dtype: Any) -> Any:
         if self.xp.isdtype(x.dtype, "complex floating"):
             return x
-        return self.xp.astype(x, self.wide(dtype), copy=False)
+        return _astype(self.xp, x, self.wide(dtype))
 
     def sigmoid(self, x: Any) -> Any:
         xp = self.xp
@@ -241,7 +246,7 @@ class Functions:
             low, high = int(xp.min(index)), int(xp.max(index))
             if low < 0 or high >= size:
                 raise outside(name, low if low < 0 else high, size)
-        return xp.astype(index, xp.int64, copy=False)
+        return _astype(xp, index, xp.int64)
 
     def _as_arrays(self, a: Any, b: Any) -> tuple[Any, Any]:
         """Both as arrays: a number takes the type of the other."""
