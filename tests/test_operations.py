@@ -305,6 +305,26 @@ def test_squares_of_a_half_precision_type_may_be_larger_than_it_holds(name: str,
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y[i] = dropout(x[i], 0.5) * w[i]",
+        "y[i] = exp(dropout(x[i], 0.5)) * w[i]",
+        "d[i] = dropout(x[i], 0.5)\ny[i] = d[i] * w[i]",
+        "y[i] = dropout(2, 0.5) * w[i] * x[i]",
+    ],
+)
+def test_the_backward_pass_reads_what_the_forward_pass_dropped(text: str, backend: str) -> None:
+    """Of what gets no gradient as well: the loss is linear in w, whatever is dropped."""
+    loss = tn.layer("loss = sum[i](y[i])", inputs="y[i]")
+    step = tn.value_and_grad(tn.layer(text, inputs="x", i=5), loss=loss, wrt=["w"], backend=backend)
+    arrays = tn.to_backend({"w": np.ones(5), "x": np.ones(5)}, backend)
+    for _ in range(10):
+        value, gradients = step({"w": arrays["w"]}, arrays["x"])
+        assert np.allclose(float(value), float(gradients["w"].sum()))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_a_number_may_be_dropped(backend: str) -> None:
     graph = tn.layer("y[i] = dropout(0.5, 0.2) * dropout(a, 0.2) * x[i]\na[()]: parameter", inputs="x")
     arrays = tn.to_backend({"a": np.ones(()), "x": np.ones(3)}, backend)

@@ -30,6 +30,7 @@ from ..language.expression import (
 )
 from ..ops.structure import PAD
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+from ..passes.common_subexpressions import is_random
 from ..sizes import evaluate
 from .activity import changes
 from .vjp_context import Ways, beside
@@ -84,8 +85,11 @@ def _one(ways: Ways, expression: Expression, scope: Scope, stem: str) -> Express
 
 
 def _operand(ways: Ways, expression: Expression, scope: Scope, stem: str) -> Expression:
-    """A tensor that holds the value of an expression, or the expression where no gradient goes there."""
-    if isinstance(expression, Ref) or not changes(expression, ways.active):
+    """A tensor that holds the value of an expression, or the expression where no gradient goes there.
+
+    What is drawn is a tensor in any case: the backward pass reads what the forward pass drew.
+    """
+    if isinstance(expression, Ref) or not (changes(expression, ways.active) or is_random(expression)):
         return expression
     if isinstance(expression, Call) and remade_axes(expression):
         scope = beside(scope, ways.scope(expression))
