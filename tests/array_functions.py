@@ -80,8 +80,13 @@ def _running(function: Any) -> Any:
     return found
 
 
+def _of_any(function: Any) -> Any:
+    """A function along axes that leaves their lengths, of no elements too."""
+    return lambda array, axis, **options: function(array, axis, **options) if array.size else array
+
+
 ALONG = {
-    "softmax": scipy.special.softmax, "log_softmax": scipy.special.log_softmax, "hardmax": _hardmax,
+    "softmax": _of_any(scipy.special.softmax), "log_softmax": _of_any(scipy.special.log_softmax), "hardmax": _hardmax,
     "normalize": _normalize, "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
 }  # fmt: skip
 

@@ -689,3 +689,30 @@ def test_a_derivative_along_what_is_joined_needs_no_size(backend: str) -> None:
         {name: given[name] for name in ("W", "V")}, *(given[leaf.name] for leaf in graph.inputs)
     )
     np.testing.assert_allclose(np.asarray(found), np.concatenate([W + 1, V + 2, W + 1], axis=1))
+
+
+def test_the_text_of_a_gradient_keeps_the_size_of_a_window_that_nothing_else_tells() -> None:
+    """`c` has two positions where three would fit: `c: 2` in the text says so."""
+    text = "x[p:8,q:12]: input\nz[t,k]: input\ny[t,k] = x[2*u+k,3*t+c] * W[u,c] + z[t,k]"
+    derivative = tn.gradient(tn.layer(text, k=3, t=4, u=2, c=2), wrt="W")
+    again = tn.layer(str(derivative))
+    assert again == derivative
+    x, z, along = example(8, 12), example(4, 3), example(4, 3)
+    expected = [
+        [(along * x[2 * u : 2 * u + 3, c:][:, :12:3].T[:4]).sum() for c in range(2)] for u in range(2)
+    ]
+    for graph in (derivative, again):
+        given = {"x": x, "z": z, "y.grad": along}
+        found = tn.compile(graph)({"W": np.zeros((2, 2))}, *(given[leaf.name] for leaf in graph.inputs))
+        np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("told", ["in the text", "beside it"])
+def test_a_size_holds_for_a_window_wherever_it_is_given(told: str) -> None:
+    """`c` is 2 where 9 would fit, and where 3 would beside a stride."""
+    for read, stride in (("t+c", 1), ("3*t+c", 3)):
+        text = f"x[q:12]: input\nv[t:4]: input\ny[c] = x[{read}] * v[t]"
+        graph = tn.layer(f"c: 2\n{text}") if told == "in the text" else tn.layer(text, c=2)
+        x, v = np.arange(12.0), np.arange(4.0) + 1
+        expected = [sum(x[stride * t + c] * v[t] for t in range(4)) for c in range(2)]
+        np.testing.assert_allclose(tn.compile(graph)({}, x, v), expected)

@@ -426,3 +426,42 @@ def test_a_declared_size_keeps_its_name_where_a_diagonal_is_read() -> None:
     graph = tn.layer("h[i,t] = 0.5 * h[i,t-1] + x[i,t]\ny[i] = h[i,i+1]", inputs="x")
     assert "x[i,t:i]: input" in str(graph)
     assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("declared", "read"),
+    [
+        ("h0[d,b]: input", "h0[d,b]"),
+        ("h0[b,d]: input", "h0[b,d]"),
+        ("h0[d]: input", "h0[d]"),
+        ("h0[()]: input", "h0"),
+        ("", "h0[b,d]"),
+        ("z[d,b] = x[b,0,d]", "z[d,b]"),
+    ],
+)
+def test_a_bare_start_is_read_under_its_own_axes(declared: str, read: str) -> None:
+    """Those that it has from elsewhere, else those of the state."""
+    bare = read.split("[")[0]
+    lines = "h[b,-1,d] = {}\nh[b,t,d] = 0.5 * h[b,t-1,d] + x[b,t,d]"
+    rng = np.random.default_rng(0)
+    if declared.endswith("input") and "h0[()]" not in declared:
+        keyword = tn.layer(lines.format(bare), inputs=f"{declared.split(':')[0]}, x[b,t,d]")
+        assert "h[b,-1,d] = " + read in str(keyword)
+    graph = tn.layer("\n".join((declared, lines.format(bare))), inputs="x[b,t,d]")
+    assert tn.layer(str(graph)) == graph
+    shapes = {"b": 3, "d": 3, "t": 2}
+    arrays = {
+        leaf.name: rng.standard_normal(
+            [shapes[axis.name if axis.name != "e" else "d"] for (axis,) in leaf.dims]
+        )
+        for leaf in graph.leaves
+    }
+    start = {"h0[d,b]": "h0.T", "z[d,b]": "x[:,0,:]", "h0": "h0", "h0[d]": "h0", "h0[b,d]": "h0"}[read]
+    h = np.broadcast_to(eval(start, {}, arrays), (3, 3))
+    for t in range(2):
+        h = 0.5 * h + arrays["x"][:, t]
+    found = tn.compile(graph)(
+        {leaf.name: arrays[leaf.name] for leaf in graph.parameters},
+        *(arrays[leaf.name] for leaf in graph.inputs),
+    )
+    np.testing.assert_allclose(found[:, -1], h)

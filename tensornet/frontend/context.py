@@ -71,7 +71,7 @@ class Text:
         scope: under which the block itself is called.
         printed: whether it is the text of a graph.
         given: the sizes that are told.
-        strict: those of them that hold wherever the axis is named; `i: 4` in the text only names one.
+        strict: those of them that hold wherever the axis is named; `i: 4` in the text holds where no tensor tells.
         values: of constants, and the starts of parameters, as they were given.
         init: the starts that no parameter has taken yet.
         declared_outputs: the outputs that lines declare.
@@ -84,7 +84,7 @@ class Text:
         calls: the calls that were read, by how many equations and calls are before.
         told: leaves that calls brought.
         waiting: equations of parts of tensors that are foreseen, for when these are defined.
-        openings: of what tensors that recur start from, which of the axes of these it has.
+        openings: what tensors that recur start from, and their axes that it is read under.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Text:
         self.calls: dict[int, Apply | Matched] = {}
         self.told: set[str] = set()
         self.waiting = defaultdict[str, list[Equation]](list)
-        self.openings: dict[str, tuple[bool, ...]] = {}
+        self.openings: dict[str, tuple[tuple[str, ...], Ref]] = {}
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
@@ -221,7 +221,7 @@ class Text:
 
     def held(self, expression: Expression) -> frozenset[str]:
         """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
-        return self.strict - remade_in(expression)
+        return frozenset(self.given) - remade_in(expression)
 
     def open_names(self) -> set[str]:
         """The names in sizes of tensors that have no value."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import EquationError, told_in
 from ..graph.recurrences import late, read_later
-from ..language.equation import Calling, Definition, Equation, einstein
+from ..language.equation import Calling, Definition, Equation, Opening, einstein
 from ..language.expression import check_numbers, depth
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import size_names
@@ -17,7 +17,7 @@ from .block_calls import call, call_along
 from .context import Known, Names, Text
 from .declarations import Parts, gathered
 from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
-from .lines import check_given, check_order, check_positions, resolved, whole, with_lead
+from .lines import check_given, check_order, check_positions, opened, resolved, whole, with_lead
 
 __all__ = ["Parts", "elaborated", "rebuild"]
 
@@ -112,8 +112,12 @@ def _read(text: Text, line: Equation, definitions: set[str]) -> None:
         raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
     if depth(line.right) > DEEPEST:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
-    check_order(text, line, definitions)
-    line = with_lead(text, resolved(text, line))
+    line = resolved(text, line)
+    check_order(text, line, definitions - text.openings.keys())
+    found = opened(text, line) if isinstance(line, Opening) else line
+    if found is None:
+        return
+    line = with_lead(text, found)
     line = replace(line, right=with_extents(text, line.right))
     check_undeclared(text, line)
     declare_leaves(text, line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from ..language.expression import (
     fresh,
     is_told,
     occurring,
+    rename,
     show,
     show_index,
     transform,
@@ -30,7 +30,7 @@ from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import symbol
 from .context import Known, Text, remade_in
 
-__all__ = ["check_given", "check_order", "check_positions", "resolved", "whole", "with_lead"]
+__all__ = ["check_given", "check_order", "check_positions", "opened", "resolved", "whole", "with_lead"]
 
 
 def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
@@ -49,6 +49,8 @@ def resolved(text: Text, line: Equation) -> Equation:
     known = text.read_by(line.right)
     indices = {name: entry.index for name, entry in known.items() if entry.index is not None}
     indices |= _read_here(text, line, indices)
+    if isinstance(line, Opening) and isinstance(line.right, Ref) and line.right.name not in text.axes:
+        indices.setdefault(line.right.name, line.left)
     for ref in line.references:
         entry = text.known.get(ref.name)
         if entry is not None and entry.index is None and not ref.index and entry.kind == "input":
@@ -58,15 +60,25 @@ def resolved(text: Text, line: Equation) -> Equation:
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
     right = cropped(_openings_read(text, line.right), {name: entry.dims for name, entry in known.items()})
     kept = axes_of_index(line.left)
-    right = in_order(resolve(right, indices, lambda name: name in text.axes, kept), kept)
-    return _opened(text, line, right) if isinstance(line, Opening) else replace(line, right=right)
+    right = resolve(right, indices, lambda name: name in text.axes, kept)
+    return replace(line, right=in_order(right, kept, text.held(right)))
 
 
-def _opened(text: Text, line: Opening, right: Expression) -> Equation:
-    """What a tensor that recurs starts from, without the axes along which it is the same."""
+def opened(text: Text, line: Opening) -> Equation | None:
+    """What a tensor that recurs starts from, without the axes along which it is the same; nothing if it is a tensor."""
+    right, left = line.right, axes_of_index(line.left)
     present = free_axes(right)
-    text.openings[line.name] = tuple(axis in present for axis in axes_of_index(line.left))
-    return Equation(line.name, tuple(a for a in axes_of_index(line.left) if a in present), right, line.place)
+    kept = tuple(axis for axis in left if axis in present)
+    if isinstance(right, Ref) and len(kept) == len(axes_of_index(right.index)) and not _reads_part(right):
+        text.openings[line.name] = left, right
+        return None
+    text.openings[line.name] = left, Ref(line.name, kept, line.place)
+    return Equation(line.name, kept, right, line.place)
+
+
+def _reads_part(ref: Ref) -> bool:
+    """Whether brackets hold more than axes."""
+    return not all(isinstance(entry, str | tuple) for entry in ref.index)
 
 
 def _openings_read(text: Text, part: Expression) -> Expression:
@@ -74,8 +86,8 @@ def _openings_read(text: Text, part: Expression) -> Expression:
     part = transform(part, partial(_openings_read, text))
     if not isinstance(part, Ref) or part.name not in text.openings:
         return part
-    axes = (axis for entry in part.index for axis in (entry if isinstance(entry, tuple) else (entry,)))
-    return replace(part, index=tuple(itertools.compress(axes, text.openings[part.name])))
+    left, start = text.openings[part.name]
+    return rename(start, dict(zip(left, axes_of_index(part.index), strict=True)))
 
 
 def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
@@ -86,7 +98,7 @@ def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, 
         if ref.name in known or ref.name in text.axes or not ref.index or ref.name not in bare:
             continue
         first = found.setdefault(ref.name, ref.index)
-        if first != ref.index or not all(isinstance(entry, str | tuple) for entry in ref.index):
+        if first != ref.index or _reads_part(ref):
             shown = " and ".join(
                 dict.fromkeys(f"{ref.name}[{show_index(each)}]" for each in (first, ref.index))
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +109,7 @@ def _is_negative(expression: Expression) -> bool:
 # ---------------------------------------------------------------------------- windows
 
 
-def in_order(expression: Expression, kept: Sequence[str]) -> Expression:
+def in_order(expression: Expression, kept: Sequence[str], given: Collection[str] = ()) -> Expression:
     """The expression, in which each sum of axes begins with one that nothing else tells the size of, if there is one.
 
     That one is as long as fits: of `x[u+p] * K[u]`, which becomes `x[p+u] * K[u]`, it is `p`.
@@ -117,8 +117,9 @@ def in_order(expression: Expression, kept: Sequence[str]) -> Expression:
     Args:
         expression: the right side of an equation, whose names have their meaning.
         kept: the axes on the left, which come before others.
+        given: the axes whose size is given.
     """
-    told = axes_told(expression)
+    told = axes_told(expression).union(given)
 
     def rank(term: Expression) -> int:
         axes = free_axes(term)

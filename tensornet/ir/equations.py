@@ -28,7 +28,7 @@ from ..language.expression import (
     sum_of,
 )
 from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
-from .build import node, whole
+from .build import Options, node, whole
 from .node import Affine, Entries, Gather, Node, Operand, along, axes_of, fills
 from .size import ONE, ZERO, Size, floor
 
@@ -214,8 +214,7 @@ class Line:
         if each.op == "copy":
             return operands[0]
         over = tuple(dict.fromkeys(names[axis] for axis in each.over))
-        given = [(name, value) for name, value in each.options if name != "draw"]
-        options = tuple((name, (self._scalar(value, each, names),)) for name, value in given)
+        options = self._options(each, each, names)
         if each.op == "roll":
             shifts = tuple((name, shift) for name, (_, shift) in zip(over, options, strict=True))
             return Call(each.op, tuple(operands), (), shifts)
@@ -260,8 +259,12 @@ class Line:
         operands = tuple(self._scalar(operand.node, each, names) for operand in number.operands)
         if number.op == "contract":
             return product_of([*operands])
-        options = tuple((name, (self._scalar(value, each, names),)) for name, value in number.options)
-        return Call(number.op, operands, (), options)
+        return Call(number.op, operands, (), self._options(number, each, names))
+
+    def _options(self, told: Node, each: Node, names: Mapping[int, str]) -> Options:
+        """The options of an operation, in the expression of a node; which draw it is, is none."""
+        given = ((name, value) for name, value in told.options if name != "draw")
+        return tuple((name, (self._scalar(value, each, names),)) for name, value in given)
 
     # ---- reads
 

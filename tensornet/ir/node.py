@@ -135,11 +135,11 @@ class Node:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is a number made of numbers and sizes alone."""
+        """Whether it is a number made of numbers and sizes alone, the same wherever it is read."""
         if self.op in ("number", "size"):
             return True
         plain = not self.shape and not self.sizes and bool(self.operands) and self.op not in ("item", "call")
-        return plain and all(each.node.is_scalar for each in self.operands)
+        return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
 
     def nodes(self) -> Iterator[Node]:
         """What it reads, each as often as it does: operands, positions, and options that are nodes."""

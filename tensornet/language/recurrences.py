@@ -182,8 +182,8 @@ def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Open
 
 
 def _is_plain(start: Start) -> bool:
-    """Whether a start is a number, or a tensor under axes of what it starts, each once."""
-    if isinstance(start.right, Ref):
+    """Whether a start is a number, or a tensor in brackets under axes of what it starts, each once."""
+    if isinstance(start.right, Ref) and start.right.index:
         own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
     return not any(references(start.right)) and not free_axes(start.right)
@@ -401,14 +401,11 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
     if start.right == Literal(0):
         return ()
     own, read = _without(start.index, at), _without(index, at)
-    right = start.right
-    if isinstance(right, Ref) and not right.index:
-        right = replace(right, index=own)
     pairs: list[tuple[str, str]] = []
     for mine, theirs in zip(own, read, strict=True):
         parts = (each if isinstance(each, tuple) else (each,) for each in (mine, theirs))
         pairs.extend(zip(*parts, strict=True))
-    return (rename(right, {old: new for old, new in pairs if old != new}),)
+    return (rename(start.right, {old: new for old, new in pairs if old != new}),)
 
 
 def _flat(index: Iterable[Any]) -> list[Any]:
