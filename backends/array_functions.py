@@ -314,8 +314,11 @@ class Functions:
         xp = self.xp
         if back:
             return xp.flip(self.cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
-        if hasattr(xp, "cumulative_prod"):
-            return xp.cumulative_prod(x, axis=axis)
+        multiplied = getattr(xp, "cumulative_prod", None) or getattr(
+            xp, "cumprod", None
+        )  # as NumPy 2.0 says it
+        if multiplied is not None:
+            return multiplied(x, axis=axis)
         last = xp.moveaxis(x, axis, -1)
         return xp.moveaxis(self.recur(last, 0, 1, 0) * last, -1, axis)
 

@@ -47,7 +47,7 @@ def allocated(function: Any, arrays: list[torch.Tensor], params: dict[str, torch
     """Bytes alive at the worst moment of a call, beside what it is given."""
     with torch.no_grad():
         function(params, *arrays)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watched:
             result = function(params, *arrays)
     assert result is not None
     events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -107,7 +107,7 @@ def _library() -> Any:
     try:
         import jax
     except ImportError:
-        raise BackendError("JAX is not installed", fix="pip install 'jax>=0.6'") from None
+        raise BackendError("JAX is not installed", fix="pip install 'jax>=0.6.1'") from None
     return jax
 
 
@@ -243,6 +243,16 @@ def _within(index: Any, size: int, name: str, past: int) -> Any:
             low, high = int(index.min()), int(index.max())
         check(low, high, size, name)
     return index.astype(int)
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    """`a // b`; of floats by 0 it is a / b, where JAX before 0.7 says NaN."""
+    import jax
+
+    quotient = a // b
+    if (isinstance(b, int | float) and b) or not jax.numpy.issubdtype(quotient.dtype, jax.numpy.floating):
+        return quotient
+    return jax.numpy.where(b == 0, a / b, quotient)
 
 
 def _scatter_add(positions: Any, x: Any, size: int) -> Any:
@@ -415,7 +425,7 @@ class JaxBackend(Plain):
             "convolution_k": _convolution_k,
             "finite": _finite,
             "whole": _whole,
-            "floor_divide": functools.partial(floor_divide, jax.numpy, operator.floordiv),
+            "floor_divide": functools.partial(floor_divide, jax.numpy, _floor_divide),
             "remainder": functools.partial(remainder, jax.numpy, operator.mod),
             "floating": _floating,
             "wide": _wide,

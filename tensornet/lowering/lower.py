@@ -28,6 +28,7 @@ from ..language.expression import (
     Expression,
     Literal,
     Ref,
+    Size,
     axes_of_index,
     free_axes,
     fresh,
@@ -298,9 +299,12 @@ def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
     if isinstance(step, CallStep):
         return step
     present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
+    spoken = {
+        part.axis for part in step.equation.parts if isinstance(part, Size)
+    }  # which are sizes of the graph
     names: dict[str, str] = {}
     for axis in step.axes:
-        found = _NUMBERED.fullmatch(axis.name)
+        found = None if axis.name in spoken else _NUMBERED.fullmatch(axis.name)
         if found is not None and found[1] in known - present and found[1] not in names.values():
             names[axis.name] = found[1]
     if not names:
