@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import tensornet as tn
+from tensornet.ops.record import Function
+from tensornet.ops.table import FUNCTIONS
 from tensornet.protocol import load_backend
 
 from .differential import by_numpy
@@ -130,3 +132,21 @@ def test_arrays_of_another_library_are_refused() -> None:
         f(tn.init(graph), torch.ones(2, 4))
     moved = tn.to_backend(tn.init(graph), "torch")
     assert f(moved, torch.ones(2, 4)).shape == (2, 3)
+
+
+MADE_OF_OTHERS = [row for row in FUNCTIONS.values() if row.expansion]
+
+
+@pytest.mark.parametrize("row", MADE_OF_OTHERS, ids=lambda row: row.name)
+def test_a_backend_may_lack_what_others_make_up(row: Function) -> None:
+    """The expansion stands in its place, forward and backward."""
+    own = load_backend("numpy")
+    kept = {each: text for each, text in own.templates.items() if each.split("_")[0] != row.name}
+    without = type("Without", (type(own),), {"templates": kept})()
+    over = "" if row.axes == "none" else "[j]"
+    graph = tn.layer(f"z[b,j] = exp(x[b,j])\ny[b,j] = w[j] * {row.name}{over}(z)", inputs="x")
+    x, w = np.random.default_rng(0).standard_normal((3, 4)), np.arange(4.0)
+    for each in (graph, tn.gradient(graph, wrt="x w")):
+        given = [x, np.ones((3, 4))][: len(each.inputs)]
+        found, expected = (tn.compile(each, backend=one)({"w": w}, *given) for one in (without, own))
+        np.testing.assert_allclose(np.hstack([*map(np.ravel, found)]), np.hstack([*map(np.ravel, expected)]))

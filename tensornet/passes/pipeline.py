@@ -23,6 +23,7 @@ from .common_subexpressions import share
 from .convolution import convolve, pool
 from .dead_code import prune
 from .distribute import distribute
+from .expansion import expand, is_made_of_others
 from .fuse import fuse
 from .gather_pushdown import gather_first, narrow
 from .grouped_gemm import group
@@ -155,6 +156,7 @@ ALGEBRA = (
 )
 
 PIPELINE = (
+    Pass("expansion", lambda graph, c: expand(graph, c.spelled), is_made_of_others, always=True),
     DEAD_CODE,
     SUBEXPRESSIONS,
     AT_POSITION,

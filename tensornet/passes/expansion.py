@@ -1,0 +1,49 @@
+"""Expansion: functions that the backend does not spell, written in the functions that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+from functools import partial
+
+from ..graph.graph import Graph
+from ..language.canonical import expanded
+from ..language.equation import Equation
+from ..language.expression import Call, Expression, Size, flat, product_of, transform
+from ..ops.table import FUNCTIONS
+from .common_subexpressions import is_random
+
+__all__ = ["expand", "is_made_of_others"]
+
+
+def is_made_of_others(part: object) -> bool:
+    """Whether a part of an equation is a call that others say as well."""
+    return isinstance(part, Call) and bool(FUNCTIONS[part.function].expansion)
+
+
+def expand(graph: Graph, spelled: Container[str]) -> Graph:
+    """The graph with expansions in the place of functions that the backend has no spelling for.
+
+    Args:
+        graph: a graph.
+        spelled: the operations that the backend has.
+    """
+    body = tuple(
+        replace(item, right=_expanded(item.right, spelled)) if isinstance(item, Equation) else item
+        for item in graph.body
+    )
+    return graph if body == graph.body else replace(graph, body=body)
+
+
+def _expanded(part: Expression, spelled: Container[str]) -> Expression:
+    changed = flat(transform(part, partial(_expanded, spelled=spelled)))
+    if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in spelled:
+        return changed
+    if any(map(is_random, changed.arguments)):  # an expansion reads it more than once, and would draw again
+        return changed
+    return _expanded(expanded(changed, _count), spelled)
+
+
+def _count(call: Call) -> Expression:
+    """The number of positions that a call runs over."""
+    return product_of([Size(axis) for axis in call.axes])
