@@ -16,10 +16,18 @@ from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.ops.table import Element
 from tensornet.sizes import solve_size
 
+from . import oracle
 from .array_functions import ALONG, BINARY, OVER, TOLD, UNARY, recur
 
 Arrays = dict[Node, Any]
-POINTWISE = {**UNARY, **BINARY, "where": np.where, "add": lambda *terms: sum(terms[1:], terms[0])}
+ONE_BY_ONE = {name: np.vectorize(each, otypes=[float]) for name, each in oracle.POINTWISE.items()}
+POINTWISE = {
+    **ONE_BY_ONE,
+    **UNARY,
+    **BINARY,
+    "where": np.where,
+    "add": lambda *terms: sum(terms[1:], terms[0]),
+}
 
 
 def evaluate(function: Function, given: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
