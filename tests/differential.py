@@ -18,6 +18,7 @@ from typing import Any
 
 import array_api_strict
 import numpy as np
+import torch
 
 import tensornet as tn
 from tensornet.backends.array_api import of
@@ -109,7 +110,7 @@ def check(
         done["frozen"] += 1
     if "b" in case.sizes and has(case.text, "b") and "b" not in case.given:
         _other_batch(case, graph, run, backend, done)
-    if case.gradients and not case.special and "dropout" not in case.text:  # which drops in a training step
+    if case.gradients and not case.special:
         _gradients(case, graph, arrays, expected, backend, done, thorough)
 
 
@@ -300,12 +301,25 @@ def _gradients(
     if not wrt or not weights:
         return
     direction = {name: draw.uniform(-1, 1, arrays[name].shape) for name in wrt}
-    slope = _slope(case, arrays, direction, weights, STEP)
+
+    def moved(far: float) -> Arrays:
+        return {n: each + far * direction[n] if n in direction else each for n, each in arrays.items()}
+
+    if "dropout" in case.text:
+        _dropped(case, graph, moved, weights, direction)
+        done["dropped"] += 1
+        return
+
+    def loss(far: float) -> float:
+        found = oracle.run(case.text, moved(far), case.given, [*weights])
+        return float(sum((weights[name] * found[name]).sum() for name in weights))
+
+    slope = _slope(loss, STEP)
     if slope is None:
         return
 
     def again() -> float | None:
-        return _slope(case, arrays, direction, weights, STEP / 16)
+        return _slope(loss, STEP / 16)
 
     if thorough or case.seed % 4 == 1:
         _same_slope("tangents", _forward(graph, arrays, direction, weights, backend), slope, again)
@@ -325,24 +339,8 @@ def _gradients(
             )
         )
     else:
-        names = {
-            name: ",".join(f"d{n}_{axis}" for axis in range(weights[name].ndim))
-            for n, name in enumerate(weights)
-        }
-        terms = [
-            f"sum[{axes}]({name}[{axes}] * C_{name}[{axes}])" if axes else f"{name} * C_{name}"
-            for name, axes in names.items()
-        ]
-        wanted = [f"{prefix}{name}[{axes or '()'}]" for prefix in ("", "C_") for name, axes in names.items()]
-        loss = tn.layer(f"C_total = {' + '.join(terms)}", inputs=", ".join(wanted))
-        step = tn.value_and_grad(
-            graph.select([*weights]) if len(weights) < len(case.outputs) else graph,
-            loss=loss,
-            wrt=wrt,
-            backend=_library(backend),
-            dtype="float64",
-        )
-        gradients = _stepped(step, graph, arrays, weights, backend)
+        step = _step(case, graph, weights, wrt, backend)
+        _, gradients = _stepped(step, graph, arrays, weights, backend)
     shapes = [name for name in wrt if gradients[name].shape != arrays[name].shape]
     if shapes:
         raise Wrong(f"gradients: that of '{shapes[0]}' has another shape")
@@ -367,29 +365,56 @@ def _forward(graph: tn.Graph, arrays: Arrays, direction: Arrays, weights: Arrays
     return sum(float((each * weight).sum()) for each, weight in zip(found, weights.values(), strict=True))
 
 
+def _step(case: Program, graph: tn.Graph, weights: Arrays, wrt: Sequence[str], backend: str) -> Any:
+    """The weighed sum of all outputs, and its gradients."""
+    names = {
+        name: ",".join(f"d{n}_{axis}" for axis in range(weights[name].ndim)) for n, name in enumerate(weights)
+    }
+    terms = [
+        f"sum[{axes}]({name}[{axes}] * C_{name}[{axes}])" if axes else f"{name} * C_{name}"
+        for name, axes in names.items()
+    ]
+    wanted = [f"{prefix}{name}[{axes or '()'}]" for prefix in ("", "C_") for name, axes in names.items()]
+    loss = tn.layer(f"C_total = {' + '.join(terms)}", inputs=", ".join(wanted))
+    graph = graph.select([*weights]) if len(weights) < len(case.outputs) else graph
+    return tn.value_and_grad(graph, loss=loss, wrt=wrt, backend=_library(backend), dtype="float64")
+
+
 def _stepped(
     step: Any, graph: tn.Graph, arrays: Arrays, weights: Arrays, backend: str
-) -> dict[str, np.ndarray]:
+) -> tuple[float, dict[str, np.ndarray]]:
     given = {**arrays, **{f"C_{n}": w for n, w in weights.items()}}
     values = {name: _given(array, backend) for name, array in given.items()}
     parameters = {leaf.name: values[leaf.name] for leaf in graph.parameters}
     inputs = [values[leaf.name] for leaf in graph.inputs] + [values[f"C_{name}"] for name in weights]
     with np.errstate(all="ignore"):
-        _, gradients = step(parameters, *inputs)
-    return {name: np.asarray(_library(backend).numpy(each)) for name, each in gradients.items()}
+        value, gradients = step(parameters, *inputs)
+    return float(value), {name: np.asarray(_library(backend).numpy(each)) for name, each in gradients.items()}
 
 
-def _slope(case: Program, arrays: Arrays, direction: Arrays, weights: Arrays, step: float) -> float | None:
+def _dropped(
+    case: Program,
+    graph: tn.Graph,
+    moved: Callable[[float], Arrays],
+    weights: Arrays,
+    direction: Arrays,
+) -> None:
+    """The gradient of what is dropped at random, against differences of the step itself where it draws the same."""
+    step = _step(case, graph, weights, [*direction], "torch")
+
+    def drawn(far: float) -> tuple[float, dict[str, np.ndarray]]:
+        torch.manual_seed(case.seed)
+        return _stepped(step, graph, moved(far), weights, "torch")
+
+    slope = _slope(lambda far: drawn(far)[0], STEP)
+    if slope is not None:
+        _, gradients = drawn(0)
+        found = sum(float((gradients[name] * each).sum()) for name, each in direction.items())
+        _same_slope("dropped", found, slope, lambda: _slope(lambda far: drawn(far)[0], STEP / 16))
+
+
+def _slope(loss: Callable[[float], float], step: float) -> float | None:
     """The derivative by differences; nothing where the two sides differ, as at a kink."""
-
-    def loss(far: float) -> float:
-        moved = {
-            name: array + far * direction[name] if name in direction else array
-            for name, array in arrays.items()
-        }
-        found = oracle.run(case.text, moved, case.given, [*weights])
-        return float(sum((weights[name] * found[name]).sum() for name in weights))
-
     try:
         before, here, after = loss(-step), loss(0), loss(step)
     except (oracle.Refused, oracle.Untold):
