@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
-        *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
+        *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads", "nodes"),
         *("codec", "units", "notebook", "files"),
     ),
     ("ops",),
