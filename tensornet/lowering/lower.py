@@ -15,12 +15,10 @@ from typing import TypeAlias
 from ..autodiff.joint import Directions
 from ..contraction.pairs import Layout, view_order
 from ..contraction.search import Choose
-from ..graph.call import Apply
 from ..graph.element_types import holding, of_number
-from ..graph.graph import Graph
-from ..graph.inline import renamed_axes
+from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, Scope, dim_size
-from ..language.equation import Equation
+from ..language.equation import Equation, renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
