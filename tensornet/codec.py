@@ -25,10 +25,22 @@ from .documents import Part
 from .errors import TensornetError
 from .sizes import LARGEST_POWER, is_name, powers_in, symbol
 
-__all__ = ["Choice", "Scope", "Text", "document", "read", "read_size", "read_value", "write", "write_size"]
+__all__ = [
+    "Choice",
+    "Scope",
+    "Text",
+    "document",
+    "read",
+    "read_size",
+    "read_value",
+    "refuses",
+    "write",
+    "write_size",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+Check: TypeAlias = Callable[[T, Part], None]
 
 
 @dataclass(frozen=True)
@@ -73,12 +85,14 @@ class _Kind:
 
 
 _KINDS: dict[str, _Kind] = {}
+_CHECKS: dict[type, Callable[[Any, Part], None]] = {}
 
 
 def document(*, shared: bool = False, **shown: Callable[[Any], Any]) -> Callable[[C], C]:
     """Lets documents hold values of a frozen dataclass.
 
-    A method `checked(part)` of it may refuse what its fields allow and no value can be.
+    A method `checked(part)` of it may refuse what its fields allow and no value can be, and so may what `refuses`
+    adds to the class from a floor above.
 
     Args:
         shared: whether equal values are written once, however often they occur.
@@ -90,6 +104,16 @@ def document(*, shared: bool = False, **shown: Callable[[Any], Any]) -> Callable
         return cls
 
     return marked
+
+
+def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
+    """Adds a check of the values of a class that are read; it raises where one cannot be."""
+
+    def added(check: Check[T]) -> Check[T]:
+        _CHECKS[cls] = check
+        return check
+
+    return added
 
 
 # ---------------------------------------------------------------------------- writing
@@ -241,6 +265,8 @@ def _of_fields(cls: Any, part: Part, shared: Sequence[Any], given: Mapping[str, 
         made = cls(**values)
         if hasattr(made, "checked"):
             made.checked(part)
+        if cls in _CHECKS:
+            _CHECKS[cls](made, part)
         wrong = [name for name, of in kind.shown.items() if part[name].value != of(made)]
     except TensornetError:
         raise

@@ -1,4 +1,4 @@
-"""The backend protocol: what the library asks of a backend, and the registry that finds one by name."""
+"""The backend protocol: what the library asks of a backend, and the registries that find one, or a reader, by name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ __all__ = [
     "load_backend",
     "offer",
     "offer_any",
+    "offer_reader",
+    "reader_of",
 ]
 
 
@@ -128,6 +130,7 @@ class Backend(Protocol):
 
 _offered: dict[str, Callable[[], Backend]] = {}
 _of_namespace: list[Callable[[Any], Backend]] = []
+_readers: dict[str, Callable[[str], Any]] = {}
 
 
 def offer(name: str, load: Callable[[], Backend]) -> None:
@@ -143,6 +146,21 @@ def offer(name: str, load: Callable[[], Backend]) -> None:
 def offer_any(load: Callable[[Any], Backend]) -> None:
     """Makes known how a backend is made of any namespace of the Python array API standard."""
     _of_namespace[:] = [load]
+
+
+def offer_reader(document: str, read: Callable[[str], Any]) -> None:
+    """Makes known what reads a kind of document, for values whose texts a floor above them reads.
+
+    Args:
+        document: the kind, as the document says it.
+        read: gives the value.
+    """
+    _readers[document] = read
+
+
+def reader_of(document: str) -> Callable[[str], Any]:
+    """What reads a kind of document."""
+    return _readers[document]
 
 
 def is_offered(name: str) -> bool:

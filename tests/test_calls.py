@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.errors import EquationError, ShapeError
-from tensornet.graph.inline import inlined
+from tensornet.graph.graph import inlined
 
 from .conftest import examples
 from .differential import by_numpy

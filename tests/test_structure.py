@@ -24,7 +24,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
-        *("errors", "terminal", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads"),
+        *(
+            "errors",
+            "terminal",
+            "documents",
+            "sizes",
+            "dtypes",
+            "token_orders",
+            "protocol",
+            "threads",
+            "nodes",
+        ),
         *("codec", "units", "notebook", "files"),
     ),
     ("ops",),
@@ -40,7 +50,7 @@ FLOORS = (
     ("models", "backends"),
     ("cli", "study"),
 )
-"""The way of the data, upwards: imports go down, within functions and by `importlib` too."""
+"""The way of the data, upwards: imports go down, for types, within functions and by `importlib` too."""
 
 FLOOR_OF = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 ENTRANCE = "tensornet"  # the package itself, and how it is started, may import any floor
@@ -157,9 +167,9 @@ def test_every_file_stands_on_a_floor() -> None:
 
 
 def goes_up(part: str | None, each: Import) -> bool:
-    """Whether an import of a part is of a floor above."""
+    """Whether an import of a part, one for types included, is of a floor above."""
     target = part_of(each.module)
-    if target is None or each.for_types:
+    if target is None:
         return False
     if target == ENTRANCE:
         return part not in FLOORS[-1]
@@ -212,13 +222,13 @@ def test_only_backends_import_an_array_library_at_the_top() -> None:
 
 
 def test_no_circle_among_imports() -> None:
-    """Nor one that only waits inside a function."""
+    """Nor one that only waits inside a function, or is for types."""
     graph: dict[str, set[str]] = {}
     for path in FILES:
         module = module_of(path)
         if module == ENTRANCE or path.name == "__init__.py":  # loaded first by Python, whoever asks
             continue
-        targets = {each.module for each in imports(path) if not each.for_types}
+        targets = {each.module for each in imports(path)}
         graph[module] = {each for each in targets if part_of(each) not in (None, ENTRANCE)} - {module}
     order = tuple(graphlib.TopologicalSorter(graph).static_order())
     assert order.index("tensornet.errors") < order.index("tensornet.graph.graph")

@@ -6,9 +6,8 @@ import re
 from collections.abc import Container, Iterable, Mapping
 
 from ..errors import DtypeError
-from ..graph.call import Apply
 from ..graph.element_types import of_tensors
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..language.expression import Call, Contraction, Expression, Literal, Ref
 from ..ops.table import FUNCTIONS, Element
 

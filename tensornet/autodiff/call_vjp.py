@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..graph.call import Apply, scoped
+from ..graph.call import scoped
 from ..graph.element_types import of_tensors
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..language.expression import Ref
 from ..ops.table import Element
 from .activity import active_inside

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from ..graph.call import Along, Apply
-from ..graph.graph import Graph
+from ..graph.call import Along
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, sum_of
-
-if TYPE_CHECKING:
-    from .joint import Directions
+from .joint import Directions
 
 __all__ = ["WayBack", "with_firsts"]
 

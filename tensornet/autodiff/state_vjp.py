@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.algebra import ZERO, summed_over
-from ..graph.call import Apply
+from ..graph.graph import Apply
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis, dim_size
 from ..language.equation import Equation

@@ -20,9 +20,8 @@ from dataclasses import replace
 
 from ..frontend.instantiate import of_tensors_named
 from ..graph.algebra import ONE, ZERO, as_numbers, folded
-from ..graph.call import Apply
 from ..graph.element_types import of_body
-from ..graph.graph import Graph, reads
+from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, dim_size
 from ..language.equation import Equation

@@ -11,10 +11,8 @@ from ..device.calibration import profile_of
 from ..device.model import DeviceProfile
 from ..dtypes import element_type, itemsize
 from ..errors import BackendError
-from ..graph.call import Apply
 from ..graph.element_types import holding, of_tensors
-from ..graph.graph import Graph, of_graph
-from ..graph.inline import inlined
+from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.table import Element
 from ..passes.pipeline import traced

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import EquationError, told_in
-from ..graph.call import Apply, scoped
-from ..graph.inline import renamed_axes, spoken_sizes
+from ..graph.call import scoped
+from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size, index_of
-from ..language.equation import Calling
+from ..language.equation import Calling, renamed_axes, spoken_sizes
 from ..language.expression import Index, Ref, fresh, show_index
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, symbol
@@ -71,7 +69,7 @@ def call_along(text: Text, line: Calling) -> None:
         text.keep(equation, text.sizes_around(equation.right))
 
 
-def _called(text: Text, line: Calling) -> Any:
+def _called(text: Text, line: Calling) -> Graph:
     """The block that a line calls, on as many tensors as it takes."""
     block = text.blocks.get(line.block) or _defined(text, line)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
@@ -80,7 +78,7 @@ def _called(text: Text, line: Calling) -> Any:
     return block
 
 
-def _defined(text: Text, line: Calling) -> Any:
+def _defined(text: Text, line: Calling) -> Graph:
     """The block that the text defines, with the values that are given for its leaves under this scope."""
     definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
     inside = tuple(leaves_of(definition.statements))
@@ -106,7 +104,7 @@ def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]
     return [leaf.name for leaf in found]
 
 
-def _check_ranks(text: Text, block: Any, line: Calling) -> None:
+def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
     """Refuses results that have other axes than the block's and the one that it is called along."""
     for output, each in zip(block.outputs, line.lefts, strict=True):
         own = [len(dim) for dim in block.named[output]]
@@ -142,7 +140,7 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
     return dims
 
 
-def _sized_alone(text: Text, block: Any, call: Matched) -> dict[str, str]:
+def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
     """Other names for the axes of a block that no tensor sizes, and for sizes that it speaks of."""
     names = dict[str, str]()
     for name in sorted(block.by_name.union(*map(spoken_sizes, block.own))):
@@ -154,7 +152,7 @@ def _sized_alone(text: Text, block: Any, call: Matched) -> dict[str, str]:
     return names
 
 
-def _fitted(text: Text, block: Any, line: Calling) -> Apply | Matched:
+def _fitted(text: Text, block: Graph, line: Calling) -> Apply | Matched:
     """The call, of the block as it stands where that reads tensors of just these sizes, else in sizes that do."""
     known = {name: text.known[name].dims or () for name in line.operands}
     operands = [(name, text.unifier.dims(known[name])) for name in line.operands]

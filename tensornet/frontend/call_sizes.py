@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Place, ShapeError
-from ..graph.call import Apply, scoped
+from ..graph.call import scoped
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..graph.unify import Unifier
@@ -16,9 +17,6 @@ from ..language.expression import ELLIPSIS
 from ..sizes import evaluate, product, size_names, symbol
 from .instantiate import Sizes, instance, written_out
 from .size_names import Private
-
-if TYPE_CHECKING:
-    from ..graph.graph import Graph
 
 __all__ = ["Matched", "Operand", "matched"]
 

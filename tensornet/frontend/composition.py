@@ -9,8 +9,7 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError, near
 from ..graph.call import called_last, scoped
-from ..graph.graph import Graph
-from ..graph.inline import inlined
+from ..graph.graph import Graph, inlined
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..graph.unify import Unifier

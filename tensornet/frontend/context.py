@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, ShapeError, told_in
-from ..graph.call import Apply, scoped
+from ..graph.call import scoped
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of
 from ..graph.unify import Unifier
@@ -34,7 +35,7 @@ __all__ = ["Define", "Known", "Names", "Text", "defined_by", "remade_in"]
 
 Names: TypeAlias = "str | Sequence[str]"
 
-Define: TypeAlias = "Callable[[Definition, Mapping[str, Any], Mapping[str, Any], str], Any]"
+Define: TypeAlias = "Callable[[Definition, Mapping[str, Any], Mapping[str, Any], str], Graph]"
 """Makes a graph of a block that a text defines, of values of its leaves, of their starts, and of its scope."""
 
 
@@ -94,7 +95,7 @@ class Text:
         given: Mapping[str, Any],
         constants: Mapping[str, Any],
         init: Mapping[str, Any],
-        blocks: Mapping[str, Any],
+        blocks: Mapping[str, Graph],
         define: Define,
         scope: str = "",
         printed: bool = False,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, ShapeError, near, told_in
-from ..graph.call import Apply, called_last, scoped
+from ..graph.call import called_last, scoped
+from ..graph.graph import Apply
 from ..graph.leaves import Constant, Leaf
 from ..graph.shape_inference import Dim, dim_size, index_of
 from ..language.equation import Calling, Declaration, Equation

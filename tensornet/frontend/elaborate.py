@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import EquationError, told_in
+from ..graph.graph import Graph
 from ..graph.recurrences import late, read_later
 from ..language.equation import Calling, Definition, Equation, Opening, einstein
 from ..language.expression import check_numbers, depth
@@ -19,12 +20,12 @@ from .declarations import Parts, gathered
 from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
 from .lines import check_given, check_order, check_positions, opened, resolved, whole, with_lead
 
-__all__ = ["Parts", "elaborated", "rebuild"]
+__all__ = ["Parts", "elaborated"]
 
 DEEPEST = 100
 """So many functions and operators of a line may stand inside of one another: what goes through it is recursive."""
 
-Make = Callable[..., Any]
+Make = Callable[..., Graph]
 """Makes a graph of its parts."""
 
 
@@ -37,7 +38,7 @@ def elaborated(
     init: Mapping[str, Any],
     sizes: Mapping[str, Any],
     make: Make,
-    blocks: Mapping[str, Any] = MappingProxyType({}),
+    blocks: Mapping[str, Graph] = MappingProxyType({}),
     printed: bool = False,
 ) -> Parts:
     """The parts of the graph that a block of text says; see `tensornet.layer`.
@@ -51,7 +52,7 @@ def elaborated(
 
     def define(
         definition: Definition, constants: Mapping[str, Any], init: Mapping[str, Any], scope: str
-    ) -> Any:
+    ) -> Graph:
         within = Text(
             definition.statements, definition.inputs, {}, constants, init, {}, define, scope, printed
         )
@@ -66,18 +67,6 @@ def elaborated(
         return _parts(text, outputs)
     except RecursionError:
         raise EquationError("the equations are nested too deeply", fix="split the line") from None
-
-
-def rebuild(
-    text: str,
-    outputs: Names,
-    constants: Mapping[str, Any],
-    init: Mapping[str, Any],
-    make: Make,
-    blocks: Mapping[str, Any],
-) -> Parts:
-    """The parts of the graph that printed as `text`; it may hold lines that no output needs."""
-    return elaborated(text, (), outputs, constants, init, {}, make, blocks, printed=True)
 
 
 def _parts(text: Text, outputs: Names) -> Parts:

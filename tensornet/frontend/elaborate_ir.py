@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..graph.call import Apply
 from ..graph.element_types import of_leaves
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..ir.build import item, leaf, node
 from ..ir.function import Function, order, rebuilt
 from ..ir.naming import Called, Names

@@ -5,19 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..graph.call import Apply
-from ..graph.inline import renamed_axes, spoken_sizes
+from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, Dim
 from ..graph.unify import Unifier
-from ..language.equation import Equation
+from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import ELLIPSIS, fresh, rename_tensors, sized_by_name
 from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import put_in, size_names, symbol
-
-if TYPE_CHECKING:
-    from ..graph.graph import Graph
 
 __all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
 

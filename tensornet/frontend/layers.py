@@ -1,18 +1,19 @@
-"""Layers: a graph from a block of text."""
+"""Layers: a graph from a block of text, or from the JSON that it was written as."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, by_name, nearest, told_in
-from ..graph.graph import Graph
-from ..graph.inline import inlined
+from ..errors import EquationError, TensornetError, by_name, nearest, told_in
+from ..graph.graph import FORMAT, VERSION, Graph, inlined
+from ..graph.leaves import Constant
 from ..graph.recurrences import read_directly
 from .elaborate import elaborated
 
-__all__ = ["layer"]
+__all__ = ["layer", "read_graph"]
 
 Names = str | Sequence[str]
 
@@ -86,3 +87,33 @@ def _check_every_line_is_read(graph: Graph) -> None:
             equation.place,
             f"{meant}take the line out, or name it in outputs=",
         )
+
+
+def read_graph(text: str) -> Graph:
+    """The graph that a document holds; see `Graph.from_json`."""
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            raise EquationError(
+                f"not a graph of version {VERSION}: {document['format']} {document['version']}"
+            )
+        return _of(document)
+    except TensornetError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EquationError(f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote") from None
+
+
+def _of(document: Mapping[str, Any]) -> Graph:
+    """The graph of a document, or of a block in it; it may hold lines that no output needs."""
+    lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
+    lines += document["leaves"] + document["equations"]
+    constants, starts = (
+        {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
+        for part in ("constants", "init")
+    )
+    blocks = {name: _of(each) for name, each in document.get("blocks", {}).items()}
+    outputs = document["outputs"]
+    return Graph(
+        *elaborated("\n".join(lines), (), outputs, constants, starts, {}, Graph, blocks, printed=True)
+    )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ShapeError
+from ..graph.graph import Graph
 from ..graph.shape_inference import Axis, Dim
 from ..graph.unify import Unifier
 from ..language.expression import Call, Ref, axes_of_index
 from ..sizes import evaluate, put_in, size_names, symbol
 from .instantiate import names_of_sizes
-
-if TYPE_CHECKING:
-    from ..graph.graph import Graph
 
 __all__ = ["Private", "open_symbols"]
 

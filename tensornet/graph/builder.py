@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..language.equation import Equation
+from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -23,10 +23,8 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import are_equal, evaluate, symbol
-from .call import Apply
 from .element_types import of_expression, of_tensors
-from .graph import Graph
-from .inline import renamed_axes, spoken_sizes
+from .graph import Apply, Graph
 from .shape_inference import Dim, Scope, result_dims, scope_inside, size_expression
 
 __all__ = ["Written"]

@@ -27,8 +27,7 @@ from ..language.expression import (
 )
 from ..ops.structure import ONEHOT
 from ..ops.table import FUNCTIONS, Element, Function
-from .call import Apply
-from .graph import Graph
+from .graph import Apply, Graph
 from .leaves import Leaf
 from .recurrences import read_later
 from .slices import read_in

@@ -1,11 +1,16 @@
-"""The graph: a layer or a model as a value, checked when it is made.
+"""The graph: a layer or a model as a value, checked when it is made; its calls, and their inlining.
 
     Graph = sizes · leaves (inputs, parameters, constants) · equations and calls, in order · outputs
+    Apply = graph · operands · results · scope
 
 A graph is frozen, compares and hashes by value, prints as the equations it was made of (and
 `layer(str(graph)) == graph`), and has been checked: every name is defined before it is read and
 every axis has one size in an equation. A call applies another graph, a block, which is written
 once however often it is called. A graph knows nothing of arrays or backends.
+
+Inlining replaces calls by the equations of their block. Axis names are local to an equation, and come along as they
+are. A size that an axis has by its name alone (the `h` of `x[b,(h,d)]`) is the block's own, and its axis gets a number
+where the names of two meet.
 """
 
 from __future__ import annotations
@@ -18,10 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
+from ..codec import Scope as Prefix
 from ..codec import document
-from ..errors import EquationError, Place, ShapeError, TensornetError, near, told_in
-from ..frontend.elaborate import rebuild
-from ..language.equation import Equation
+from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     Call,
     Expression,
@@ -29,7 +34,9 @@ from ..language.expression import (
     Size,
     axes_of_index,
     check_numbers,
+    fresh,
     is_told,
+    rename_tensors,
     sized_by_name,
 )
 from ..language.latex import aligned, heading, row, row_of_call
@@ -37,18 +44,21 @@ from ..language.recurrences import as_printed
 from ..notebook import folded
 from ..ops.pickling import pack, unpack
 from ..ops.table import FUNCTIONS, RESERVED
-from ..sizes import LARGEST, are_equal, as_size, evaluate, show_size, size_names, symbol
-from .call import Apply, called_last, names_of_blocks, told_apart
-from .inline import inlined, spoken_sizes
+from ..protocol import reader_of
+from ..sizes import LARGEST, are_equal, as_size, evaluate, put_in, show_size, size_names, symbol
+from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart
 from .leaves import Constant, Leaf
 from .recurrence_shapes import dims_of_recurrences
 from .recurrences import Recurrence, early, late, read_later, recurrences
-from .shape_inference import Dim, Scope, dim_size, disagreement, result_dims, scope_of
+from .shape_inference import Axis, Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
-__all__ = ["Graph", "given_to", "of_graph", "reads"]
+__all__ = ["FORMAT", "VERSION", "Apply", "Graph", "given_to", "inlined", "of_graph", "reads"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+FORMAT, VERSION = "tensornet.graph", 1
+"""What a graph in JSON says that it is."""
 
 
 @document(shared=True)
@@ -437,7 +447,7 @@ class Graph:
 
     def to_json(self) -> str:
         """The graph as JSON: its lines in the equation language, and the values of constants and starts."""
-        return json.dumps({"format": "tensornet.graph", "version": 1, **self._document()}, indent=1)
+        return json.dumps({"format": FORMAT, "version": VERSION, **self._document()}, indent=1)
 
     def _document(self) -> dict[str, Any]:
         declared = self._declared()
@@ -466,28 +476,8 @@ class Graph:
         Raises:
             EquationError: the text is not such a document.
         """
-        try:
-            document = json.loads(text)
-            if document["format"] != "tensornet.graph" or document["version"] != 1:
-                raise EquationError(f"not a graph of version 1: {document['format']} {document['version']}")
-            return Graph._of_document(document)
-        except TensornetError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise EquationError(
-                f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote"
-            ) from None
-
-    @staticmethod
-    def _of_document(document: Mapping[str, Any]) -> Graph:
-        lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
-        lines += document["leaves"] + document["equations"]
-        constants, starts = (
-            {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
-            for part in ("constants", "init")
-        )
-        blocks = {name: Graph._of_document(each) for name, each in document.get("blocks", {}).items()}
-        return Graph(*rebuild("\n".join(lines), document["outputs"], constants, starts, Graph, blocks))
+        found: Graph = reader_of(FORMAT)(text)
+        return found
 
     # ---- composition and change
 
@@ -593,6 +583,93 @@ class Graph:
         return frozenset(wanted)
 
 
+@document()
+@dataclass(frozen=True)
+class Apply:
+    """`z = encoder(x, scope='blocks.0')`: the results of a block, computed from tensors at hand.
+
+    The block's axes are its own, its sizes those of the caller: two calls at equal sizes hold equal
+    blocks, so that one is checked, planned and written once however often it is called.
+
+    Attributes:
+        graph: the block.
+        operands: the tensors that it reads as its inputs, in order.
+        results: what the caller calls its outputs, in order.
+        scope: stands before the names of its parameters and constants in the caller.
+        apart: whether it is planned as a call in any case, so that what is made in it is gone after it.
+        along: the axis along which it is repeated, if it is; the results are the first of the block's outputs, and
+            the last states where these are asked for.
+    """
+
+    graph: Graph
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    scope: Prefix
+    apart: bool = False
+    along: Along | None = None
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it defines."""
+        return self.results
+
+    @property
+    def made(self) -> Iterator[tuple[str, str]]:
+        """Its results, each behind the output of the block that it is."""
+        if self.along is None:
+            yield from zip(self.graph.outputs, self.results, strict=True)
+            return
+        joined = self.along.joined(len(self.results))
+        outputs = self.graph.outputs
+        made = (*outputs[:joined], *(outputs[n] for n in self.along.states))
+        yield from zip(made, self.results, strict=False)
+
+    def carried(self) -> Iterator[tuple[str, str]]:
+        """The states that it hands on, each before the output of the block that takes its place."""
+        if self.along is not None:
+            states = self.graph.inputs[len(self.along.cuts) :]
+            outputs = (self.graph.outputs[n] for n in self.along.states)
+            yield from zip((leaf.name for leaf in states), outputs, strict=False)
+
+    def scoped(self, name: str) -> str:
+        """What the caller calls a tensor of the block that is none of its inputs or outputs."""
+        return scoped(self.scope, name)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The parameters and constants of the block, as the caller has them."""
+        for leaf in self.graph.leaves:
+            if leaf.kind != "input":
+                yield replace(leaf, name=self.scoped(leaf.name))
+
+    def names(self) -> dict[str, str]:
+        """What the caller calls each leaf of the block."""
+        inputs = (leaf.name for leaf in self.graph.inputs)
+        own = {leaf.name: self.scoped(leaf.name) for leaf in self.graph.leaves}
+        return {**own, **dict(zip(inputs, self.operands, strict=True))}
+
+    def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """The dimensions of the results, in the caller's sizes: those of the block's own are put in.
+
+        Args:
+            bound: the sizes that have a value in the caller.
+        """
+        local = self.graph.sizes_beside(bound)
+        first = () if self.along is None else ((self.along.axis,),)
+        joined = len(self.results) if self.along is None else self.along.joined(len(self.results))
+        for number, (output, result) in enumerate(self.made):
+            dims = (*(first if number < joined else ()), *self.graph.named[output])
+            yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
+
+    def bound(self, sizes: Mapping[str, int]) -> Apply:
+        """The call of the block with values for sizes that are open in it."""
+        known = {name: value for name, value in sizes.items() if name in self.graph.open_sizes}
+        return replace(self, graph=self.graph.bind(**known)) if known else self
+
+    def shown(self, function: str) -> str:
+        """The call as a line of text."""
+        return shown_call(self.results, function, self.operands, self.scope)
+
+
 def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
     """The tensors that an equation or a call reads, and where."""
     if isinstance(item, Apply):
@@ -607,6 +684,116 @@ def _read_first(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
         yield from reads(item)
     else:
         yield from ((ref.name, ref.place) for ref in early(item))
+
+
+def given_to(item: Equation | Apply) -> tuple[str, ...]:
+    """The tensors that an equation reads, or that a call is given."""
+    return item.operands if isinstance(item, Apply) else tuple(ref.name for ref in item.references)
+
+
+# ---------------------------------------------------------------------------- inlining
+
+
+def inlined(graph: Graph, chosen: Callable[[Apply], bool]) -> Graph:
+    """The graph with the chosen calls written out, and the chosen ones inside of those.
+
+    Args:
+        graph: the graph.
+        chosen: told of a call, under the scope that it has in `graph`.
+    """
+    if not any(chosen(call) for call in graph.calls):
+        return graph
+    return _Inlining(graph, chosen).graph()
+
+
+class _Inlining:
+    """The body that grows, and the names that it has taken."""
+
+    def __init__(self, graph: Graph, chosen: Callable[[Apply], bool]) -> None:
+        self.whole, self.chosen = graph, chosen
+        self.body: list[Equation | Apply] = []
+        self.taken = {leaf.name for leaf in graph.leaves}
+        for item in graph.body:
+            self.taken.update(item.defines)
+        self.meaning = {
+            name: evaluate(symbol(name), graph.bound) for name in set(graph.bound) | _outer_sizes(graph)
+        }
+        self.sizes = dict(graph.sizes)
+
+    def graph(self) -> Graph:
+        """The finished graph."""
+        names = {name: name for name in self.taken}
+        self._place(self.whole, names, "", {})
+        outputs = tuple(names[name] for name in self.whole.outputs)
+        return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
+
+    def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
+        """Puts what a graph computes at the end; `names` says what its tensors are called by now."""
+        for name in read_later(graph.body, names):
+            self._name(name, names, prefix)
+        for item in graph.body:
+            if isinstance(item, Equation):
+                self._name(item.name, names, prefix)
+                moved = renamed_axes(item, axes)
+                right = rename_tensors(moved.right, names)
+                self.body.append(replace(moved, name=names[item.name], right=right))
+                continue
+            for name in item.results:
+                self._name(name, names, prefix)
+            operands, results = ([names[each] for each in of] for of in (item.operands, item.results))
+            call = replace(
+                item, operands=tuple(operands), results=tuple(results), scope=scoped(prefix, item.scope)
+            )
+            if self.chosen(call):
+                self._open(call, dict(zip(item.results, results, strict=True)), names)
+            else:
+                self.body.append(call)
+
+    def _name(self, name: str, names: dict[str, str], prefix: str) -> None:
+        if name not in names:
+            names[name] = fresh(scoped(prefix, name), self.taken)
+            self.taken.add(names[name])
+
+    def _open(self, call: Apply, results: Mapping[str, str], names: dict[str, str]) -> None:
+        """Writes a call out; a block that hands a tensor through makes no other of it."""
+        block, inner = call.graph, call.names()
+        for output, (local, name) in zip(block.outputs, results.items(), strict=True):
+            if output in inner:
+                names[local] = inner[output]
+            else:
+                inner[output] = name
+        self._place(block, inner, call.scope, self._own_axes(block))
+
+    def _own_axes(self, block: Graph) -> dict[str, str]:
+        """Other names for axes of the block whose size, by name alone, is not that of the name here."""
+        renamed: dict[str, str] = {}
+        for name in sorted(block.by_name):
+            size = evaluate(symbol(name), block.bound)
+            chosen = name
+            if self.meaning.get(name, size) != size:
+                taken = set(self.meaning) | {axis for each in block.own for axis in each.axes}
+                chosen = renamed[name] = fresh(name, taken)
+            self.meaning[chosen] = size
+            if name in block.bound and block.bound[name] != symbol(chosen):
+                self.sizes.setdefault(chosen, block.bound[name])
+        return renamed
+
+
+def _outer_sizes(graph: Graph) -> set[str]:
+    """The names of sizes that a graph, or a block in it, has from outside."""
+    names: set[str] = set()
+    for part in graph.parts():
+        own = part.by_name & set(part.bound)
+        for leaf in part.leaves:
+            names.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+        for equation in part.own:
+            names.update({*spoken_sizes(equation), *sized_by_name(equation.right)} - own)
+        for size in part.bound.values():
+            names.update(size_names(size))
+    return names
+
+
+# ---------------------------------------------------------------------------- arguments that are graphs
 
 
 def of_graph(function: Callable[P, R]) -> Callable[P, R]:
@@ -636,8 +823,3 @@ def _no_graph(given: Any) -> EquationError:
     else:
         fix = "make one by tensornet.layer(…) or tensornet.model(…)"
     return EquationError(f"a graph is expected here, not {shown}", fix=fix)
-
-
-def given_to(item: Equation | Apply) -> tuple[str, ...]:
-    """The tensors that an equation reads, or that a call is given."""
-    return item.operands if isinstance(item, Apply) else tuple(ref.name for ref in item.references)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from ..language.equation import Equation
 from ..language.expression import Ref
 from ..sizes import size_names, symbol
-from .call import Apply
 from .leaves import Leaf
 from .recurrences import Recurrence, read_later
 from .shape_inference import Axis, Dim, Scope, scope_of
@@ -19,9 +18,20 @@ __all__ = ["dims_of_recurrences"]
 _MARK = "@"  # which no name holds
 
 
+class Returning(Protocol):
+    """What gives tensors of known dimensions: a call."""
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors."""
+
+    def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Their dimensions, in the sizes of the caller, those of `bound` put in."""
+
+
 def dims_of_recurrences(
     leaves: Iterable[Leaf],
-    body: Iterable[Equation | Apply],
+    body: Iterable[Equation | Returning],
     groups: Iterable[Recurrence],
     bound: Mapping[str, Any],
 ) -> dict[str, tuple[Dim, ...]]:
@@ -40,7 +50,7 @@ def dims_of_recurrences(
     round_about |= {each.name: each for each in body if isinstance(each, Equation) and each.name in later}
     known.update({name: _marked(each, Scope()) for name, each in round_about.items()})
     for item in body:
-        if isinstance(item, Apply):
+        if not isinstance(item, Equation):
             known.update(item.returned(bound))
             continue
         scope = scope_of(item.right, known, found.agree, bound, solves=False)

@@ -30,9 +30,11 @@ from .expression import (
     free_axes,
     is_scalar,
     is_told,
+    occurring,
     option_axes,
     parts_of,
     product_of,
+    relabel,
     show,
     show_index,
     subexpressions,
@@ -50,7 +52,9 @@ __all__ = [
     "Statement",
     "einstein",
     "locate",
+    "renamed_axes",
     "resolve",
+    "spoken_sizes",
     "summed_alone",
 ]
 
@@ -163,6 +167,24 @@ class AlongAxis:
 
 
 Statement: TypeAlias = "Equation | Declaration | Definition | Calling"
+
+
+def spoken_sizes(equation: Equation) -> Iterator[str]:
+    """The sizes that an equation speaks of and that are those of none of its axes."""
+    for part in equation.parts:
+        if isinstance(part, Size) and part.axis not in equation.axes:
+            yield part.axis
+
+
+def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
+    """The equation with axes under other names, which occur nowhere in it."""
+    if not set(names) & (occurring(equation.right) | set(axes_of_index(equation.left))):
+        return equation
+    left = tuple(
+        names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(axis, axis) for axis in entry)
+        for entry in equation.left
+    )
+    return replace(equation, left=left, right=relabel(equation.right, names))
 
 
 def locate(place: Place | None, axis: str) -> Place | None:

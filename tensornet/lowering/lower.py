@@ -15,28 +15,21 @@ from typing import TypeAlias
 from ..autodiff.joint import Directions
 from ..contraction.pairs import Layout, view_order
 from ..contraction.search import Choose
-from ..graph.call import Apply
 from ..graph.element_types import holding, of_number
-from ..graph.graph import Graph
-from ..graph.inline import renamed_axes
+from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, Scope, dim_size
-from ..language.affine import is_window, reached
-from ..language.equation import Equation
+from ..language.equation import Equation, renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
-    Literal,
     Ref,
     Size,
     axes_of_index,
-    free_axes,
     fresh,
     is_scalar,
     occurring,
     rename_tensors,
-    scalar_value,
-    transform,
 )
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
@@ -47,9 +40,10 @@ from ..planning.target import Target
 from .calls import lower_call
 from .context import Context, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
-from .pointwise import applied, is_reciprocal
-from .reading import in_logical_order, in_windows, read, scalar
-from .steps import add, convert, emit, grouped, offers, reorder
+from .pointwise import is_reciprocal
+from .reading import in_logical_order, read, scalar
+from .records import OneCall
+from .steps import add, convert, emit, reorder
 
 __all__ = ["lower", "steps_to_price"]
 
@@ -102,35 +96,12 @@ def steps_to_price(
     return context.steps
 
 
-def _is_even(expression: Expression, axes: tuple[str, ...]) -> bool:
-    """Whether an expression tells positions at even distances, one for each position along an axis."""
-    return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
-
-
-def _raised(expression: Expression, least: float) -> Expression:
-    """An expression whose numbers below a least one are that."""
-    value = scalar_value(expression) if isinstance(expression, Literal) else None
-    if isinstance(value, int | float) and value < least:
-        return Literal(least)
-    return transform(expression, lambda part: _raised(part, least))
-
-
 class _Lowering(Context):
-    """The context with the functions that the records of functions call; see `ops.protocols.Lowering`."""
+    """The context, in which expressions are lowered by what they are."""
 
     def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
         """The value of an expression; `wanted` is the order in memory that would suit."""
         return lower_expression(self, expression, scope, wanted)
-
-    applied = applied
-    in_windows = in_windows
-    convert = convert
-    offers = offers
-    grouped = grouped
-    emit = emit
-    reached = staticmethod(reached)
-    is_even = staticmethod(_is_even)
-    raised = staticmethod(_raised)
 
 
 def lower_expression(
@@ -149,9 +120,8 @@ def lower_expression(
             return lower_contraction(context, expression, scope, wanted)
         case Call(function) as call if (lowered := FUNCTIONS[function].lowered) is not None:
             over = FUNCTIONS[function].kind in ("axis", "reduction")
-            return lowered(
-                context, call, context.inside(Contraction(call.arguments), scope) if over else scope
-            )
+            inside = context.inside(Contraction(call.arguments), scope) if over else scope
+            return lowered(OneCall(context, inside), call)
         case Call():
             return lower_call(context, expression, scope, wanted)
     raise AssertionError(expression)

@@ -7,16 +7,12 @@ The passes are those of NumPy and PyTorch, in the mean, `normalize` being what t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ..nodes import Call, Expression, Literal, Ref
 from .moments import STANDARD, Known, Moments
-from .protocols import names_in, sizes_of
+from .protocols import Left, Lowering, Value, Writer, names_in, sizes_of
 from .record import Element, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["NORMALIZE", "RECUR", "ROWS"]
 
@@ -32,12 +28,12 @@ def _of_norm(known: Known) -> Moments:
 
 def _is_given(expression: Expression) -> bool:
     """Whether an operand is written out as a number."""
-    return hasattr(expression, "value")
+    return isinstance(expression, Literal)
 
 
-def _lower_recur(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_recur(lowering: Lowering, call: Call) -> Value:
     """Both operands in the working type, the axis innermost in the result; a number is written as it is."""
-    values = [None if _is_given(each) else lowering.lower(each, scope, None) for each in call.arguments]
+    values = [None if _is_given(each) else lowering.lower(each) for each in call.arguments]
     element = max([Element.WIDE, *(each.element for each in values if each is not None)])
     values = [None if each is None else lowering.convert(each, element) for each in values]
     operands = [each for each in values if each is not None]

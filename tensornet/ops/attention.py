@@ -5,16 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from .protocols import axes_in, extent, layout_of, left_of, sizes_of
+from ..nodes import Call, Expression, Ref
+from .protocols import Left, Lowering, Value, Writer, axes_in, extent, layout_of, left_of, sizes_of
 from .record import Element, Function, Meaning
 from .structure import REPEAT
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
 
@@ -170,17 +166,17 @@ class _Laid:
         )
 
 
-def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
+def _laid(lowering: Lowering, call: Call, numbers: int) -> _Laid:
     """Each operand as four dimensions: batch, heads, positions and channels; what belongs to scores beside.
 
     Args:
         numbers: how many of the operands, the first, are numbers; the others are truth values.
     """
     grouped, arguments = _unrepeated(call)
-    three = [lowering.lower(each, scope, None) for each in arguments[:3]]
+    three = [lowering.lower(each) for each in arguments[:3]]
     axes = _Axes.of(*(each.layout for each in three), grouped=grouped)
     of_scores = (*axes.shared, *axes.queries, *axes.keys)
-    values = [*three, *(lowering.lower(each, scope, of_scores) for each in arguments[3:])]
+    values = [*three, *(lowering.lower(each, of_scores) for each in arguments[3:])]
     element = max(Element.WIDE, *(each.element for each in values[:numbers]))
     values = [
         lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
@@ -214,19 +210,18 @@ def _laid(lowering: Lowering, call: Call, scope: Scope, numbers: int) -> _Laid:
 def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
     """The axes of queries along which keys and values are repeated, and the operands without that."""
     q, k, v, *mask = call.arguments
-    repeats = [each for each in (k, v) if getattr(each, "function", "") == REPEAT.name]
-    keys, values = cast("tuple[Call, Call]", (k, v))
-    if len(repeats) == 2 and keys.axes == values.axes:
-        return keys.axes, (q, *keys.arguments, *values.arguments, *mask)
+    match k, v:
+        case Call(REPEAT.name, keys, axes), Call(REPEAT.name, values, others) if axes == others:
+            return axes, (q, *keys, *values, *mask)
     return (), call.arguments
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower(lowering: Lowering, call: Call) -> Value:
     """The step, which takes what two products do, and the time to go through the scores between them."""
     if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
         hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
         call = replace(call, arguments=(*call.arguments[:3], *hidden))
-    laid = _laid(lowering, call, scope, len(call.arguments))
+    laid = _laid(lowering, call, len(call.arguments))
     shared, queries, keys, inner, channels = laid.counts(lowering)
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
@@ -256,14 +251,14 @@ AGAIN = 7 / 6
 """Forward and backward take seven products of the size of the scores, one of them again, where six are written."""
 
 
-def _lower_signed(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_signed(lowering: Lowering, call: Call) -> Value:
     """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby.
 
     Tiles of the operands and of the result are copied, so that matrices lie one after another.
     """
     options = dict(call.options)
     numbers = 4 if "biased" in options else 3
-    laid = _laid(lowering, call, scope, numbers)
+    laid = _laid(lowering, call, numbers)
     shared, queries, keys, inner, channels = laid.counts(lowering)
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys

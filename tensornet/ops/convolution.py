@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from .protocols import extent, layout_of, left_of, sizes_of
+from ..nodes import Call, Expression, Ref
+from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, sizes_of
 from .record import Element, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["Axes", "CONVOLUTION", "DIMENSIONS", "ROWS", "Window", "as_they_lie", "windows_of"]
 
@@ -131,20 +127,20 @@ class _Form:
         return {"x": self.operand, "k": self.kernel}.get(self.made, self.result)
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower(lowering: Lowering, call: Call) -> Value:
     """Both with a dimension for the batch, for groups with what is summed or made, and for each window."""
     first, second, *told = call.arguments
     ones = cast("tuple[Call, ...]", told)
     if ones:
-        value = lowering.lower(first, scope, None)
+        value = lowering.lower(first)
     else:
-        value, ones = lowering.in_windows(cast("Ref", first), scope, bare=True)
-    values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second, scope, None))]
+        value, ones = lowering.in_windows(cast("Ref", first), bare=True)
+    values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second))]
     ones = as_they_lie(ones, values[0], lowering)
     form = _Form.of(values[0].layout, values[1].layout, windows_of(ones, lowering), call.axes)
     one, other = (lowering.grouped(each, groups) for each, groups in zip(values, form.given, strict=True))
     sizes = sizes_of((one, other))
-    sizes |= {axis: scope[axis] for group in form.wanted for axis in group if axis not in sizes}
+    sizes |= {axis: lowering.size(axis) for group in form.wanted for axis in group if axis not in sizes}
     left = left_of(form.wanted)
     reached = [each.at for each in form.windows] if form.made != "x" else []
     made = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
@@ -153,7 +149,7 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
         tuple(each.outer for each in form.windows),
     )
     for axis in (*inner, *outer):
-        sizes.setdefault(axis, scope[axis])
+        sizes.setdefault(axis, lowering.size(axis))
     seconds = lowering.profile.convolution(
         lowering.count(sizes, form.groups),
         lowering.count(sizes, form.out),

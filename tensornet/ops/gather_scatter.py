@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from .protocols import axes_in, extent, layout_of, left_of, names_in, sizes_of
+from ..nodes import Call, Expression, Ref
+from .protocols import Left, Lowering, Value, Writer, axes_in, extent, layout_of, left_of, names_in, sizes_of
 from .record import Element, Function
 from .structure import INSIDE, is_inside
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
 
@@ -28,14 +24,14 @@ SPACED = "spaced"
 """Rows that come one by one at even distances, each to a place of its own."""
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower(lowering: Lowering, call: Call) -> Value:
     """Positions by batch and what is summed; rows by these and the channels that each has, where there are rows."""
     told, places, *added = call.arguments
     (axis,) = cast("Call", places).axes
-    rows = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in added]
+    rows = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in added]
     if len(rows) == 1 and lowering.is_even(told, call.axes) and call.axes[0] in rows[0].layout:
-        return _spaced(lowering, call, rows[0], scope)
-    positions = lowering.lower(told, scope, None)
+        return _spaced(lowering, call, rows[0])
+    positions = lowering.lower(told)
     lying = dict.fromkeys(name for each in (*rows, positions) for name in each.layout)
     lead = tuple(name for name in lying if name in positions.layout)
     batch = tuple(name for name in lead if name not in call.axes)
@@ -50,7 +46,7 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
         for each in rows
     ]
     sizes = sizes_of((positions, *rows))
-    sizes[axis] = scope[axis]
+    sizes[axis] = lowering.size(axis)
     count, itemsize = lowering.count(sizes, lead), lowering.itemsize
     written = itemsize * lowering.count(sizes, (*batch, axis, *channels))
     read = itemsize * lowering.count(sizes, (*lead, *channels)) * len(rows)
@@ -67,12 +63,12 @@ def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
     )
 
 
-def _spaced(lowering: Lowering, call: Call, rows: Value, scope: Scope) -> Value:
+def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
     """Rows in the order in which they lie, with the axis they are put along in the place of what tells where."""
     told, places, _ = call.arguments
     (axis,), (outer,) = cast("Call", places).axes, call.axes
     left = tuple(axis if each == outer else each for each in rows.layout)
-    sizes = {**rows.sizes, axis: scope[axis]}
+    sizes = {**rows.sizes, axis: lowering.size(axis)}
     written = lowering.itemsize * lowering.count(sizes, left)
     read = lowering.itemsize * lowering.count(rows.sizes, rows.layout)
     return lowering.emit(
@@ -156,14 +152,13 @@ def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summ
     )
 
 
-def _lower_matmul(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_matmul(lowering: Lowering, call: Call) -> Value:
     """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
     rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
-    (entry,) = cast("list[Ref]", [each for each in matrices.index if hasattr(each, "name")])
-    taken = {axis for each in (scope.sizes, scope.assumed, scope.inner) for axis in each}
-    which = next(name for name in (f"v_{n}" for n in range(len(taken) + 1)) if name not in taken)
+    (entry,) = [each for each in matrices.index if isinstance(each, Ref)]
+    which = lowering.new_axis()
     plain = replace(matrices, index=tuple(which if each is entry else each for each in matrices.index))
-    x, told, w = (lowering.lower(each, scope, None) for each in (rows, entry, plain))
+    x, told, w = (lowering.lower(each) for each in (rows, entry, plain))
     element = max(Element.WIDE, x.element, w.element)
     x, w = lowering.convert(x, element), lowering.convert(w, element)
     inner = [axis for axis in w.layout if axis != which]
@@ -227,11 +222,11 @@ def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Gr
     )
 
 
-def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_outer(lowering: Lowering, call: Call) -> Value:
     """Positions, and what is multiplied, each with dimensions of its own."""
     entry, places, *factors = call.arguments
     (which,) = cast("Call", places).axes
-    told, a, b = (lowering.lower(each, scope, None) for each in (entry, *factors))
+    told, a, b = (lowering.lower(each) for each in (entry, *factors))
     element = max(Element.WIDE, a.element, b.element)
     a, b = lowering.convert(a, element), lowering.convert(b, element)
     both, rest, own, first, second = _outer_groups(told.layout, a.layout, b.layout)
@@ -243,7 +238,7 @@ def _lower_outer(lowering: Lowering, call: Call, scope: Scope) -> Value:
         for each, alone in ((a, first), (b, second))
     )
     sizes = sizes_of((told, a, b))
-    sizes[which] = scope[which]
+    sizes[which] = lowering.size(which)
     count, size = lowering.count, lowering.itemsize
     lines, rows, columns = count(sizes, (*both, *rest, *own)), count(sizes, first), count(sizes, second)
     groups, profile = max(1, min(count(sizes, (which,)), lines)), lowering.profile

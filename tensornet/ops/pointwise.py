@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..nodes import Call
 from .moments import Known, Moments, average
+from .protocols import Left, Lowering, Value, Writer
 from .record import Element, Example, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = [
     "AND",
@@ -138,9 +135,9 @@ def _spell_dropped(writer: Writer, call: Call, left: Left) -> str:
     return writer.op(call.function, writer.render(kept, left), value, writer.render(rate, left))
 
 
-def _lower_whole(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_whole(lowering: Lowering, call: Call) -> Value:
     """Integers are whole already."""
-    value = lowering.lower(call.arguments[0], scope, None)
+    value = lowering.lower(call.arguments[0])
     if value.element <= Element.WHOLE:
         return lowering.convert(value, Element.WHOLE)
     return lowering.applied(call.function, [value])

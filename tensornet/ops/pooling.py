@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ..nodes import Call, Ref
 from .convolution import DIMENSIONS, Axes, Window, as_they_lie, windows_of
-from .protocols import layout_of, left_of
+from .protocols import Left, Lowering, Value, Writer, layout_of, left_of
 from .record import Element, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["ROWS"]
 
@@ -23,16 +19,16 @@ def _groups(layout: Axes, windows: tuple[Window, ...]) -> list[Axes]:
     return [tuple(axis for axis in layout if axis not in places), *((axis,) for axis in places)]
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower(lowering: Lowering, call: Call) -> Value:
     """The operand with a dimension for each window, its other axes together."""
-    value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), scope, bare=False)
+    value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), bare=False)
     value = lowering.convert(value, Element.NUMBER)
     ones = as_they_lie(ones, value, lowering)
     windows = windows_of(ones, lowering)
     rest, *_ = groups = _groups(value.layout, windows)
     value = lowering.grouped(value, groups)
     outer, inner = ([getattr(each, name) for each in windows] for name in ("outer", "inner"))
-    sizes = {**value.sizes, **{axis: scope[axis] for axis in (*outer, *inner)}}
+    sizes = {**value.sizes, **{axis: lowering.size(axis) for axis in (*outer, *inner)}}
     left = left_of((rest, *((axis,) for axis in outer)))
     written = lowering.itemsize * lowering.count(sizes, (*rest, *outer))
     seconds = lowering.profile.pointwise(written * (1.0 + lowering.count(sizes, inner)), written)

@@ -8,14 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import Element
+from ..nodes import Call, Expression, Ref
 from ..sizes import product
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
 
 __all__ = [
     "Device",
@@ -132,13 +129,19 @@ class Lowering(Protocol):
     def itemsize(self) -> int:
         """Bytes of one element."""
 
-    def lower(self, expression: Expression, scope: Scope, wanted: tuple[str, ...] | None) -> Value:
-        """The value of an expression: its steps are there then."""
+    def size(self, axis: str) -> Any:
+        """The size of an axis of the call."""
+
+    def new_axis(self) -> str:
+        """An axis that the call has not."""
+
+    def lower(self, expression: Expression, wanted: tuple[str, ...] | None = None) -> Value:
+        """The value of an expression: its steps are there then; `wanted` is the order in memory that would suit."""
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
         """A pointwise function of tensors at hand, brought together as it asks."""
 
-    def in_windows(self, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+    def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
         """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows;
         bare of zeros that were put around it, if asked for."""
 
@@ -170,7 +173,6 @@ class Lowering(Protocol):
         operands: Sequence[Value],
         sizes: Mapping[str, Any],
         element: Element,
-        arrangement: None = None,
         *,
         seconds: float | None = None,
         flops: Any = 0,

@@ -6,15 +6,12 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ..dtypes import Element
+from ..nodes import Call
 from .moments import Rule
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call
-    from .protocols import Device, Left, Lowering, Value, Writer
+from .protocols import Device, Left, Lowering, Value, Writer
 
 __all__ = ["OPERANDS", "Axes", "Element", "Function", "Meaning"]
 
@@ -233,7 +230,7 @@ class Function:
         default=None, compare=False
     )
     affine: bool = False
-    lowered: Callable[[Lowering, Call, Scope], Value] | None = field(default=None, compare=False)
+    lowered: Callable[[Lowering, Call], Value] | None = field(default=None, compare=False)
     spelled: Callable[[Writer, Call, Left], str] | None = field(default=None, compare=False)
     implementations: tuple[tuple[str, Callable[..., Any]], ...] = field(default=(), compare=False)
 

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from .protocols import extent, layout_of, left_of, sizes_of
+from ..nodes import Call, Ref
+from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, sizes_of
 from .record import Element, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
 
@@ -77,9 +73,9 @@ def _through(layouts: Sequence[Axes]) -> Axes:
     return (*form.along, *form.given, *form.gates, *form.read, *form.made)
 
 
-def _lower(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower(lowering: Lowering, call: Call) -> Value:
     """The step: one product for all positions, one for each, and what is done element by element, nearby."""
-    values = [lowering.convert(lowering.lower(each, scope, None), Element.NUMBER) for each in call.arguments]
+    values = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in call.arguments]
     form = _Form.of([each.layout for each in values])
     groups = form.operands(len(values), _states(call))
     values = [lowering.grouped(each, group) for each, group in zip(values, groups, strict=True)]

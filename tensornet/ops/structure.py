@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ..nodes import Call, Contraction, Expression, Literal, Ref, Size
 from .moments import STANDARD, Known, Moments, average
 from .pointwise import EQUAL
-from .protocols import layout_of, names_in
+from .protocols import Left, Lowering, Value, Writer, layout_of, names_in
 from .record import Element, Example, Function
-
-if TYPE_CHECKING:
-    from ..graph.shape_inference import Scope
-    from ..language.expression import Call, Expression, Ref
-    from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
 
@@ -24,32 +20,33 @@ INSIDE = "inside"
 
 def is_inside(call: Call) -> bool:
     """Whether the positions that a call tells must be those of its axis: others are an error."""
-    return any(name == INSIDE and getattr(values[0], "value", 0) for name, values in call.options)
+    told = dict(call.options).get(INSIDE, ())
+    return any(isinstance(each, Literal) and bool(each.value) for each in told)
 
 
 def _of_onehot(known: Known) -> Moments:
     return Moments(1 / known.count, 1 / known.count)
 
 
-def _lower_onehot(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_onehot(lowering: Lowering, call: Call) -> Value:
     """1 where a position is the one told; what is no integer is compared with the positions."""
-    value = lowering.lower(call.arguments[0], scope, None)
+    value = lowering.lower(call.arguments[0])
     if value.element.is_position or is_inside(call):
-        return _made(lowering, call, [value], scope, Element.NUMBER)
-    positions = _lower_index(lowering, replace(call, function=INDEX.name, arguments=(), options=()), scope)
+        return _made(lowering, call, [value], Element.NUMBER)
+    positions = _lower_index(lowering, replace(call, function=INDEX.name, arguments=(), options=()))
     return lowering.convert(lowering.applied(EQUAL.name, [value, positions]), Element.NUMBER)
 
 
-def _lower_index(lowering: Lowering, call: Call, scope: Scope) -> Value:
-    return _made(lowering, call, [], scope, Element.WHOLE)
+def _lower_index(lowering: Lowering, call: Call) -> Value:
+    return _made(lowering, call, [], Element.WHOLE)
 
 
-def _made(lowering: Lowering, call: Call, values: Sequence[Value], scope: Scope, element: Element) -> Value:
+def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Element) -> Value:
     """The step of a call that makes an axis, innermost in memory."""
     (axis,) = call.axes
     left = (*(entry for each in values for entry in each.layout), axis)
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return lowering.emit(left, right, values, {axis: scope[axis]}, element)
+    return lowering.emit(left, right, values, {axis: lowering.size(axis)}, element)
 
 
 def _cuts_off(call: Call) -> bool:
@@ -59,10 +56,12 @@ def _cuts_off(call: Call) -> bool:
 
 def _is_cut(amount: Expression) -> bool:
     """Whether an amount is at most 0, whatever open sizes are: a number, one below 0 times sizes, or their sum."""
-    if getattr(amount, "function", None) == "add":
-        return all(map(_is_cut, cast("Call", amount).arguments))
-    first = getattr(amount, "factors", (amount,))[0]
-    return getattr(first, "value", 1) <= 0
+    match amount:
+        case Call("add", terms):
+            return all(map(_is_cut, terms))
+        case Literal(int() | float() as value) | Contraction((Literal(int() | float() as value), *_)):
+            return value <= 0
+    return False
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
@@ -100,15 +99,20 @@ def _grown(writer: Writer, amount: Expression) -> str:
 
 def _is_of_sizes(amount: Expression) -> bool:
     """Whether an amount is a sum of sizes, each alone or so many times."""
-    if getattr(amount, "function", None) == "add":
-        return all(map(_is_of_sizes, cast("Call", amount).arguments))
-    parts = getattr(amount, "factors", (amount,))
-    return all(hasattr(each, "axis") or _is_count(each) for each in parts)
+    match amount:
+        case Call("add", terms):
+            return all(map(_is_of_sizes, terms))
+        case Contraction(factors):
+            return all(map(_is_factor, factors))
+    return _is_factor(amount)
 
 
-def _is_count(each: Expression) -> bool:
-    value = getattr(each, "value", None)
-    return isinstance(value, int) and value >= 0
+def _is_factor(each: Expression) -> bool:
+    """Whether it is a size, or how many times one is taken."""
+    match each:
+        case Literal(int() as value):
+            return value >= 0
+    return isinstance(each, Size)
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
@@ -124,16 +128,16 @@ def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
 
 def _without_sign(writer: Writer, amount: Expression) -> str:
     """How many positions an amount below 0 cuts off."""
-    if getattr(amount, "function", None) == "add" and writer.value(amount) is None:
-        return " + ".join(_without_sign(writer, each) for each in cast("Call", amount).arguments)
+    if isinstance(amount, Call) and amount.function == "add" and writer.value(amount) is None:
+        return " + ".join(_without_sign(writer, each) for each in amount.arguments)
     text = writer.scalar(amount)
     return (text[1:-1] if text[0] == "(" else text)[1:]
 
 
-def _lower_repeat(lowering: Lowering, call: Call, scope: Scope) -> Value:
+def _lower_repeat(lowering: Lowering, call: Call) -> Value:
     """The operand, a number or a tensor, with an axis more."""
-    value = lowering.lower(call.arguments[0], scope, None)
-    return _made(lowering, call, [value], scope, value.element)
+    value = lowering.lower(call.arguments[0])
+    return _made(lowering, call, [value], value.element)
 
 
 def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:

@@ -5,6 +5,10 @@ The rows stand by kind in the files beside; other rooms take what they need of r
 
 from __future__ import annotations
 
+from ..codec import refuses
+from ..documents import Part
+from ..errors import EquationError
+from ..nodes import Call
 from . import (
     along_axes,
     attention,
@@ -46,3 +50,11 @@ CONVERSIONS = {row.converts: row.name for row in _ROWS if row.converts is not No
 
 RESERVED = frozenset({"sum", "pi", "inf"})
 """Words of the language that are no row of the table."""
+
+
+@refuses(Call)
+def _check_registered(call: Call, part: Part) -> None:
+    """Refuses a call, read from a document, of a function that is not registered here."""
+    if call.function not in FUNCTIONS:
+        fix = "tensornet.register adds one of your own"
+        raise EquationError(f"{part.where} calls '{call.function}', which is no function here", fix=fix)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.call import Apply
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..language.equation import Equation
 
 __all__ = ["prune"]

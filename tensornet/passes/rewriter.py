@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from ..errors import ShapeError
-from ..graph.call import Apply
 from ..graph.element_types import of_expression, of_tensors
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Scope, result_dims, scope_inside, scope_of
 from ..language.equation import Equation

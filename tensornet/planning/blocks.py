@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..frontend.instantiate import instance, names_of_sizes
-from ..graph.call import Apply
 from ..graph.element_types import of_leaf
-from ..graph.graph import Graph
-from ..graph.inline import inlined
+from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS

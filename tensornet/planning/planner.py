@@ -16,10 +16,9 @@ from ..contraction.order import as_written, fastest, fastest_both_ways, fewest_f
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
-from ..graph.call import Apply
 from ..graph.element_types import check_complex, of_leaves
 from ..graph.formulas import naive_flop_formula
-from ..graph.graph import Graph, of_graph
+from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
 from ..lowering.lower import lower, steps_to_price

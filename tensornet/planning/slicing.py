@@ -10,8 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..graph.call import Apply
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim
 from ..language.equation import Equation

@@ -13,14 +13,13 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..graph.call import Along, Apply
+from ..graph.call import Along
 from ..graph.element_types import of_tensors
-from ..graph.graph import Graph, reads
-from ..graph.inline import inlined, renamed_axes
+from ..graph.graph import Apply, Graph, inlined, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import Recurrence, in_order, reads_here
 from ..graph.shape_inference import Axis, Dim, Scope, dim_size
-from ..language.equation import Equation
+from ..language.equation import Equation, renamed_axes
 from ..language.expression import (
     Call,
     Contraction,

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 from ..errors import EquationError
 from ..graph.builder import Written
-from ..graph.call import Along, Apply
+from ..graph.call import Along
 from ..graph.element_types import of_expression
-from ..graph.graph import Graph, reads
+from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import Recurrence, in_order, is_step, read_later, reads_here
 from ..graph.shape_inference import Axis, Dim, Scope, dim_size

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..graph.builder import Written
-from ..graph.call import Apply
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Scope, dim_size
 from ..language.equation import Equation

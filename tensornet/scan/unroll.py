@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph.call import scoped
-from ..graph.inline import renamed_axes
-from ..language.equation import Calling, Equation
+from ..language.equation import Calling, Equation, renamed_axes
 from ..language.expression import (
     Call,
     Expression,

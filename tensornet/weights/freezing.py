@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import ShapeError, by_name
 from ..graph.argument_shapes import sizes_from_shapes
-from ..graph.call import Apply
-from ..graph.graph import Graph, of_graph
+from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Constant
 from ..graph.match_names import told_by
 from ..language.equation import Equation

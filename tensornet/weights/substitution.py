@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import EquationError
-from ..graph.call import Apply
-from ..graph.graph import Graph, given_to
-from ..graph.inline import inlined, spoken_sizes
+from ..graph.graph import Apply, Graph, given_to, inlined
 from ..graph.leaves import Leaf
 from ..graph.match_names import told_by
 from ..graph.shape_inference import Axis, Dim
-from ..language.equation import Equation
+from ..language.equation import Equation, spoken_sizes
 from ..language.expression import fresh, sized_by_name
 from ..passes.dead_code import prune
 from ..sizes import evaluate, size_names

@@ -1,0 +1,106 @@
+"""Lowering as the records of functions see it: of one call, under the sizes of its axes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..contraction.pairs import Layout
+from ..device.model import DeviceProfile
+from ..graph.shape_inference import Scope
+from ..language.affine import is_window, reached
+from ..language.expression import Call, Expression, Literal, Ref, free_axes, scalar_value, transform
+from ..ops.protocols import Left, Reached, Value
+from ..ops.table import Element
+from .context import Context
+from .pointwise import applied
+from .reading import in_windows
+from .steps import convert, emit, grouped, offers
+
+__all__ = ["OneCall"]
+
+
+@dataclass(frozen=True)
+class OneCall:
+    """The lowering of one call; see `ops.protocols.Lowering`."""
+
+    context: Context
+    scope: Scope
+
+    @property
+    def profile(self) -> DeviceProfile:
+        """The device."""
+        return self.context.profile
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.context.itemsize
+
+    def size(self, axis: str) -> Any:
+        """The size of an axis of the call."""
+        return self.scope[axis]
+
+    def new_axis(self) -> str:
+        """An axis that the call has not."""
+        taken = {*self.scope.sizes, *self.scope.assumed, *self.scope.inner}
+        return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in taken)
+
+    def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
+        """The value of an expression."""
+        return self.context.lower(expression, self.scope, wanted)
+
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        """A pointwise function of tensors at hand."""
+        return applied(self.context, function, values)
+
+    def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+        """A tensor that is read in windows, and ones where these are."""
+        return in_windows(self.context, ref, self.scope, bare=bare)
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """The value with elements of another kind."""
+        return convert(self.context, value, element)
+
+    def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
+        """Whether a value has a dimension for each group without a copy."""
+        return offers(self.context, value, groups)
+
+    def grouped(self, value: Value, groups: Sequence[Layout]) -> Value:
+        """The value, copied where it does not offer the groups."""
+        return grouped(self.context, value, groups)
+
+    def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
+        """The number of positions along some axes."""
+        return self.context.count(sizes, axes)
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression gives, as a sum of two axes."""
+        return reached(expression)
+
+    def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
+        """Whether an expression gives positions at even distances, one for each position along an axis."""
+        return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
+
+    def raised(self, expression: Expression, least: float) -> Expression:
+        """An expression whose numbers below a least one are that."""
+        value = scalar_value(expression) if isinstance(expression, Literal) else None
+        if isinstance(value, int | float) and value < least:
+            return Literal(least)
+        return transform(expression, lambda part: self.raised(part, least))
+
+    def emit(
+        self,
+        left: Left,
+        right: Expression,
+        operands: Sequence[Value],
+        sizes: Mapping[str, Any],
+        element: Element,
+        *,
+        seconds: float | None = None,
+        flops: Any = 0,
+    ) -> Value:
+        """Adds a step; returns its result."""
+        return emit(self.context, left, right, operands, sizes, element, seconds=seconds, flops=flops)
