@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.contraction.order import as_written
+from tensornet.contraction.path_optimizers import as_written
 from tensornet.contraction.premultiplied import beforehand
 from tensornet.contraction.search import Problem
 from tensornet.device.model import default_profile

@@ -10,7 +10,7 @@ import pytest
 import tensornet as tn
 from tensornet import models
 from tensornet.device.model import default_profile
-from tensornet.passes.horizontal_fusion import join
+from tensornet.passes.horizontal_fusion import fuse_horizontally
 from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
@@ -72,7 +72,7 @@ def test_one_product_gives_what_several_do(text: str, outputs: str, backend: str
     }
     arrays = {name: draw.standard_normal([int(size) for size in shape]) for name, shape in shapes.items()}
     frozen = tn.freeze(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters})
-    joined = join(frozen, eager())
+    joined = fuse_horizontally(frozen, eager())
     assert sum("concat" in str(equation) for equation in joined.own) in (1, 2)
     assert sum("pad" in str(equation) for equation in joined.own) == (
         3 if "\nw[" in text and "D" not in text else 2

@@ -14,8 +14,8 @@ from tensornet import models
 from tensornet.backends.array_api import of
 from tensornet.graph.element_types import holding
 from tensornet.ops.table import Element
-from tensornet.passes.grouped_gemm import group
-from tensornet.passes.one_hot_elimination import select
+from tensornet.passes.grouped_gemm import select_grouped_gemm
+from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
 from .test_gradients import agrees_with_differences
@@ -168,7 +168,7 @@ def test_kernels_on_every_backend(text: str, told: str) -> None:
     inputs = [name for name in arrays if name != "W"]
     written = tn.layer(text, inputs=inputs, **({"v": 5} if outside else {}))
     written = holding(written, {"p": Element.WHOLE})
-    changed = select(group(written, eager(), KERNELS), eager(), KERNELS)
+    changed = eliminate_one_hots(select_grouped_gemm(written, eager(), KERNELS), eager(), KERNELS)
     assert "grouped_" in str(changed)
     for backend, graph in (*((name, changed) for name in BACKENDS), ("numpy", written)):
         library = BACKENDS[backend]()
@@ -182,7 +182,9 @@ def test_kernels_on_every_backend(text: str, told: str) -> None:
 def test_gradients_flow_through_kernels(text: str, told: str) -> None:
     arrays, _ = arrays_for(text, told, 0, 5)
     graph = tn.layer(text, inputs=list(arrays), **({"v": 5} if "onehot" in text else {}))
-    changed = select(group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS), eager(), KERNELS)
+    changed = eliminate_one_hots(
+        select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS), eager(), KERNELS
+    )
     assert "grouped_" in str(changed)
     names = [name for name in arrays if name != "p"]
     run = tn.compile(changed, backend="torch")
@@ -203,7 +205,7 @@ def test_gradients_flow_through_kernels(text: str, told: str) -> None:
 @pytest.mark.parametrize("mapped", [(0, None)])
 def test_kernels_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
     graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
-    changed = group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
+    changed = select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
     run = tn.compile(changed, backend="torch")
     torch.manual_seed(0)
     x, p = torch.randn(3, 7, 4), torch.randint(0, 5, (3, 7, 2))
@@ -218,7 +220,7 @@ def test_kernels_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
 def test_wrong_positions_are_refused(backend: str) -> None:
     library = BACKENDS[backend]()
-    graph = group(
+    graph = select_grouped_gemm(
         holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
         eager(),
         KERNELS,
@@ -234,7 +236,7 @@ def test_wrong_positions_are_refused(backend: str) -> None:
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
 def test_what_is_empty(backend: str, shape: tuple[int, int, int]) -> None:
     library, (n, c, f) = BACKENDS[backend](), shape
-    graph = group(
+    graph = select_grouped_gemm(
         holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
         eager(),
         KERNELS,
@@ -249,7 +251,7 @@ def test_jax_differentiates_and_traces_kernels() -> None:
     jax = pytest.importorskip("jax")
     library = load_backend("jax")
     graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
-    changed = group(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
+    changed = select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
     run = tn.compile(changed, backend="jax")
     rng = np.random.default_rng(0)
     x, p, W = rng.standard_normal((7, 4)), rng.integers(0, 5, (7, 2)), rng.standard_normal((5, 6, 4))

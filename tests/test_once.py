@@ -13,7 +13,7 @@ import torch
 import tensornet as tn
 from tensornet.codegen import loading as functions
 from tensornet.ops.table import FUNCTIONS
-from tensornet.planning import loop_invariants
+from tensornet.planning import constant_folding
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 
@@ -106,7 +106,7 @@ def test_what_is_drawn_or_the_users_own_is_done_at_each_call() -> None:
     [(2**26, 0, True), (2**26 + 1, 0, False), (2**30, 2**26, True), (2**30, 2**24, False)],
 )
 def test_a_table_much_larger_than_what_it_is_made_of_is_none(size: int, made_of: int, kept: bool) -> None:
-    assert loop_invariants.is_worth_keeping(size, made_of) is kept
+    assert constant_folding.is_worth_keeping(size, made_of) is kept
 
 
 def test_a_large_mask_is_made_at_each_call() -> None:

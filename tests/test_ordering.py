@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.contraction.order import FastestOrder, fastest, fewest_flops
+from tensornet.contraction.path_optimizers import FastestOrder, fastest, fewest_flops
 from tensornet.contraction.search import Order, Problem, Search, left_to_right, path_of, tree_of
 from tensornet.device.model import default_profile
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from benchmarks.trees import trees
-from tensornet.contraction.order import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.contraction.pairs import Pricing, flatten
+from tensornet.contraction.path_optimizers import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.contraction.search import Problem, Search, left_to_right, path_of
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile

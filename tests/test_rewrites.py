@@ -17,16 +17,16 @@ import tensornet as tn
 from tensornet.device.model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.ops.table import Element
-from tensornet.passes.algebraic_simplification import reflect
-from tensornet.passes.common_subexpressions import share
-from tensornet.passes.dead_code import prune
+from tensornet.passes.algebraic_simplification import drop_tautologies
+from tensornet.passes.common_subexpressions import eliminate_common_subexpressions
+from tensornet.passes.dead_code import eliminate_dead_code
 from tensornet.passes.distribute import distribute
-from tensornet.passes.fuse import fuse
-from tensornet.passes.gather_pushdown import gather_first, narrow
-from tensornet.passes.horizontal_fusion import join
-from tensornet.passes.one_hot_elimination import select
+from tensornet.passes.fuse import fuse_contractions
+from tensornet.passes.gather_pushdown import push_gathers_down, push_positions_down
+from tensornet.passes.horizontal_fusion import fuse_horizontally
+from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.passes.pipeline import simplify
-from tensornet.passes.reduction_pushdown import average_first
+from tensornet.passes.reduction_pushdown import push_reductions_down
 from tensornet.passes.rewriter import Cost
 from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
@@ -44,12 +44,12 @@ CPU = default_profile("cpu")
 # ---------------------------------------------------------------------------- every rewrite
 
 REWRITES = {
-    "prune": prune, "reflect": reflect, "share": share, "fuse": fuse, "narrow": narrow, "simplify": simplify,
+    "prune": eliminate_dead_code, "reflect": drop_tautologies, "share": eliminate_common_subexpressions, "fuse": fuse_contractions, "narrow": push_positions_down, "simplify": simplify,
     "distribute": lambda graph: distribute(graph, eager()),
-    "average_first": lambda graph: average_first(graph, eager()),
-    "select": lambda graph: select(graph, eager()),
-    "gather_first": lambda graph: gather_first(graph, eager()),
-    "join": lambda graph: join(graph, eager()),
+    "average_first": lambda graph: push_reductions_down(graph, eager()),
+    "select": lambda graph: eliminate_one_hots(graph, eager()),
+    "gather_first": lambda graph: push_gathers_down(graph, eager()),
+    "join": lambda graph: fuse_horizontally(graph, eager()),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
 
@@ -107,7 +107,7 @@ def test_what_reads_what_is_alike_is_alike() -> None:
         b=2,
         i=3,
     )
-    shared = share(graph)
+    shared = eliminate_common_subexpressions(graph)
     assert [equation.name for equation in shared.equations] == ["a", "c", "e", "y"]
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal(shape) for name, shape in [("x", (2, 3)), ("w", 3), ("v", 3)]}
@@ -157,8 +157,8 @@ def test_bias_is_multiplied_out_only_where_it_pays() -> None:
     text = "h[b,r] = x[b,i]*A[r,i] + u[r]\ny[b,o] = h[b,r]*B[o,r]"
     wide = tn.layer(text, inputs="x", i=16, r=512, o=16)
     assert tn.plan(wide, profile=CPU, b=100_000).flops < 2 * 100_000 * 16 * 512
-    narrow = tn.layer(text, inputs="x", i=512, r=4, o=512)
-    assert tn.plan(narrow, profile=CPU, b=1000).flops == 2 * 1000 * 4 * (512 + 512)
+    narrower = tn.layer(text, inputs="x", i=512, r=4, o=512)
+    assert tn.plan(narrower, profile=CPU, b=1000).flops == 2 * 1000 * 4 * (512 + 512)
 
 
 def test_sums_are_multiplied_out_within_sums_too() -> None:
@@ -233,7 +233,7 @@ def test_a_row_that_a_tensor_tells_is_computed_alone_where_that_is_less() -> Non
 def test_random_numbers_are_drawn_where_they_are_written() -> None:
     """A mask of the whole tensor is not one of a row, nor drawn twice where a product is taken apart."""
     graph = tn.layer("y[b,i] = dropout(x[b,i], 0.5)\nz[b] = y[b,0]", inputs="x", i=4)
-    assert narrow(graph) == graph
+    assert push_positions_down(graph) == graph
     graph = tn.layer("y[b,o] = dropout(x[b,i], 0.5) * (A[o,i] + u[i])", inputs="x", i=4, o=3)
     assert distribute(graph, eager()) == graph
 
@@ -273,7 +273,7 @@ def test_an_average_is_taken_of_what_has_the_axis(name: str) -> None:
 
 def test_averages_over_several_axes_part() -> None:
     graph = tn.layer("z[b] = mean[i,j](x[b,i] * y[b,j])", inputs="x y", i=200, j=300)
-    (equation,) = average_first(graph, eager()).own
+    (equation,) = push_reductions_down(graph, eager()).own
     assert str(equation) == "z[b] = mean[i](x[b,i]) * mean[j](y[b,j])"
 
 
@@ -294,9 +294,9 @@ def test_an_average_of_a_product_whose_factors_share_an_axis_is_a_contraction(
     text: str, equation: str
 ) -> None:
     graph = tn.layer(text, inputs="x[b,n] y[n,m]" if "y[" in text else "x")
-    (found,) = average_first(graph, eager()).own
+    (found,) = push_reductions_down(graph, eager()).own
     assert str(found) == equation
-    assert average_first(graph, eager(), sums=False) == graph
+    assert push_reductions_down(graph, eager(), sums=False) == graph
 
 
 def test_such_an_average_takes_as_much_memory_as_the_sum() -> None:
@@ -363,7 +363,7 @@ def test_rows_at_told_positions_are_read(case: tuple[str, dict[str, np.ndarray],
     inputs = " ".join(f"{name}[()]" if not array.ndim else name for name, array in arrays.items())
     written = tn.layer(text, inputs=inputs, **{a: SIZES[a] for a in re.findall(r"\b[bncdv]\b", text)})
     graph = holding(written, {"t": Element.WHOLE})
-    changed = select(graph, eager())
+    changed = eliminate_one_hots(graph, eager())
     assert "onehot" not in str(changed)
     np.testing.assert_allclose(by_numpy(changed, arrays)["y"], expected, rtol=1e-12, atol=1e-12)
     assert of_tensors(changed)["y"] is Element.NUMBER
@@ -405,7 +405,7 @@ def test_no_row_is_read_that_is_not_there(dtype: str, rows: int) -> None:
 def test_terms_stay_together_where_one_tells_the_size_of_another(read: str) -> None:
     """The positions are as many as the input has, and no other name says so."""
     graph = tn.layer(f"h[d] = x[d] + tanh(index(d))\n{read}", inputs="x", d=3)
-    for rewrite in (distribute, average_first):
+    for rewrite in (distribute, push_reductions_down):
         changed = rewrite(graph, eager())
         assert changed.open_sizes == graph.open_sizes
 
@@ -444,7 +444,7 @@ def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str) -> None
         j=5,
         k=3,
     )
-    assert ("where" not in str(reflect(prune(graph)))) == SEES[condition]
+    assert ("where" not in str(drop_tautologies(eliminate_dead_code(graph)))) == SEES[condition]
     x = np.random.default_rng(0).standard_normal(5)
     x[2] = np.nan
     found = tn.compile(graph)({}, x)

@@ -17,7 +17,7 @@ from tensornet.backends.array_api import of
 from tensornet.device.model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.ops.table import Element
-from tensornet.passes.one_hot_elimination import select
+from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
 from .conftest import examples
@@ -79,7 +79,7 @@ def test_rows_are_added_up_at_told_positions(
     inputs = " ".join(f"{name}[()]" if not array.ndim else name for name, array in arrays.items())
     used = {axis for axis in re.findall(r"\b[bsrcdv]\b", text) if sizes[axis]}
     written = tn.layer(text, inputs=inputs, **{axis: sizes[axis] for axis in used})
-    changed = select(holding(written, {"t": Element.WHOLE}), eager(), {"scatter_add"})
+    changed = eliminate_one_hots(holding(written, {"t": Element.WHOLE}), eager(), {"scatter_add"})
     assert "onehot" not in str(changed)
     assert of_tensors(changed)["y"] is Element.NUMBER
     for library in map(load_backend, ("numpy", "torch", "jax")):
@@ -226,7 +226,7 @@ def test_on_a_device(backend: str, dtype: str) -> None:
 def test_what_is_empty_adds_nothing(backend: str, shape: tuple[int, int, int]) -> None:
     library = load_backend(backend)
     t, x = np.zeros(shape[:2], dtype=np.int64), np.ones(shape)
-    changed = select(graph(ADDED, v=4), eager(), {"scatter_add"})
+    changed = eliminate_one_hots(graph(ADDED, v=4), eager(), {"scatter_add"})
     found = library.numpy(tn.compile(changed, backend=backend)({}, library.asarray(t), library.asarray(x)))
     expected = np.zeros((shape[0], 4, shape[2]))
     expected[:, 0] = shape[1]

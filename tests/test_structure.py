@@ -206,7 +206,7 @@ def test_only_the_search_and_einsum_import_opt_einsum() -> None:
         for each in imports(path)
         if each.module.split(".")[0] == "opt_einsum"
     }
-    assert users == {"eager.py", "order.py"}
+    assert users == {"eager.py", "path_optimizers.py"}
 
 
 def test_only_backends_import_an_array_library_at_the_top() -> None:

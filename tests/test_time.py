@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.contraction.order import fastest
 from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, flatten
+from tensornet.contraction.path_optimizers import fastest
 from tensornet.contraction.search import Problem, Search, left_to_right
 from tensornet.device.calibration import _Probe, measure, profile_of
 from tensornet.device.memory_access import Walk, walk

@@ -13,7 +13,7 @@ from ..ops.table import Element
 from .activity import active_inside
 from .cotangents import part_of, whole, zeros
 from .joint import Directions
-from .scan_vjp import WayBack, with_firsts
+from .scan_vjp import ScanVjp, with_firsts
 from .vjp_context import Ways
 
 __all__ = ["Called", "asked", "backward_call", "forward_call"]
@@ -107,7 +107,7 @@ def backward_call(ways: Ways, call: Apply, called: Called) -> None:
 
 def _backward_along(ways: Ways, call: Apply, called: Called) -> None:
     """The calls made again from the last to the first, each with its way back."""
-    back = WayBack.of(call, called.directions, called.wrt)
+    back = ScanVjp.of(call, called.directions, called.wrt)
     cut = [whole(ways, name) for name in back.gradients]
     carried = [whole(ways, name) for name in back.lasts]
     totals = [zeros(ways, call.names()[leaf]) for leaf in back.totals]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..graph.call import called_last, told_apart
 from ..graph.graph import Graph
 from ..language.expression import Ref, occurring
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import size_names
 
 __all__ = ["Directions", "tidy"]
@@ -39,7 +39,9 @@ class Directions:
         again = [item for item in self.backward.body if not made.intersection(item.defines)]
         body = (*self.forward.body, *again)
         sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
-        found = tidy(prune(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes)))
+        found = tidy(
+            eliminate_dead_code(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes))
+        )
         own = told_apart(found.leaves, found.calls)
         return replace(found, leaves=called_last(own, found.calls))
 

@@ -18,7 +18,7 @@ from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, sum_of
 from .joint import Directions
 
-__all__ = ["WayBack", "with_firsts"]
+__all__ = ["ScanVjp", "with_firsts"]
 
 FIRST = "{}.firsts"
 """What is called, of all calls, the state that each goes on from."""
@@ -59,8 +59,8 @@ def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
 
 
 @dataclass(frozen=True)
-class WayBack:
-    """What the calls of a way back are given, and what they give.
+class ScanVjp:
+    """The vjp of a scan: what the calls of its backward pass take, and what they give.
 
     Attributes:
         block: what each of them does.
@@ -83,8 +83,8 @@ class WayBack:
     states: tuple[int, ...]
 
     @staticmethod
-    def of(call: Apply, ways: Directions, wrt: Sequence[str]) -> WayBack:
-        """The way back of a call of `with_firsts`, of both ways of its block."""
+    def of(call: Apply, ways: Directions, wrt: Sequence[str]) -> ScanVjp:
+        """The vjp of a call of `with_firsts`, of the forward and backward pass of its block."""
         assert call.along is not None
         both, seeds = ways.joined(), dict(ways.seeds)
         leaves = {leaf.name: leaf for leaf in both.inputs}
@@ -127,7 +127,7 @@ class WayBack:
         outputs = (*(grads[name] for name in stacked), *nexts)
         others = tuple(leaf for leaf in both.leaves if leaf.kind != "input")
         moved = tuple(name for name in carried if name in grads)
-        return WayBack(
+        return ScanVjp(
             Graph((*inputs, *others), tuple(body), outputs, both.sizes),
             (*call.along.cuts, *([0] * (len(carried) + len(given)))),
             tuple(result for _, result in gradients),

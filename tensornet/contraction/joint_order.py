@@ -23,8 +23,8 @@ from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
 from ..sizes import symbol
-from .order import fastest, fewest_flops, proposals, quickest
 from .pairs import Arrangement, Layout, flatten
+from .path_optimizers import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree, searched_once
 
 __all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
@@ -75,7 +75,7 @@ def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
 
 def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     """What an order takes forward and back; whoever reads a result that does not suit has it copied."""
-    return sum(pair.way.seconds for pair in order) + _WayBack(problem, order, changing).found().seconds
+    return sum(pair.way.seconds for pair in order) + _Backward(problem, order, changing).found().seconds
 
 
 def _trees(problem: Problem) -> Iterator[Tree]:
@@ -129,7 +129,7 @@ class _Back:
         return _Back(self.seconds + other.seconds, (*self.lying, *other.lying))
 
 
-class _WayBack:
+class _Backward:
     """The products back of an order: how the gradient of each intermediate lies best, all that follows included."""
 
     def __init__(self, problem: Problem, order: Order, changing: frozenset[int]) -> None:
@@ -228,7 +228,7 @@ def both_ways(factors: Sequence[Factor], problem: Problem, order: Order, left: L
     problem = replace(problem, wanted=left, expanded=math.inf)
     orders = {
         GRADIENT.format(made[number]): tuple(names.get(axis, axis) for axis in lying)
-        for number, lying in _WayBack(problem, order, changing).found().lying
+        for number, lying in _Backward(problem, order, changing).found().lying
         if number >= len(factors)
     }
     return replace(directions, backward=_laid(directions.backward, orders))

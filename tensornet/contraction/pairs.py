@@ -389,7 +389,7 @@ class Pricing:
         return self.profile.reached(walk(order, (layout,), self.sizes, self.itemsize))
 
     def _copied(self, layout: Layout, order: Layout) -> float:
-        """Seconds to bring a tensor into another order, the view of it in that order included."""
+        """The cost of a transpose: seconds to copy a tensor into another layout, the view of it there included."""
         return self.walked(order, (layout,)) + self.profile.view
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:

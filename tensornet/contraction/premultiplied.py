@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..planning.loop_invariants import is_worth_keeping
+from ..planning.constant_folding import is_worth_keeping
 from .pairs import Layout, extent, ordered
 from .search import Choose, Order, Pair, Problem, Tree
 

@@ -1,4 +1,4 @@
-"""Contraction search: dynamic programming over operand sets and their layouts."""
+"""Contraction order search: dynamic programming over operand sets and layouts, for trees of `path_optimizers.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory access analysis: strides, loops and cache lines of an elementwise step.
+"""Memory access analysis, the cost of a transpose: strides, loops and cache lines of an elementwise step or a copy.
 
 It walks along its result, innermost axis first. What it costs is counted here, and priced by a device:
 neighbouring axes that lie together in every tensor are one loop; an operand whose elements do not lie one

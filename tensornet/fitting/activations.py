@@ -19,7 +19,7 @@ from ..errors import EquationError
 from ..graph.graph import Graph
 from ..language.equation import Equation
 from ..language.expression import Contraction, Ref, free_axes, fresh, is_scalar
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..protocol import Backend
 from ..runtime.compiling import compile
 from .metrics import Metric
@@ -114,7 +114,7 @@ def metrics(
     lines = {path: [_moments(flat, path, site) for site in found] for path, found in places.items()}
     new = tuple(line for path in lines for pair in lines[path] for line in pair)
     outputs = tuple(pair[-1].name for path in lines for pair in lines[path])
-    asked = prune(replace(flat, body=(*flat.body, *new), outputs=outputs))
+    asked = eliminate_dead_code(replace(flat, body=(*flat.body, *new), outputs=outputs))
     held = {leaf.name: params[leaf.name] for leaf in asked.parameters}
     run = compile(asked, backend=backend, params=held)
     names = [leaf.name for leaf in graph.inputs]

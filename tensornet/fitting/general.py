@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import EquationError
 from ..graph.graph import Graph
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..planning.gradients import gradient
 from ..runtime.executable import Executable
 from ..sizes import evaluate
@@ -36,7 +36,7 @@ def check_linear(program: Graph, wanted: tuple[str, ...]) -> None:
     for name in wanted:
         if name not in program.needed():
             raise EquationError(f"'{program.outputs[0]}' does not depend on '{name}'", fix="take it out")
-        if name in prune(gradient(program, wrt=[name])).needed():
+        if name in eliminate_dead_code(gradient(program, wrt=[name])).needed():
             raise EquationError(
                 f"'{program.outputs[0]}' is not linear in '{name}', and is fitted by least squares in one factor "
                 "after another",

@@ -16,7 +16,7 @@ from ..graph.unify import Unifier
 from ..language.equation import Declaration
 from ..language.expression import fresh
 from ..language.parser import parse_names, read_sizes
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, size_names, symbol
 from .call_sizes import Matched, matched
 from .size_names import open_symbols
@@ -196,7 +196,9 @@ class Trace:
             name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
         )
         sizes = tuple((name, self.bound[name]) for name in names if name in self.bound)
-        whole = prune(inlined(Graph(leaves, calls, outputs, sizes), lambda call: not call.scope))
+        whole = eliminate_dead_code(
+            inlined(Graph(leaves, calls, outputs, sizes), lambda call: not call.scope)
+        )
         told = {leaf.name for call in whole.calls for leaf in call.leaves()}
         ordered = called_last((leaf for leaf in leaves if leaf.name not in told), whole.calls)
         known = {leaf.name: leaf for leaf in leaves}

@@ -26,22 +26,21 @@ from ..language.expression import (
     Ref,
     Size,
     axes_of_index,
-    fresh,
     is_scalar,
     occurring,
-    rename_tensors,
 )
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.liveness import with_frees
 from ..planning.plans import CallStep, Plan
-from ..planning.steps import Repetition, Result, Step
+from ..planning.steps import Result, Step
 from ..planning.target import Target
 from .calls import lower_call
 from .context import Context, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
+from .loop_invariants import hoisted, variable_of
 from .pointwise import is_reciprocal
-from .reading import in_logical_order, read, scalar
+from .reading import read, scalar
 from .records import OneCall
 from .steps import add, convert, emit, reorder
 
@@ -49,7 +48,6 @@ __all__ = ["lower", "steps_to_price"]
 
 Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 
-_VARIABLE = re.compile(r"t\d+")
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
@@ -212,8 +210,8 @@ def _lower_block(context: Context, call: Apply, planned: Planned) -> None:
     given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
     both_ways = given if call.along is None else frozenset[str]()  # small steps are autograd's own
     plan = planned(holding(call.graph, seen), both_ways)
-    tables, along = _hoisted(context, plan, call) if call.along is not None else ((), None)
-    operands = tuple(_given(context, name) for name in call.operands)
+    tables, along = hoisted(context, plan, call) if call.along is not None else ((), None)
+    operands = tuple(variable_of(context, name) for name in call.operands)
     dims = [context.graph.named[name] for name in call.results]
     shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)
     add(context, CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
@@ -222,35 +220,6 @@ def _lower_block(context: Context, call: Apply, planned: Planned) -> None:
         context.stored[name] = as_declared(name, each, elements[output])
         if given and elements[output] >= Element.WIDE:
             changing.add(name)
-
-
-def _hoisted(context: Context, plan: Plan, call: Apply) -> tuple[tuple[str, ...], Repetition]:
-    """Loop-invariant code motion: what is alike at all positions of a loop is made before it, under other names."""
-    along = call.along
-    assert along is not None
-    outer = call.names()
-    names = {leaf.name: _given(context, outer[leaf.name]) for leaf in call.graph.constants}
-    for step in plan.once:
-        assert isinstance(step, Step)
-        name = fresh(step.equation.name, context.taken)
-        if _VARIABLE.fullmatch(name):  # there is one of that name, or will be
-            name = context.name()
-        context.taken.add(name)
-        right = rename_tensors(step.equation.right, names)
-        names[step.equation.name] = name
-        add(context, replace(step, equation=replace(step.equation, name=name, right=right), frees=()))
-    axis = Axis(along.axis.name, context.open(along.axis.size))
-    count = context.count({axis.name: axis.size}, (axis.name,))
-    tables = tuple(names[table.made] for table in plan.tables)
-    return tables, Repetition(axis, count, along.cuts, along.states, along.back, along.last)
-
-
-def _given(context: Context, name: str) -> str:
-    """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
-    stored = context.stored[name]
-    variable = in_logical_order(context, stored)
-    context.stored[name] = replace(stored, variable=variable, entries=stored.left)
-    return variable
 
 
 # ---------------------------------------------------------------------------- names

@@ -12,7 +12,7 @@ from ..language.equation import Equation
 from ..language.expression import Call, Expression, Literal, Ref, axes_of_index, references
 from ..ops.protocols import Left, Value, extent, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
-from ..planning.loop_invariants import is_still
+from ..planning.constant_folding import is_still
 from ..planning.plans import CallStep
 from ..planning.steps import Step
 from .context import Context

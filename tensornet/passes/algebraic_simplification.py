@@ -26,10 +26,10 @@ from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate
 from .rewriter import Draft
 
-__all__ = ["drop_totals", "reflect"]
+__all__ = ["drop_known_totals", "drop_tautologies"]
 
 
-def drop_totals(graph: Graph) -> Graph:
+def drop_known_totals(graph: Graph) -> Graph:
     """Leaves weights out of the terms that only sum them, where other terms of the sum have their other axes."""
     draft = Draft(graph)
     for name in [equation.name for equation in graph.own]:
@@ -80,7 +80,7 @@ def _summed_to_one(draft: Draft, factor: Expression) -> set[str]:
     return {names[axis] for axis in factor.axes if axis in names}
 
 
-def reflect(graph: Graph) -> Graph:
+def drop_tautologies(graph: Graph) -> Graph:
     """Leaves out choices by a condition that always holds."""
     draft = Draft(graph)
     for equation in graph.own:

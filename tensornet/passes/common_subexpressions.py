@@ -24,10 +24,10 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS
 
-__all__ = ["is_random", "share"]
+__all__ = ["is_random", "eliminate_common_subexpressions"]
 
 
-def share(graph: Graph) -> Graph:
+def eliminate_common_subexpressions(graph: Graph) -> Graph:
     """Computes once what occurs twice: equal equations merge, equal subexpressions get a name."""
     graph = _merge(graph)
     repeated = _repeated(graph)

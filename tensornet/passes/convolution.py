@@ -39,10 +39,12 @@ from ..ops.structure import PAD, is_inside
 from ..ops.table import FUNCTIONS
 from .rewriter import Change, Cost, Draft, by_kernels, improved, replaced
 
-__all__ = ["convolve", "pool"]
+__all__ = ["select_convolutions", "select_pooling"]
 
 
-def convolve(graph: Graph, cost: Cost, spelled: Container[str], simplify: Callable[[Graph], Graph]) -> Graph:
+def select_convolutions(
+    graph: Graph, cost: Cost, spelled: Container[str], simplify: Callable[[Graph], Graph]
+) -> Graph:
     """Computes products of windows by convolutions, in the order that takes least.
 
     Args:
@@ -452,7 +454,7 @@ def _folded(
 
 
 @by_kernels
-def pool(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def select_pooling(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
     """Reduces windows without laying them out, where that pays."""
     for part in reader.parts:
         match part:

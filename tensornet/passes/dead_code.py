@@ -7,10 +7,10 @@ from dataclasses import replace
 from ..graph.graph import Apply, Graph
 from ..language.equation import Equation
 
-__all__ = ["prune"]
+__all__ = ["eliminate_dead_code"]
 
 
-def prune(graph: Graph) -> Graph:
+def eliminate_dead_code(graph: Graph) -> Graph:
     """Drops what no output needs: equations, calls, and results of calls; leaves stay, so that signatures do."""
     needed = graph.needed()
     kept = tuple(_needed_of(item, needed) for item in graph.body if needed.intersection(item.defines))
@@ -23,4 +23,4 @@ def _needed_of(item: Equation | Apply, needed: frozenset[str]) -> Equation | App
         return item
     pairs = zip(item.graph.outputs, item.results, strict=True)
     outputs, results = zip(*(pair for pair in pairs if pair[1] in needed), strict=True)
-    return replace(item, graph=prune(replace(item.graph, outputs=outputs)), results=results)
+    return replace(item, graph=eliminate_dead_code(replace(item.graph, outputs=outputs)), results=results)

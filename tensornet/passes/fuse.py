@@ -27,7 +27,7 @@ from ..language.expression import (
 from ..sizes import evaluate
 from .rewriter import Draft
 
-__all__ = ["fuse", "inline"]
+__all__ = ["fuse_contractions", "inline"]
 
 
 MOST = 32
@@ -35,7 +35,7 @@ MOST = 32
 the text, and takes long to find."""
 
 
-def fuse(graph: Graph) -> Graph:
+def fuse_contractions(graph: Graph) -> Graph:
     """Puts a contraction that is read once, as a factor, into the contraction that reads it."""
     draft = Draft(graph)
     for name in [equation.name for equation in graph.own]:

@@ -45,7 +45,7 @@ from ..sizes import evaluate, size_names, symbol
 from .common_subexpressions import is_random
 from .rewriter import Change, Cost, Draft
 
-__all__ = ["gather_first", "narrow"]
+__all__ = ["push_gathers_down", "push_positions_down"]
 
 Entry: TypeAlias = "int | Ref"
 """Where a tensor is read along an axis: at a position, or at those that another tensor holds."""
@@ -54,7 +54,7 @@ Entry: TypeAlias = "int | Ref"
 # ---------------------------------------------------------------------------- at one position
 
 
-def narrow(graph: Graph) -> Graph:
+def push_positions_down(graph: Graph) -> Graph:
     """Computes a tensor at one position of an axis alone, where it is read at no other."""
     draft = Draft(graph)
     for name in [equation.name for equation in reversed(graph.own)]:
@@ -104,7 +104,7 @@ def _told(draft: Draft, name: str, position: int, reads: list[tuple[Index, ...]]
 # ---------------------------------------------------------------------------- at positions that a tensor holds
 
 
-def gather_first(graph: Graph, cost: Cost) -> Graph:
+def push_gathers_down(graph: Graph, cost: Cost) -> Graph:
     """Gathers rows of what a tensor is made of instead of its own, where `cost` says that pays."""
     draft = Draft(graph)
     for name in [equation.name for equation in reversed(graph.own)]:

@@ -26,11 +26,11 @@ from ..language.expression import (
 from ..ops.gather_scatter import GROUPED_MATMUL
 from .rewriter import Change, Draft, by_kernels, replaced
 
-__all__ = ["group"]
+__all__ = ["select_grouped_gemm"]
 
 
 @by_kernels
-def group(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def select_grouped_gemm(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
     """Multiplies rows with the matrices that positions tell in the way that takes least time."""
     for product in reader.parts:
         if not isinstance(product, Contraction):

@@ -17,10 +17,10 @@ from ..ops.structure import CONCAT, PAD
 from ..sizes import evaluate, product, symbol
 from .rewriter import Change, Cost, Draft
 
-__all__ = ["join"]
+__all__ = ["fuse_horizontally"]
 
 
-def join(graph: Graph, cost: Cost) -> Graph:
+def fuse_horizontally(graph: Graph, cost: Cost) -> Graph:
     """Multiplies a tensor by several constants at once, where `cost` says that pays."""
     draft = Draft(graph)
     constants = {leaf.name for leaf in graph.constants}

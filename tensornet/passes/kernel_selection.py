@@ -50,7 +50,7 @@ from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
 from .rewriter import Draft
 
-__all__ = ["cover"]
+__all__ = ["select_kernels"]
 
 Cost: TypeAlias = "Callable[[Graph], float]"
 
@@ -61,7 +61,7 @@ MOST = 256
 """So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
 
 
-def cover(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
+def select_kernels(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
     """The graph with kernels in the place of what they compute, wherever `cost` says that this pays.
 
     Args:

@@ -42,14 +42,14 @@ from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, size_names
 from .rewriter import Change, Draft, by_kernels, replaced
 
-__all__ = ["select"]
+__all__ = ["eliminate_one_hots"]
 
 MOST = 4
 """Of so many factors all ways to part them in two are looked at."""
 
 
 @by_kernels
-def select(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def eliminate_one_hots(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
     """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays."""
     for product in reader.parts:
         if not isinstance(product, Contraction):

@@ -18,19 +18,19 @@ from ..language.equation import Equation
 from ..language.expression import Call, Ref, is_told
 from ..ops.pointwise import WHERE
 from ..ops.table import FUNCTIONS, Function
-from .algebraic_simplification import drop_totals, reflect
-from .common_subexpressions import share
-from .convolution import convolve, pool
-from .dead_code import prune
+from .algebraic_simplification import drop_known_totals, drop_tautologies
+from .common_subexpressions import eliminate_common_subexpressions
+from .convolution import select_convolutions, select_pooling
+from .dead_code import eliminate_dead_code
 from .distribute import distribute
 from .expansion import expand, is_made_of_others
-from .fuse import fuse
-from .gather_pushdown import gather_first, narrow
-from .grouped_gemm import group
-from .horizontal_fusion import join
-from .kernel_selection import cover
-from .one_hot_elimination import select
-from .reduction_pushdown import average_first
+from .fuse import fuse_contractions
+from .gather_pushdown import push_gathers_down, push_positions_down
+from .grouped_gemm import select_grouped_gemm
+from .horizontal_fusion import fuse_horizontally
+from .kernel_selection import select_kernels
+from .one_hot_elimination import eliminate_one_hots
+from .reduction_pushdown import push_reductions_down
 from .rewriter import Cost
 
 __all__ = [
@@ -138,12 +138,17 @@ def _calls_to(*names: str) -> Needs:
 
 # ---------------------------------------------------------------------------- the passes
 
-DEAD_CODE = Pass("dead code elimination", lambda graph, _: prune(graph), always=True)
-SUBEXPRESSIONS = Pass("common subexpression elimination", lambda graph, _: share(graph), always=True)
-AT_POSITION = Pass(
-    "gather pushdown at one position", lambda graph, _: narrow(graph), _reads_position, always=True
+DEAD_CODE = Pass("dead code elimination", lambda graph, _: eliminate_dead_code(graph), always=True)
+SUBEXPRESSIONS = Pass(
+    "common subexpression elimination", lambda graph, _: eliminate_common_subexpressions(graph), always=True
 )
-FUSION = Pass("contraction fusion", lambda graph, _: fuse(graph), always=True)
+AT_POSITION = Pass(
+    "gather pushdown at one position",
+    lambda graph, _: push_positions_down(graph),
+    _reads_position,
+    always=True,
+)
+FUSION = Pass("contraction fusion", lambda graph, _: fuse_contractions(graph), always=True)
 
 SIMPLIFICATION = (DEAD_CODE, AT_POSITION, SUBEXPRESSIONS, FUSION, DEAD_CODE)
 """The passes that always pay."""
@@ -151,7 +156,7 @@ SIMPLIFICATION = (DEAD_CODE, AT_POSITION, SUBEXPRESSIONS, FUSION, DEAD_CODE)
 ALGEBRA = (
     *SIMPLIFICATION,
     Pass("distribution", lambda graph, c: distribute(graph, c.cost), _calls_to("add")),
-    Pass("known totals", lambda graph, _: drop_totals(graph), _calls_to("add"), always=True),
+    Pass("known totals", lambda graph, _: drop_known_totals(graph), _calls_to("add"), always=True),
     *SIMPLIFICATION,
 )
 
@@ -160,21 +165,23 @@ PIPELINE = (
     DEAD_CODE,
     SUBEXPRESSIONS,
     AT_POSITION,
-    Pass("gather pushdown", lambda graph, c: gather_first(graph, c.cost), _gathers),
-    Pass("reduction pushdown", lambda graph, c: average_first(graph, c.cost, c.sums), _averages),
-    Pass("grouped GEMM", lambda graph, c: group(graph, c.cost, c.spelled), _gathers),
+    Pass("gather pushdown", lambda graph, c: push_gathers_down(graph, c.cost), _gathers),
+    Pass("reduction pushdown", lambda graph, c: push_reductions_down(graph, c.cost, c.sums), _averages),
+    Pass("grouped GEMM", lambda graph, c: select_grouped_gemm(graph, c.cost, c.spelled), _gathers),
     Pass(
         "kernel selection of convolutions",
-        lambda graph, c: convolve(graph, c.cost, c.spelled, simplify),
+        lambda graph, c: select_convolutions(graph, c.cost, c.spelled, simplify),
         _windows_or_ones,
     ),
-    Pass("kernel selection of pooling", lambda graph, c: pool(graph, c.cost, c.spelled), _has_windows),
-    Pass("one-hot elimination", lambda graph, c: select(graph, c.cost, c.spelled), _is_one_hot),
-    Pass("kernel selection", lambda graph, c: cover(graph, c.settled_cost, c.kernels, c.values)),
+    Pass(
+        "kernel selection of pooling", lambda graph, c: select_pooling(graph, c.cost, c.spelled), _has_windows
+    ),
+    Pass("one-hot elimination", lambda graph, c: eliminate_one_hots(graph, c.cost, c.spelled), _is_one_hot),
+    Pass("kernel selection", lambda graph, c: select_kernels(graph, c.settled_cost, c.kernels, c.values)),
     *ALGEBRA,
-    Pass("kernel selection", lambda graph, c: cover(graph, c.cost, c.kernels, c.values)),
-    Pass("tautologies", lambda graph, _: reflect(graph), _calls_to(WHERE.name), always=True),
-    Pass("horizontal fusion", lambda graph, c: join(graph, c.cost)),
+    Pass("kernel selection", lambda graph, c: select_kernels(graph, c.cost, c.kernels, c.values)),
+    Pass("tautologies", lambda graph, _: drop_tautologies(graph), _calls_to(WHERE.name), always=True),
+    Pass("horizontal fusion", lambda graph, c: fuse_horizontally(graph, c.cost)),
     *SIMPLIFICATION,
 )
 """All passes, in order."""

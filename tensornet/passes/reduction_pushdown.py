@@ -30,10 +30,10 @@ from ..sizes import are_equal, evaluate, size_names, symbol
 from .fuse import inline
 from .rewriter import Change, Cost, Draft, improved, replaced
 
-__all__ = ["average_first"]
+__all__ = ["push_reductions_down"]
 
 
-def average_first(graph: Graph, cost: Cost, sums: bool = True) -> Graph:
+def push_reductions_down(graph: Graph, cost: Cost, sums: bool = True) -> Graph:
     """Averages what products and sums are made of instead of them, where `cost` says that pays.
 
     Args:

@@ -14,7 +14,7 @@ from ..autodiff.joint import Directions
 from ..autodiff.vjp import differentiated, made_again
 from ..autodiff.vjp_context import Pairs
 from ..contraction.joint_order import ordered_both_ways
-from ..contraction.order import fewest_flops
+from ..contraction.path_optimizers import fewest_flops
 from ..contraction.search import Problem
 from ..device.model import DeviceProfile, default_profile
 from ..errors import EquationError

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..autodiff.activity import check_derivatives
 from ..autodiff.joint import Directions
-from ..contraction.order import as_written, fastest, fastest_both_ways, fewest_flops
+from ..contraction.path_optimizers import as_written, fastest, fastest_both_ways, fewest_flops
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
@@ -24,7 +24,7 @@ from ..graph.shape_inference import Dim, dim_size
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..passes.pipeline import Context, is_traced, noted, optimize, simplify, traced
 from ..passes.rewriter import between_calls
 from ..scan.associative_scan import doubled
@@ -32,8 +32,8 @@ from ..scan.lowering import looped
 from ..scan.rnn_cells import as_cells
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, in_numbers, with_functions
+from .constant_folding import Folded, fold_constants, seconds_at_a_call
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
-from .loop_invariants import Divided, divided, seconds_at_a_call
 from .plans import Alternative, CallStep, Plan
 from .progress import counted, watched
 from .slicing import Part, cuttable
@@ -137,7 +137,7 @@ class _Laid:
     cuts: tuple[Part, ...]
     steps: tuple[Step | CallStep, ...]
     results: tuple[Result, ...]
-    parts: Divided
+    parts: Folded
     used: list[int]
 
     @property
@@ -208,7 +208,7 @@ def _laid_out(
         else step
         for step in _in_sizes_of(original, graph, steps)
     )
-    parts = divided(graph, steps, results, values, target, alone=alone)
+    parts = fold_constants(graph, steps, results, values, target, alone=alone)
     used = memory_in_use(*_run(graph, parts, values, target))
     return _Laid(original, graph, values, target, alone, cuts, steps, results, parts, used)
 
@@ -293,7 +293,7 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _run(
-    graph: Graph, parts: Divided, values: Mapping[str, int], target: Target
+    graph: Graph, parts: Folded, values: Mapping[str, int], target: Target
 ) -> tuple[tuple[Leaf, ...], tuple[Step | CallStep, ...], dict[str, Any], int]:
     """What is given to the steps that are done at each call, these, the sizes, and the bytes of a number."""
     read = {name for step in parts.steps for name in step.reads}
@@ -319,7 +319,7 @@ def _lowered(
         at = tuple((name, sizes[name]) for name in directions.forward.open_sizes)
         return _product(directions, at, replace(target, changing=frozenset()))
 
-    graph = between_calls(prune(graph), lambda part: rewritten(part, values, target))
+    graph = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
     return lower(graph, values, target, counting, planned, inside, product, as_laid=way == "products")
 
@@ -348,7 +348,7 @@ def _function(
     whole = _with_cells(whole, values, target) if way == "fastest" else whole
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
-    parts = divided(whole, steps, results, values, target)
+    parts = fold_constants(whole, steps, results, values, target)
     run = _run(whole, parts, values, target)
     return Plan(
         block,
@@ -424,7 +424,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
     target = replace(target, changing=frozenset())
     for way in ("as written", "fewest FLOPs"):
         steps, results = _lowered(graph, values, target, way)
-        parts = divided(graph, steps, results, values, target)
+        parts = fold_constants(graph, steps, results, values, target)
         yield Alternative(
             way,
             sum(step.flops for step in parts.steps),

@@ -39,7 +39,7 @@ from ..language.expression import (
 )
 from ..ops.structure import CONCAT, PAD
 from ..passes.common_subexpressions import is_random
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate
 from .lowering import Stating, states_of, with_states
 
@@ -101,7 +101,9 @@ class _Segmenting(Stating):
                 self._part(item)
             except _Whole:
                 self.body[before:] = item.equations
-        return prune(replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items())))
+        return eliminate_dead_code(
+            replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
+        )
 
     def _part(self, group: Recurrence) -> None:
         """The calls that a recurrence is, and its results under their names."""

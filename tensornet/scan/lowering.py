@@ -50,7 +50,7 @@ from ..language.expression import (
 from ..ops.scan import PREVIOUS
 from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate
 
 __all__ = ["Stating", "looped", "states_of", "with_states"]
@@ -313,7 +313,9 @@ class _Looping(Stating):
                 self.body.append(replace(item, right=self._outside(item.right)))
             else:
                 self.body.append(item)
-        return prune(replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items())))
+        return eliminate_dead_code(
+            replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
+        )
 
     def _outside(self, part: Expression) -> Expression:
         """An expression outside of recurrences: of what these put together, and without steps."""

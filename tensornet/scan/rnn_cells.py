@@ -39,7 +39,7 @@ from ..ops.pointwise import RELU, SIGMOID, TANH
 from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG
 from ..ops.structure import CONCAT, REPEAT
 from ..ops.table import Function
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 
 __all__ = ["as_cells"]
 
@@ -414,7 +414,9 @@ class _Writing(Written):
                 self.body.append(item)
         if tuple(self.body) == self.graph.body:
             return self.graph
-        return prune(replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items())))
+        return eliminate_dead_code(
+            replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
+        )
 
     def _is_put(self, call: Apply) -> bool:
         """Puts a kernel in the place of a call, if there is one that is quicker."""

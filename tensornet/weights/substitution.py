@@ -19,7 +19,7 @@ from ..graph.match_names import told_by
 from ..graph.shape_inference import Axis, Dim
 from ..language.equation import Equation, spoken_sizes
 from ..language.expression import fresh, sized_by_name
-from ..passes.dead_code import prune
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, size_names
 from .equations import KEPT, Form, Modes, Weight, Weights
 from .ranks import Rank
@@ -297,7 +297,7 @@ def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
 
 def computing(flat: Graph, name: str) -> Graph:
     """What one result of a graph without calls needs."""
-    pruned = prune(replace(flat, outputs=(name,)))
+    pruned = eliminate_dead_code(replace(flat, outputs=(name,)))
     needed = pruned.needed()
     leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
     names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}

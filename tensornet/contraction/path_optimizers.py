@@ -1,4 +1,4 @@
-"""Contraction order: opt_einsum's searches under the device model.
+"""Path optimizers: contraction orders by opt_einsum's searches, each priced by the search over layouts of `search.py`.
 
 Few operands are searched exhaustively. For more, several searches each propose a tree of pairs, and
 the tree that the time model finds fastest, orders in memory included, is taken.

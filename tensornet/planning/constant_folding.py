@@ -1,4 +1,4 @@
-"""Loop-invariant code motion and constant folding: what no call changes is computed once.
+"""Constant folding: what no call changes is computed once.
 
 A tensor is still if it is made of constants, positions and numbers alone. What still tensors the other steps
 read are tables: they are computed once for each device, element type and length, and handed to the function
@@ -25,7 +25,7 @@ from .plans import CallStep
 from .steps import Result, Step, Table
 from .target import Target
 
-__all__ = ["Divided", "divided", "is_still", "is_worth_keeping", "seconds_at_a_call"]
+__all__ = ["Folded", "fold_constants", "is_still", "is_worth_keeping", "seconds_at_a_call"]
 
 SMALL = 64 * 2**20
 """A table of so many bytes is kept, whatever it is made of."""
@@ -87,7 +87,7 @@ def seconds_at_a_call(
 
 
 @dataclass(frozen=True)
-class Divided:
+class Folded:
     """The steps of a plan in two parts: what is done once, and what is done at each call.
 
     Attributes:
@@ -101,15 +101,15 @@ class Divided:
     tables: tuple[Table, ...]
 
 
-def divided(
+def fold_constants(
     graph: Graph,
     steps: Sequence[Step | CallStep],
     results: Sequence[Result],
     values: Mapping[str, int],
     target: Target,
     alone: bool = False,
-) -> Divided:
-    """The steps of a graph, those apart that need not be repeated.
+) -> Folded:
+    """Constant folding: the steps of a graph, those apart that need not be repeated.
 
     Args:
         graph: the graph, as it was lowered.
@@ -165,7 +165,7 @@ class _Division:
         calls = [step for step in steps if isinstance(step, CallStep)]
         self.held = {name for step in calls for name in step.held}  # under these names and no others
 
-    def done(self) -> Divided:
+    def done(self) -> Folded:
         still = self._still()
         steps: list[Step | CallStep] = []
         for number, step in enumerate(self.steps):
@@ -187,7 +187,7 @@ class _Division:
         tables = tuple(self.tables.values())
         once = with_frees(self.once, [table.made for table in tables])
         repeated = overwriting(steps, self.outputs, self.sizes, self.target)
-        return Divided(once, with_frees(repeated, self.outputs), tables)
+        return Folded(once, with_frees(repeated, self.outputs), tables)
 
     # ---- which steps
 
