@@ -19,6 +19,7 @@ factor without it, it stands for all of them.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -297,31 +298,48 @@ def factored(
     """
     form, called = (FACTORIZATIONS | SHARING)[name], called or {}
     form.check(name, [len(dim) for dim in parts])
-    known = {
-        axis: size
-        for axes, lengths in zip(parts, sizes, strict=True)
-        for axis, size in zip(axes, lengths, strict=True)
-    }
-    factors = form.factors(parts)
+    factors, known = form.factors(parts), _by_axis(parts, sizes)
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
-    chosen: tuple[int, ...] = ()
-    if name != "dense":
-        modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
-        full = form.largest((*modes, times) if form.shared else modes)
-
-        def parameters(values: tuple[int, ...]) -> int:
-            have = known | dict(zip(ranks, values, strict=True))
-            return sum(
-                prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
-                for factor in factors
-            )
-
-        chosen = choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
+    chosen = () if name == "dense" else _chosen(form, parts, known, ranks, rank, shared, times)
     renamed = tuple(
         Factor(called.get(each.name, each.name), tuple(called.get(axis, axis) for axis in each.axes))
         for each in factors
     )
     return Factored(renamed, {called.get(each, each): size for each, size in zip(ranks, chosen, strict=True)})
+
+
+def _by_axis(parts: Parts, sizes: Sizes) -> dict[str, int]:
+    """The sizes of the parts of all dimensions, by their axes."""
+    pairs = (zip(axes, lengths, strict=True) for axes, lengths in zip(parts, sizes, strict=True))
+    return dict(itertools.chain.from_iterable(pairs))
+
+
+def _chosen(
+    form: Factorization,
+    parts: Parts,
+    known: Mapping[str, int],
+    ranks: Sequence[str],
+    rank: Rank,
+    shared: Collection[str],
+    times: int,
+) -> tuple[int, ...]:
+    """The value of each rank of a form.
+
+    Args:
+        form, parts, rank, shared, times: see `factored`.
+        known: the sizes of the parts.
+        ranks: the names of the ranks.
+    """
+    modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
+    full = form.largest((*modes, times) if form.shared else modes)
+    factors = form.factors(parts)
+
+    def parameters(values: tuple[int, ...]) -> int:
+        have = {**known, **dict(zip(ranks, values, strict=True))}
+        counts = ((1 if each.name in shared else times, each.axes) for each in factors)
+        return sum(count * prod(have[axis] for axis in axes) for count, axes in counts)
+
+    return choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
 
 
 # ---------------------------------------------------------------------------- parts of a dimension
