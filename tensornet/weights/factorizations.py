@@ -92,6 +92,17 @@ class Factorization:
             return tuple(parts[0]), tuple(axis for dim in parts[1:] for axis in dim)
         return tuple((axis,) for dim in parts for axis in dim)
 
+    def full_ranks(self, parts: Parts, known: Mapping[str, int], times: int) -> tuple[int, ...]:
+        """The largest useful value of each rank.
+
+        Args:
+            parts: the axes that each dimension of the weight is made of.
+            known: their sizes.
+            times: how many weights share factors, where the form has such.
+        """
+        modes = tuple(prod(known[axis] for axis in mode) for mode in self.modes(parts))
+        return self.largest((*modes, times) if self.shared else modes)
+
     def factors(self, parts: Parts) -> tuple[Factor, ...]:
         """The factors of a weight whose dimensions have these parts."""
         modes = self.modes(parts)
@@ -259,6 +270,14 @@ class Factored:
     def __str__(self) -> str:
         return " * ".join(map(self._shown, self.factors))
 
+    def renamed(self, names: Mapping[str, str]) -> Factored:
+        """The same with other names for some factors and ranks."""
+        factors = tuple(
+            Factor(names.get(each.name, each.name), tuple(names.get(axis, axis) for axis in each.axes))
+            for each in self.factors
+        )
+        return Factored(factors, {names.get(name, name): size for name, size in self.ranks.items()})
+
     def _shown(self, factor: Factor) -> str:
         """A factor, summed over ranks that no other has: of one mode there is one factor."""
         axes = [axis for each in self.factors for axis in each.axes]
@@ -296,16 +315,14 @@ def factored(
         >>> print(factored("blocktt", (("o1", "o2"), ("i1", "i2")), ((4, 8), (8, 4)), rank=2))
         G1[o1,i1,r1] * G2[r1,o2,i2]
     """
-    form, called = (FACTORIZATIONS | SHARING)[name], called or {}
+    form = (FACTORIZATIONS | SHARING)[name]
     form.check(name, [len(dim) for dim in parts])
     factors, known = form.factors(parts), _by_axis(parts, sizes)
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
-    chosen = () if name == "dense" else _chosen(form, parts, known, ranks, rank, shared, times)
-    renamed = tuple(
-        Factor(called.get(each.name, each.name), tuple(called.get(axis, axis) for axis in each.axes))
-        for each in factors
-    )
-    return Factored(renamed, {called.get(each, each): size for each, size in zip(ranks, chosen, strict=True)})
+    count = functools.partial(_count, factors, ranks, known, shared, times)
+    dense = times * prod(known.values())
+    chosen = () if name == "dense" else choose_ranks(rank, form.full_ranks(parts, known, times), count, dense)
+    return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
 
 
 def _by_axis(parts: Parts, sizes: Sizes) -> dict[str, int]:
@@ -314,32 +331,27 @@ def _by_axis(parts: Parts, sizes: Sizes) -> dict[str, int]:
     return dict(itertools.chain.from_iterable(pairs))
 
 
-def _chosen(
-    form: Factorization,
-    parts: Parts,
-    known: Mapping[str, int],
+def _count(
+    factors: Sequence[Factor],
     ranks: Sequence[str],
-    rank: Rank,
+    known: Mapping[str, int],
     shared: Collection[str],
     times: int,
-) -> tuple[int, ...]:
-    """The value of each rank of a form.
+    values: Sequence[int],
+) -> int:
+    """The parameters of some weights in one form, whose shared factors count once.
 
     Args:
-        form, parts, rank, shared, times: see `factored`.
-        known: the sizes of the parts.
+        factors, shared, times: see `factored`.
         ranks: the names of the ranks.
+        known: the sizes of the parts.
+        values: those of the ranks.
     """
-    modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
-    full = form.largest((*modes, times) if form.shared else modes)
-    factors = form.factors(parts)
-
-    def parameters(values: tuple[int, ...]) -> int:
-        have = {**known, **dict(zip(ranks, values, strict=True))}
-        counts = ((1 if each.name in shared else times, each.axes) for each in factors)
-        return sum(count * prod(have[axis] for axis in axes) for count, axes in counts)
-
-    return choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
+    have = {**known, **dict(zip(ranks, values, strict=True))}
+    return sum(
+        prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
+        for factor in factors
+    )
 
 
 # ---------------------------------------------------------------------------- parts of a dimension
