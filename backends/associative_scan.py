@@ -45,6 +45,11 @@ def recurrence(
     added = full(a, b) if isinstance(b, int | float) else b
     factor = joined([full(first, 1), a[..., :-1]], -1)
     total = joined([full(first, start), added[..., :-1]], -1)
+    return _doubled(total, factor, joined)
+
+
+def _doubled(total: Any, factor: Any, joined: Callable[[list[Any], int], Any]) -> Any:
+    """Steps `y -> factor·y + total`, each after all before it: twice as many in each round."""
     behind = 1
     while behind < total.shape[-1]:
         reached = total[..., behind:] + factor[..., behind:] * total[..., :-behind]

@@ -33,10 +33,6 @@ def in_pieces(
         found = function(at)
         return (found,) if len(axes) == 1 else found
 
-    def put(at: int, made: Sequence[Any]) -> None:
-        for whole, piece, axis in zip(wholes, made, axes, strict=True):
-            whole[(slice(None),) * axis + (slice(at, at + length),)] = piece
-
     first = pieces(0)
     if size <= length:
         return first[0] if len(axes) == 1 else first
@@ -46,8 +42,14 @@ def in_pieces(
     if joined is not None and any(whole is None for whole in wholes):
         wholes = list(map(joined, zip(first, *map(pieces, later), strict=True), axes))
     else:
-        put(0, first)
+        _put(wholes, first, axes, slice(0, length))
         del first  # it is gone before the next is made
         for at in later:
-            put(at, pieces(at))
+            _put(wholes, pieces(at), axes, slice(at, at + length))
     return wholes[0] if len(axes) == 1 else tuple(wholes)
+
+
+def _put(wholes: Sequence[Any], made: Sequence[Any], axes: Sequence[int], at: slice) -> None:
+    """Writes a piece of each result at its positions along the axis."""
+    for whole, piece, axis in zip(wholes, made, axes, strict=True):
+        whole[(slice(None),) * axis + (at,)] = piece

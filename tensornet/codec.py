@@ -127,11 +127,22 @@ def write(value: Any, given: Iterable[str] = (), without: Iterable[str] = ()) ->
         given: fields of it that are left out, since whoever reads it has them.
         without: fields that are left out wherever they are, `"Class.field"`.
     """
-    numbers: dict[Any, int] = {}
-    table: list[Any] = []
-    omitted, given = frozenset(without), frozenset(given)
+    writing, given = _Writing(frozenset(without)), frozenset(given)
+    written = writing.fields(value, _KINDS[type(value).__name__])
+    written = {name: each for name, each in written.items() if name not in given}
+    return {**written, "table": writing.table} if writing.table else written
 
-    def plain(value: Any) -> Any:
+
+class _Writing:
+    """A document while it is written: the fields it omits, and its table of shared values."""
+
+    def __init__(self, omitted: frozenset[str]) -> None:
+        self.omitted = omitted
+        self.numbers: dict[Any, int] = {}
+        self.table: list[Any] = []
+
+    def plain(self, value: Any) -> Any:
+        """A value of a field in JSON's own types."""
         match value:
             case None | bool() | str():
                 return value
@@ -146,28 +157,28 @@ def write(value: Any, given: Iterable[str] = (), without: Iterable[str] = ()) ->
             case bytes():
                 return base64.b64encode(value).decode()
             case tuple():
-                return [plain(each) for each in value]
+                return [self.plain(each) for each in value]
             case frozenset():
-                return [plain(each) for each in sorted(value)]
-        if not is_dataclass(value):
-            return write_size(value)
+                return [self.plain(each) for each in sorted(value)]
+        return self.dataclass(value) if is_dataclass(value) else write_size(value)
+
+    def dataclass(self, value: Any) -> dict[str, Any]:
+        """A dataclass by its fields, or by its number in the table."""
         kind = _KINDS[type(value).__name__]
         if not kind.shared:
-            return of_fields(value, kind)
-        if value not in numbers:
-            written = of_fields(value, kind)  # the shared ones inside come first
-            numbers[value] = len(table)
-            table.append(written)
-        return {"shared": numbers[value]}
+            return self.fields(value, kind)
+        if value not in self.numbers:
+            written = self.fields(value, kind)  # the shared ones inside come first
+            self.numbers[value] = len(self.table)
+            self.table.append(written)
+        return {"shared": self.numbers[value]}
 
-    def of_fields(value: Any, kind: _Kind) -> dict[str, Any]:
+    def fields(self, value: Any, kind: _Kind) -> dict[str, Any]:
+        """What is shown of a dataclass, and its fields."""
         name = kind.cls.__name__
-        own = {each: plain(getattr(value, each)) for each in kind.hints if f"{name}.{each}" not in omitted}
-        return {"is": name, **{each: plain(of(value)) for each, of in kind.shown.items()}, **own}
-
-    written = of_fields(value, _KINDS[type(value).__name__])
-    written = {name: each for name, each in written.items() if name not in given}
-    return {**written, "table": table} if table else written
+        kept = (each for each in kind.hints if f"{name}.{each}" not in self.omitted)
+        own = {each: self.plain(getattr(value, each)) for each in kept}
+        return {"is": name, **{each: self.plain(of(value)) for each, of in kind.shown.items()}, **own}
 
 
 # ---------------------------------------------------------------------------- reading

@@ -58,6 +58,11 @@ def unlooked(must: bool = False) -> Iterator[None]:
         _here.met, _here.must = former
 
 
+def _kinds(arrays: Any, options: Any) -> Any:
+    """Shapes, types and options: for each a function is compiled once."""
+    return tuple((each.shape, each.dtype) for each in arrays), tuple(options.items())
+
+
 def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of arrays, and of whether to train, compiled as a whole.
 
@@ -68,16 +73,13 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
     untraced = (_UnseenError, jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
     told = dict[Any, list[tuple[int, str]]]()
 
-    def kinds(arrays: Any, options: Any) -> Any:
-        return tuple((each.shape, each.dtype) for each in arrays), tuple(options.items())
-
     @functools.partial(jax.jit, static_argnames=("training",))
     def traced(*arrays: Any, **options: Any) -> tuple[Any, Any]:
         former = _here.met
         _here.met, _here.told = [], []
         try:
             made = function(*arrays, **options)
-            told[kinds(arrays, options)] = _here.told
+            told[_kinds(arrays, options)] = _here.told
             return made, _here.met
         finally:
             _here.met = former
@@ -96,7 +98,7 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arrays, **options)
         if met and isinstance(met[0][0], jax.core.Tracer):  # around it something is traced
             return function(*arrays, **options)
-        for (low, high), (size, name) in zip(met, told[kinds(arrays, options)] if met else (), strict=True):
+        for (low, high), (size, name) in zip(met, told[_kinds(arrays, options)] if met else (), strict=True):
             check(int(low), int(high), size, name)
         return made
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
 __all__ = ["both_ways", "changing", "is_eager", "is_recorded", "is_traced", "is_transformed"]
+
+Given: TypeAlias = Sequence[torch.Tensor]
+Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -72,44 +75,69 @@ def both_ways(
     """
 
     def first(*tensors: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor | tuple[torch.Tensor, ...] = forward(*tensors)
-        return found[0] if isinstance(found, tuple) else found
+        return _with_kept(forward(*tensors))[0]
+
+    def gradients(given: Given, kept: Given, gradient: torch.Tensor, needed: Sequence[bool]) -> Gradients:
+        if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
+            return _differentiable(plain or first, given, gradient, needed)
+        told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
+        tensors = (*given, *kept)
+        made = backward(*(tensors[n] for n in reads), gradient.contiguous(), **told)
+        found = dict(zip(gives, made if isinstance(made, tuple) else (made,), strict=True))
+        return tuple(found.get(n) for n in range(len(given)))
+
+    node = _node(forward, gradients)
+
+    def product(*tensors: torch.Tensor) -> torch.Tensor:
+        if changing(tensors):
+            result: torch.Tensor = node.apply(*tensors)  # type: ignore[no-untyped-call]
+            return result
+        return first(*tensors)
+
+    return product
+
+
+def _with_kept(found: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """What a forward function returns: the result, and what is kept for the backward pass, if it is."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _node(
+    function: Callable[..., Any], gradients: Callable[[Given, Given, torch.Tensor, Sequence[bool]], Gradients]
+) -> type[torch.autograd.Function]:
+    """A function of tensors as autograd records it.
+
+    Args:
+        function: of the tensors; returns the result, or that and what is saved for the backward pass.
+        gradients: those of the tensors, of these and of what is saved, of the gradient of the result, and of which
+            are needed.
+    """
 
     class Product(torch.autograd.Function):
         """The product, to autograd."""
 
         @staticmethod
         def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-            found: Any = forward(*tensors)
-            result: torch.Tensor
-            result, *kept = found if isinstance(found, tuple) else (found,)
+            result, *kept = _with_kept(function(*tensors))
             ctx.save_for_backward(*tensors, *kept)
             ctx.count = len(tensors)
             return result
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-            tensors, count = ctx.saved_tensors, ctx.count
-            found: list[torch.Tensor | None] = [None] * count
-            if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
-                asked = [n for n in range(count) if ctx.needs_input_grad[n]]
-                apart = [each.view_as(each) for each in tensors[:count]]  # one may be made of another
-                given = [apart[n] for n in asked]
-                result = (plain or first)(*apart)
-                made = torch.autograd.grad(result, given, gradient, create_graph=True)
-                for n, each in zip(asked, made, strict=True):
-                    found[n] = each
-                return tuple(found)
-            told = {"wanted": tuple(ctx.needs_input_grad[n] for n in gives)} if asks else {}
-            made = backward(*(tensors[n] for n in reads), gradient.contiguous(), **told)
-            for n, each in zip(gives, made if isinstance(made, tuple) else (made,), strict=True):
-                found[n] = each
-            return tuple(found)
+            saved, count = ctx.saved_tensors, ctx.count
+            return gradients(saved[:count], saved[count:], gradient, ctx.needs_input_grad)
 
-    def product(*tensors: torch.Tensor) -> torch.Tensor:
-        if changing(tensors):
-            result: torch.Tensor = Product.apply(*tensors)  # type: ignore[no-untyped-call]
-            return result
-        return first(*tensors)
+    return Product
 
-    return product
+
+def _differentiable(
+    function: Callable[..., Any], given: Given, gradient: torch.Tensor, needed: Sequence[bool]
+) -> Gradients:
+    """The gradients of some tensors by operations that autograd differentiates in turn."""
+    asked = [n for n in range(len(given)) if needed[n]]
+    apart = [each.view_as(each) for each in given]  # one may be made of another
+    result = function(*apart)
+    made = torch.autograd.grad(result, [apart[n] for n in asked], gradient, create_graph=True)
+    found = dict(zip(asked, made, strict=True))
+    return tuple(found.get(n) for n in range(len(given)))

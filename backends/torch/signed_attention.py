@@ -158,39 +158,71 @@ class _Signed:
             torch.empty_like(each, dtype=_working(each.dtype)) if asked else None
             for each, asked in zip(given, wanted, strict=True)
         ]
-        of_q, of_k, of_v, *of_bias = found
+        _, of_k, of_v, *of_bias = found
         for each in (of_k, of_v, *of_bias) if self.causal else of_bias:
             if each is not None:
                 each.zero_()
         for tile in self._tiles(q, k):
-            queries = LOG2E * self.scale * tile.matrices(q, "queries")
-            coming, total = tile.matrices(gradient, "queries"), tile.matrices(totals, "queries")
-            scores, weights = self._scores(tile, queries, k, masks)
-            weights.sub_(total).exp2_().mul_(scores.sign_())
-            if of_v is not None:
-                _collect(tile, of_v, weights.to(v.dtype), coming)
-            if not any((wanted[0], wanted[1], *wanted[3:])):
-                continue
-            means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
-            reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
-            reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
-            if self.sees:  # where nothing is seen, weights are the same whatever the scores
-                reached.mul_(total > 0.5 * _low(total.dtype))
-            for each in of_bias:
-                if each is not None:
-                    part = tile.of(each, "queries", "keys")
-                    part += tile.apart(reached).sum_to_size(part.shape)
-            turned = reached.to(q.dtype)
-            if of_q is not None:
-                made = torch.bmm(turned, tile.matrices(k, "keys")).mul_(self.scale)
-                tile.of(of_q, "queries").copy_(tile.apart(made))
-            if of_k is not None:
-                _collect(tile, of_k, turned, queries)
+            self._tile_backward(tile, (q, k, v), masks, (gradient, totals, result), found)
         if of_k is not None:
             of_k.mul_(1 / LOG2E)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
         )
+
+    def _tile_backward(
+        self,
+        tile: _Tile,
+        operands: tuple[Tensor, Tensor, Tensor],
+        masks: Sequence[Tensor],
+        saved: tuple[Tensor, Tensor, Tensor],
+        found: Sequence[Tensor | None],
+    ) -> None:
+        """Adds to the gradients what a tile gives them; what it works in is gone then.
+
+        Args:
+            tile: the tile.
+            operands: q, k and v.
+            masks: what hides scores, and the bias.
+            saved: the gradient of the result, the logarithms, and the result.
+            found: the gradients of q, k, v and the bias, those that are wanted.
+        """
+        (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
+        gradient, totals, result = saved
+        coming, total = tile.matrices(gradient, "queries"), tile.matrices(totals, "queries")
+        queries = LOG2E * self.scale * tile.matrices(q, "queries")
+        scores, weights = self._scores(tile, queries, k, masks)
+        weights.sub_(total).exp2_().mul_(scores.sign_())
+        if of_v is not None:
+            _collect(tile, of_v, weights.to(v.dtype), coming)
+        if all(each is None for each in (of_q, of_k, *of_bias)):
+            return
+        means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
+        reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
+        reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
+        if self.sees:  # where nothing is seen, weights are the same whatever the scores
+            reached.mul_(total > 0.5 * _low(total.dtype))
+        self._hand_on(tile, reached, (queries, k), (of_q, of_k, *of_bias))
+
+    def _hand_on(
+        self,
+        tile: _Tile,
+        reached: Tensor,
+        operands: tuple[Tensor, Tensor],
+        found: Sequence[Tensor | None],
+    ) -> None:
+        """Adds what the gradient of the scores gives to those of q, k and the bias, those that are wanted."""
+        (queries, k), (of_q, of_k, *of_bias) = operands, found
+        for each in of_bias:
+            if each is not None:
+                part = tile.of(each, "queries", "keys")
+                part += tile.apart(reached).sum_to_size(part.shape)
+        turned = reached.to(queries.dtype)
+        if of_q is not None:
+            made = torch.bmm(turned, tile.matrices(k, "keys")).mul_(self.scale)
+            tile.of(of_q, "queries").copy_(tile.apart(made))
+        if of_k is not None:
+            _collect(tile, of_k, turned, queries)
 
     def _scores(
         self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]

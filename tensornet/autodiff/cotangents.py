@@ -40,23 +40,7 @@ def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
         term: what it gets, under the axes of the reader.
         sizes: the sizes of these.
     """
-    entries: list[str | tuple[str, ...]] = []
-    taken = {*occurring(ref), *occurring(term)}
-    groups = (group for group in ways.graph.recurrences if ref.name in group.names)
-    along = next(
-        (group.dimension(ref.name) for group in groups), None
-    )  # which keeps its axis, on a diagonal too
-    for n, (entry, axis, dim) in enumerate(
-        zip(ref.index, ways.axes(ref.name), ways.dims[ref.name], strict=True)
-    ):
-        parts = _parts(entry)
-        others: list[Index] = [*entries, *([] if along in (None, n) else [ref.index[along]])]
-        if not parts or any(part in _parts(each) for each in others for part in parts):
-            parts = (fresh(axis, taken),)
-            taken.update(parts)
-            term = _placed(ways, entry, parts[0], term, dim, sizes)
-            sizes = beside(sizes, Scope({parts[0]: dim_size(dim)}))
-        entries.append(parts[0] if len(parts) == 1 else parts)
+    entries, term, sizes = _told_apart(ways, ref, term, sizes)
     left: list[str | tuple[str, ...]] = []
     axes: list[str] = []
     for known, axis in zip(entries, ways.axes(ref.name), strict=True):
@@ -75,6 +59,33 @@ def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
         ways.put(name, tuple(left), term, sizes)
         term = Ref(name, tuple(left))
     ways.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
+
+
+def _told_apart(
+    ways: Ways, ref: Ref, term: Expression, sizes: Scope
+) -> tuple[list[str | tuple[str, ...]], Expression, Scope]:
+    """An axis of its own for each dimension of a tensor, and the term and its sizes under these.
+
+    A dimension that is read at positions, or on a diagonal, gets a new one, at which the term is placed.
+    """
+    entries: list[str | tuple[str, ...]] = []
+    taken = {*occurring(ref), *occurring(term)}
+    groups = (group for group in ways.graph.recurrences if ref.name in group.names)
+    along = next(
+        (group.dimension(ref.name) for group in groups), None
+    )  # which keeps its axis, on a diagonal too
+    for n, (entry, axis, dim) in enumerate(
+        zip(ref.index, ways.axes(ref.name), ways.dims[ref.name], strict=True)
+    ):
+        parts = _parts(entry)
+        others: list[Index] = [*entries, *([] if along in (None, n) else [ref.index[along]])]
+        if not parts or any(part in _parts(each) for each in others for part in parts):
+            parts = (fresh(axis, taken),)
+            taken.update(parts)
+            term = _placed(ways, entry, parts[0], term, dim, sizes)
+            sizes = beside(sizes, Scope({parts[0]: dim_size(dim)}))
+        entries.append(parts[0] if len(parts) == 1 else parts)
+    return entries, term, sizes
 
 
 def part_of(ways: Ways, name: str) -> str:

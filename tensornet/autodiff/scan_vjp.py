@@ -8,7 +8,7 @@ The gradient of a state goes from call to call, and that of what is given to all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph.call import Along
@@ -58,6 +58,39 @@ def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
     )
 
 
+class _Handed:
+    """The states of a backward pass along an axis, and what takes the place of each."""
+
+    def __init__(self, block: Graph) -> None:
+        self.both, self.body, self.taken = block, list(block.body), {*block.named}
+        self.states, self.nexts = list[Leaf](), list[str]()
+
+    def block(self, inputs: Iterable[Leaf], outputs: tuple[str, ...]) -> Graph:
+        """What is called at each position."""
+        others = (leaf for leaf in self.both.leaves if leaf.kind != "input")
+        return Graph((*inputs, *others), tuple(self.body), outputs, self.both.sizes)
+
+    def _named(self, stem: str) -> str:
+        self.taken.add(found := fresh(stem, self.taken))
+        return found
+
+    def on(self, seed: Leaf | None, state: Leaf, gradient: str) -> None:
+        """Hands on the gradient of a state of the forward pass, to where its cotangent comes in, if it does."""
+        if seed is None:
+            seed = replace(state, name=self._named(f"{state.name}.none"), holds=None)
+        self.states.append(seed)
+        self.nexts.append(gradient)
+
+    def added_up(self, whole: Leaf, gradient: str) -> None:
+        """Adds the gradient of a tensor that all positions read to that of the positions so far."""
+        axes, sum_of_all = _axes(whole), self._named(f"{whole.name}.sum")
+        total = self._named(f"{whole.name}.total")
+        self.states.append(replace(whole, name=sum_of_all, holds=None))
+        terms: list[Expression] = [Ref(sum_of_all, axes), Ref(gradient, axes)]
+        self.body.append(Equation(total, axes, sum_of(terms)))
+        self.nexts.append(total)
+
+
 @dataclass(frozen=True)
 class ScanVjp:
     """The vjp of a scan: what the calls of its backward pass take, and what they give.
@@ -96,39 +129,25 @@ class ScanVjp:
         joined = call.along.joined(len(call.results))
         gradients = [pair for pair in list(call.made)[:joined] if pair[0] in seeds]
         lasts = dict(zip(carried, call.results[joined:], strict=True))
-        body, taken = list(both.body), {*both.named}
-
-        def named(stem: str) -> str:
-            taken.add(found := fresh(stem, taken))
-            return found
-
-        states, nexts = list[Leaf](), list[str]()
+        handed = _Handed(both)
         for leaf, output in carried.items():
             if leaf in grads:
-                seed = leaves.get(seeds.get(output, ""))
-                states.append(seed or replace(own[leaf], name=named(f"{leaf}.none"), holds=None))
-                nexts.append(grads[leaf])
+                handed.on(leaves.get(seeds.get(output, "")), own[leaf], grads[leaf])
         totals = tuple(name for name in wholes if name in grads)
         for name in totals:
-            axes, sum_of_all = _axes(own[name]), named(f"{name}.sum")
-            total = named(f"{name}.total")
-            states.append(replace(own[name], name=sum_of_all, holds=None))
-            terms: list[Expression] = [Ref(sum_of_all, axes), Ref(grads[name], axes)]
-            body.append(Equation(total, axes, sum_of(terms)))
-            nexts.append(total)
+            handed.added_up(own[name], grads[name])
         given = [leaves[seeds[output]] for output, _ in gradients]
         inputs = [
             *(own[name] for name in (*cuts, *carried)),
             *given,
-            *states,
+            *handed.states,
             *(own[name] for name in wholes),
         ]
         stacked = [name for name in cuts if name in grads]
-        outputs = (*(grads[name] for name in stacked), *nexts)
-        others = tuple(leaf for leaf in both.leaves if leaf.kind != "input")
+        outputs = (*(grads[name] for name in stacked), *handed.nexts)
         moved = tuple(name for name in carried if name in grads)
         return ScanVjp(
-            Graph((*inputs, *others), tuple(body), outputs, both.sizes),
+            handed.block(inputs, outputs),
             (*call.along.cuts, *([0] * (len(carried) + len(given)))),
             tuple(result for _, result in gradients),
             tuple(lasts[name] for name in moved),

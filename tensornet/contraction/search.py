@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..device.model import DeviceProfile
 from .pairs import EXPANDED, Arrangement, Layout, Pricing, flatten
@@ -422,45 +422,59 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
     """
 
     @functools.lru_cache(maxsize=most)
-    def chosen(
-        layouts: tuple[Layout, ...],
-        kept: frozenset[str],
-        wanted: Layout | None,
-        sizes: tuple[int, ...],
-        profile: DeviceProfile,
-        itemsize: int,
-        expanded: float,
-        asked: float,
-        *more: Hashable,
-    ) -> Order:
-        named = {f"{number:05}": size for number, size in enumerate(sizes)}
-        problem = Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
-        return choose(problem, *more)
+    def chosen(nameless: _Nameless, *more: Hashable) -> Order:
+        return choose(nameless.problem(), *more)
 
     def choice(problem: Problem, *more: Hashable) -> Order:
         axes = sorted(set(itertools.chain(*problem.layouts)))
         stand_in = {axis: f"{number:05}" for number, axis in enumerate(axes)}
+        order = chosen(_Nameless.of(problem, stand_in), *more)
         own = {name: axis for axis, name in stand_in.items()}
+        return tuple(replace(pair, way=_renamed(pair.way, own)) for pair in order)
 
-        def moved(layout: Layout, names: Mapping[str, str]) -> Layout:
-            return tuple(names[axis] for axis in layout)
+    return choice
 
-        def way_back(way: Arrangement) -> Arrangement:
-            batch, rows, columns, summed = (moved(each, own) for each in way.groups)
-            result = tuple(moved(group, own) for group in way.result)
-            return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)
 
-        order = chosen(
-            tuple(moved(layout, stand_in) for layout in problem.layouts),
+class _Nameless(NamedTuple):
+    """A problem whose axes have the names that stand in for them; the sizes are in the order of these."""
+
+    layouts: tuple[Layout, ...]
+    kept: frozenset[str]
+    wanted: Layout | None
+    sizes: tuple[int, ...]
+    profile: DeviceProfile
+    itemsize: int
+    expanded: float
+    asked: float
+
+    @staticmethod
+    def of(problem: Problem, stand_in: Mapping[str, str]) -> _Nameless:
+        """A problem under the names that stand in for its axes."""
+        return _Nameless(
+            tuple(_moved(layout, stand_in) for layout in problem.layouts),
             frozenset(stand_in[axis] for axis in problem.kept if axis in stand_in),
-            None if problem.wanted is None else moved(problem.wanted, stand_in),
-            tuple(problem.sizes[axis] for axis in axes),
+            None if problem.wanted is None else _moved(problem.wanted, stand_in),
+            tuple(problem.sizes[axis] for axis in stand_in),
             problem.profile,
             problem.itemsize,
             problem.expanded,
             problem.asked,
-            *more,
         )
-        return tuple(replace(pair, way=way_back(pair.way)) for pair in order)
 
-    return choice
+    def problem(self) -> Problem:
+        """The problem."""
+        layouts, kept, wanted, sizes, profile, itemsize, expanded, asked = self
+        named = {f"{number:05}": size for number, size in enumerate(sizes)}
+        return Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
+
+
+def _moved(layout: Layout, names: Mapping[str, str]) -> Layout:
+    """A layout under other names of its axes."""
+    return tuple(names[axis] for axis in layout)
+
+
+def _renamed(way: Arrangement, names: Mapping[str, str]) -> Arrangement:
+    """An arrangement under other names of its axes."""
+    batch, rows, columns, summed = (_moved(each, names) for each in way.groups)
+    result = tuple(_moved(group, names) for group in way.result)
+    return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)

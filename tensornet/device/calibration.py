@@ -158,7 +158,25 @@ def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> d
 
 def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     """The constants that the least times so far imply, each with the help of those before it."""
-    on_cpu = probe.device.startswith("cpu")
+    on_cpu, size = probe.device.startswith("cpu"), probe.itemsize
+    found = _bandwidths(probe, usual, on_cpu)
+    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
+        found = replace(found, pass_bandwidth=_pass(probe, found))
+    large = 768 if on_cpu else 4096
+    seconds = probe.matmul((large, large), (large, large)) - found.launch
+    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
+    found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
+    if on_cpu:
+        found = _products(probe, found, large)
+    found = replace(found, batch=0.0, small=0.0)
+    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
+    found = replace(found, batch=max(1e-12, many / 4096))
+    found = _loop(probe, found)
+    return _fresh(probe, _walks(probe, found, on_cpu))
+
+
+def _bandwidths(probe: _Probe, usual: DeviceProfile, on_cpu: bool) -> DeviceProfile:
+    """What calling an operation takes, and how fast elements are read and written: held near, and from far."""
     size = probe.itemsize
     found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
     found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
@@ -167,44 +185,40 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     near = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
     most = 3 * NEAR // (2 * size)  # the result not so large that it is touched for the first time
     away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
-    found = replace(
+    return replace(
         found,
         bandwidth=min(away, near),
         near_bandwidth=near,
         held_bandwidth=max(held_rate, near),
         jump_bandwidth=near,
     )
-    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
-        found = replace(found, pass_bandwidth=_pass(probe, found))
-    large = 768 if on_cpu else 4096
-    seconds = probe.matmul((large, large), (large, large)) - found.launch
-    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
-    found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
-    if on_cpu:
-        found = replace(found, product=0.0, vector_bandwidth=1e18)
-        found = replace(found, stored=_stored(probe, found), widths=(), starts=())
-        found = _few(probe, found)
-        found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
-        found = replace(found, aliased=_aliased(probe, found))
-        found = _packed(probe, found, large)
-        found = replace(found, product=_product(probe, found), vector_bandwidth=_vector(probe, found))
-    found = replace(found, batch=0.0, small=0.0)
-    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
-    found = replace(found, batch=max(1e-12, many / 4096))
-    found = _loop(probe, found)
+
+
+def _products(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
+    """What matrix products take on a processor besides their arithmetic."""
+    found = replace(found, product=0.0, vector_bandwidth=1e18)
+    found = replace(found, stored=_stored(probe, found), widths=(), starts=())
+    found = _few(probe, found)
+    found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
+    found = replace(found, aliased=_aliased(probe, found))
+    found = _packed(probe, found, large)
+    return replace(found, product=_product(probe, found), vector_bandwidth=_vector(probe, found))
+
+
+def _walks(probe: _Probe, found: DeviceProfile, on_cpu: bool) -> DeviceProfile:
+    """What going through memory in another order than it lies takes: loops, lines fetched and lost, jumps."""
     found = replace(
         found, cores=1.0, grain=0.0, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0
     )
     found = replace(found, run=max(1e-13, _loops(probe, found, 4)))
-    found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // size))))
-    found = replace(found, cores=_cores(probe, found) if on_cpu else 1.0, grain=float(GRAIN * size))
+    found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // probe.itemsize))))
+    found = replace(found, cores=_cores(probe, found) if on_cpu else 1.0, grain=float(GRAIN * probe.itemsize))
     found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
     found = replace(found, blocked=_blocked(probe, found))
     found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
     found = replace(found, line=max(1e-14, probe.copied(*FAR, found, "fetched")))
     jumps = probe.copied(*JUMPING, found, "jumped")
-    found = replace(found, jump_bandwidth=1.0 / (1.0 / near + max(0.0, jumps)))
-    return _fresh(probe, found)
+    return replace(found, jump_bandwidth=1.0 / (1.0 / found.near_bandwidth + max(0.0, jumps)))
 
 
 def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:

@@ -109,10 +109,7 @@ class Trace:
     """The graph under construction. Mutable, and seen by nobody after `model` returns."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self.unifier = Unifier(
-            {name: size for name, size in given.items() if isinstance(size, int)},
-            {name: size for name, size in given.items() if not isinstance(size, int)},
-        )
+        self.unifier = Unifier.of(given)
         self.bound = self.unifier.bound
         self.given = given
         self.spoken: set[str] = set()  # the names of sizes that inputs and layers use

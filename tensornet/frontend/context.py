@@ -113,30 +113,28 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        self.unifier = Unifier(
-            {name: size for name, size in self.given.items() if isinstance(size, int)},
-            {name: size for name, size in self.given.items() if not isinstance(size, int)},
-        )
+        self.unifier = Unifier.of(self.given)
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
-        for each in [*parse_names(inputs, "input"), *declarations]:
-            if each.kind in ("input", "parameter", "constant"):
-                self._declare(each)
-        axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
-        self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
-        of_blocks = set(leaves_of(s for s in statements if isinstance(s, Calling | Definition)))
-        for name, value in constants.items():
-            if name not in self.known and name in of_blocks:
-                continue
-            entry = self.known.setdefault(name, Known("constant"))
-            entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
+        self._take_declarations([*parse_names(inputs, "input"), *declarations])
+        self._take_constants(
+            constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
+        )
         self.guessed: set[str] = set()
         self.axes = self._axis_names()
         self.equations: list[Equation] = []
         self.scopes: list[Scope] = []
         self.remade: set[str] = set()
+
+    def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
+        """Makes declared leaves known, and the sizes that their axes are declared with."""
+        for each in declarations:
+            if each.kind in ("input", "parameter", "constant"):
+                self._declare(each)
+        axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
+        self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
 
     def _declare(self, each: Declaration) -> None:
         previous = self.known.get(each.name)
@@ -152,6 +150,14 @@ class Text:
         if each.options:
             entry.start = each.options[0]
         self.known[each.name] = entry
+
+    def _take_constants(self, constants: Mapping[str, Any], of_blocks: Iterable[str]) -> None:
+        """Makes constants known by their values; those of blocks are taken by their calls."""
+        elsewhere = set(of_blocks).difference(self.known)
+        for name, value in constants.items():
+            if name not in elsewhere:
+                entry = self.known.setdefault(name, Known("constant"))
+                entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
 
     def _axis_names(self) -> set[str]:
         names = set(self.given)

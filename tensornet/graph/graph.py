@@ -45,11 +45,12 @@ from ..notebook import folded
 from ..ops.pickling import pack, unpack
 from ..ops.table import FUNCTIONS, RESERVED
 from ..protocol import reader_of
-from ..sizes import LARGEST, are_equal, as_size, evaluate, put_in, show_size, size_names, symbol
+from ..sizes import are_equal, as_size, evaluate, put_in, show_size, size_names, symbol
 from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart
+from .checks import check_names, check_size, check_sizes, check_spoken
 from .leaves import Constant, Leaf
 from .recurrence_shapes import dims_of_recurrences
-from .recurrences import Recurrence, early, late, read_later, recurrences
+from .recurrences import Recurrence, read_later, recurrences
 from .shape_inference import Axis, Dim, Scope, dim_size, disagreement, result_dims, scope_of
 
 __all__ = ["FORMAT", "VERSION", "Apply", "Graph", "given_to", "inlined", "of_graph", "reads"]
@@ -81,8 +82,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(sorted(self.sizes, key=lambda each: each[0])))
-        self._check_names()
-        self._check_spoken()
+        check_names(self.leaves, self.body, self.outputs)
         self._check_sizes()
 
     def __hash__(self) -> int:
@@ -91,50 +91,6 @@ class Graph:
     @functools.cached_property
     def _hash(self) -> int:
         return hash((self.leaves, self.body, self.outputs, self.sizes))
-
-    @told_in("names")
-    def _check_names(self) -> None:
-        known: set[str] = set()
-        for name in [leaf.name for leaf in self.leaves]:
-            if name in known:
-                raise EquationError(f"'{name}' is declared twice", fix="give each tensor one name")
-            known.add(name)
-        for item in self.body:
-            place = item.place if isinstance(item, Equation) else None
-            for name, at in _read_first(item):
-                if name not in known:
-                    raise EquationError(f"'{name}' is used before it is defined", at)
-            for name in item.defines:
-                if name in known:
-                    raise EquationError(
-                        f"'{name}' is defined twice", place, "give each result a name of its own"
-                    )
-                known.add(name)
-        for ref in (ref for equation in self.own for ref in late(equation)):
-            if ref.name not in known:
-                raise EquationError(f"'{ref.name}' is not defined", ref.place)
-        for name in self.outputs:
-            if name not in known:
-                raise EquationError(
-                    f"the output '{name}' is not defined",
-                    fix=f"{near(name, known)}choose of {', '.join(sorted(known))}",
-                )
-        if not self.outputs:
-            raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
-
-    @told_in("sizes")
-    def _check_spoken(self) -> None:
-        """A size that equations speak of by a name reads back as nothing else."""
-        tensors = set(self.named)
-        for equation in self.own:
-            for part in equation.parts:
-                if isinstance(part, Size) and part.axis in tensors | set(FUNCTIONS) | RESERVED:
-                    owner = "a tensor" if part.axis in tensors else "the language"
-                    raise EquationError(
-                        f"the size '{part.axis}' has a name that belongs to {owner}",
-                        part.place or equation.place,
-                        "give the axis, or the symbol of its size, another name",
-                    )
 
     def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
         """A block is given what it takes: tensors of the sizes that it reads."""
@@ -158,15 +114,8 @@ class Graph:
 
     @told_in("sizes")
     def _check_sizes(self) -> None:
-        for name, size in self.sizes:
-            self._check_size(f"'{name}'", size, 1)
-        seen: set[Dim] = set()  # there are few, however many tensors have them
-        for tensor, dims in self.named.items():
-            for dim in (dim for dim in dims if dim and dim not in seen):
-                seen.add(dim)
-                self._check_size(f"'{dim[0].name}' in '{tensor}'", dim_size(dim), 0)
-                for axis in dim:
-                    self._check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0)
+        check_spoken(self.own, self.named)
+        check_sizes(self.sizes, self.named, self.bound)
 
     @told_in("sizes")
     def check_at(self, sizes: Mapping[str, Any]) -> None:
@@ -191,16 +140,7 @@ class Graph:
             for dim in self.named[equation.name]:
                 for axis in dim:
                     if not getattr(axis.size, "is_Symbol", True):
-                        self._check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
-
-    def _check_size(self, what: str, size: Any, least: int, known: Mapping[str, Any] | None = None) -> None:
-        value = evaluate(size, self.bound if known is None else known)
-        number = getattr(value, "is_number", isinstance(value, int))
-        if number and not (isinstance(value, int) and least <= value <= LARGEST):
-            shown = f"{size} = {value}" if str(size) != str(value) else str(size)
-            raise ShapeError(
-                f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"
-            )
+                        check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
 
     # ---- parts
 
@@ -676,14 +616,6 @@ def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
         yield from ((name, None) for name in item.names().values())
     else:
         yield from ((ref.name, ref.place) for ref in item.references)
-
-
-def _read_first(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
-    """The tensors that an equation or a call reads, and where; not what a recurrence reads at another position."""
-    if isinstance(item, Apply):
-        yield from reads(item)
-    else:
-        yield from ((ref.name, ref.place) for ref in early(item))
 
 
 def given_to(item: Equation | Apply) -> tuple[str, ...]:

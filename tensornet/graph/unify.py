@@ -33,6 +33,12 @@ class Unifier:
         self.rigid = {name for size in given.values() for name in size_names(size)}
         self.solution: dict[str, Any] = {name: size for name, size in given.items() if size != symbol(name)}
 
+    @classmethod
+    def of(cls, sizes: Mapping[str, Any]) -> Unifier:
+        """One that sizes are given to, integers and expressions."""
+        known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+        return cls(known, {name: size for name, size in sizes.items() if name not in known})
+
     def check_circles(self) -> None:
         """Refuses given formulas that name one another's axes in a circle."""
         try:

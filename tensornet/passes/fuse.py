@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..graph.graph import Graph
 from ..language.equation import Equation
@@ -58,11 +59,44 @@ def inline(draft: Draft, reader: Equation, producer: Equation, *, sums: bool = F
     ref = _factor_named(reader.right, producer.name)
     if ref is None or any(isinstance(entry, int) or is_told(entry) for entry in ref.index):
         return None
-    names: dict[str, str] = {}
-    splits: dict[str, tuple[str, ...]] = {}
     outer = occurring(reader.right) | set(axes_of_index(reader.left))
     taken = outer | occurring(producer.right)
     sized = set(draft.graph.bound)  # a new axis of such a name would have that size
+    aligned = _aligned(draft, reader, producer, ref, taken, sized)
+    if aligned is None:
+        return None
+    own = outer | (taken - occurring(producer.right))
+    sizes = _sized_by_name(draft, producer)
+    body = _moved(producer, aligned.names, aligned.splits, own, taken | sized, sizes)
+    if body is None:
+        return None
+    renewed = _factor_named(aligned.reader.right, producer.name)
+    assert renewed is not None
+    return replace(aligned.reader, right=_substitute(aligned.reader.right, renewed, body, sums))
+
+
+class _Aligned(NamedTuple):
+    """A reader of a producer, what the axes of the producer are called in it, and those that it reads split."""
+
+    reader: Equation
+    names: dict[str, str]
+    splits: dict[str, tuple[str, ...]]
+
+
+def _aligned(
+    draft: Draft, reader: Equation, producer: Equation, ref: Ref, taken: set[str], sized: set[str]
+) -> _Aligned | None:
+    """The reader and the producer, dimension by dimension; nothing where they are split in two ways.
+
+    Args:
+        draft: the graph.
+        reader, producer: its equations.
+        ref: the producer's tensor, as it is read.
+        taken: names of axes that are taken; it grows.
+        sized: names that have a size.
+    """
+    names: dict[str, str] = {}
+    splits: dict[str, tuple[str, ...]] = {}
     for made, read in zip(producer.left, ref.index, strict=True):
         match made, read:
             case str(), str():
@@ -85,13 +119,7 @@ def inline(draft: Draft, reader: Equation, producer: Equation, *, sums: bool = F
                 reader = divided
             case _:
                 return None
-    own = outer | (taken - occurring(producer.right))
-    body = _moved(producer, names, splits, own, taken | sized, _sized_by_name(draft, producer))
-    if body is None:
-        return None
-    renewed = _factor_named(reader.right, producer.name)
-    assert renewed is not None
-    return replace(reader, right=_substitute(reader.right, renewed, body, sums))
+    return _Aligned(reader, names, splits)
 
 
 def _moved(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,13 +86,7 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             return sum(map(held, works_in(call, axes_of_index(step.equation.left))))
         case Call(function) if FUNCTIONS[function].tile:
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
-        case Call(function, (Ref() as ref, *more), axes) if FUNCTIONS[function].axes == "kept":
-            inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
-            results = FUNCTIONS[function].workspace[0 if inner else 1] + (bool(more) and not inner)
-            return int(results * held(axes_of_index(step.equation.left)))
-        case Call(function) as call if FUNCTIONS[function].axes == "moved":
-            first, further = FUNCTIONS[function].workspace
-            times = first + further * (len(option_axes(call)) - 1)
+        case Call() as call if (times := _results_worked_in(call)) is not None:
             return int(times * held(axes_of_index(step.equation.left)))
         case Call(_, terms) if step.into:
             return max(most for most, _ in (_parts(term, held) for term in terms))
@@ -101,6 +94,19 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
             most, own = _parts(expression, held)
             return most - own
     return 0
+
+
+def _results_worked_in(call: Call) -> float | None:
+    """How many times the bytes of its result a function along axes works in; nothing for another."""
+    function = FUNCTIONS[call.function]
+    match call:
+        case Call(_, (Ref() as ref, *more), axes) if function.axes == "kept":
+            inner = set(axes_of_index(ref.index)[-len(axes) :]) == set(axes)
+            return function.workspace[0 if inner else 1] + (bool(more) and not inner)
+        case Call() if function.axes == "moved":
+            first, further = function.workspace
+            return first + further * (len(option_axes(call)) - 1)
+    return None
 
 
 def _copied(a: Ref, b: Ref, way: Arrangement) -> Iterator[Ref]:
@@ -239,41 +245,60 @@ def _in_use(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> Iterator[tuple[int, int]]:
     """Bytes in use before the first step and at each, with those that are freed after it."""
-
-    @functools.cache
-    def bytes_at(sizes: tuple[Any, ...], element: Element) -> int:
-        return int(product(evaluate(size, values) for size in sizes)) * bytes_of(element, itemsize)
-
-    def given(leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
-        sizes = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
-        return bytes_at(sizes, of_leaf(leaf))
-
-    alive = sum(map(given, leaves))
+    memory = _Memory(values, itemsize)
+    alive = sum(map(memory.given, leaves))
     yield alive, 0
     held = dict[str, int]()
     base, looks = dict[str, str](), Counter[str]()
     for step in steps:
-        beside = 0
-        if isinstance(step, CallStep):
-            held.update(zip(step.results, map(bytes_at, step.shapes, step.elements), strict=True))
-            own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
-            inside = step.plan.peak_memory - sum(given(leaf, own) for leaf in step.plan.leaves)
-            whole = 0 if step.slicing or step.along else sum(held[name] for name in step.results)
-            beside = max(0, inside - whole)  # a piece is computed beside the whole that it is written into
-        elif beneath := _beneath(step):
-            held[step.equation.name] = 0
+        held.update(memory.made(step))
+        if isinstance(step, Step) and (beneath := _beneath(step)):
             base[step.equation.name] = base.get(beneath, beneath)
-            beside = temporary_bytes(step, values, itemsize)
-        else:
-            axes = {axis.name: axis.size for axis in step.axes}
-            shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))
-            held[step.equation.name] = bytes_at(shape, step.element)
-            beside = temporary_bytes(step, values, itemsize)
         looks.update(base.get(name, name) for name in step.defines)
         alive += sum(held[name] for name in step.defines)
         freed = 0
         for name in (base.get(each, each) for each in step.frees):
             looks[name] -= 1
             freed += held.get(name, 0) if not looks[name] else 0
-        yield alive + beside, freed
+        yield alive + memory.beside(step), freed
         alive -= freed
+
+
+class _Memory:
+    """Bytes of tensors at some sizes."""
+
+    def __init__(self, values: Mapping[str, Any], itemsize: int) -> None:
+        self.values, self.itemsize = values, itemsize
+        self._known: dict[tuple[tuple[Any, ...], Element], int] = {}
+
+    def of(self, shape: tuple[Any, ...], element: Element) -> int:
+        """Those of a tensor."""
+        if (shape, element) not in self._known:
+            count = int(product(evaluate(size, self.values) for size in shape))
+            self._known[shape, element] = count * bytes_of(element, self.itemsize)
+        return self._known[shape, element]
+
+    def given(self, leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
+        """Those of a leaf, which may have sizes by names of its own."""
+        shape = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
+        return self.of(shape, of_leaf(leaf))
+
+    def made(self, step: Step | CallStep) -> Iterator[tuple[str, int]]:
+        """Those of each result of a step; none where it lies in the memory of another tensor."""
+        if isinstance(step, CallStep):
+            yield from zip(step.results, map(self.of, step.shapes, step.elements), strict=True)
+        elif _beneath(step):
+            yield step.equation.name, 0
+        else:
+            axes = {axis.name: axis.size for axis in step.axes}
+            shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))
+            yield step.equation.name, self.of(shape, step.element)
+
+    def beside(self, step: Step | CallStep) -> int:
+        """Those that a step takes while it runs, besides its operands and its results."""
+        if isinstance(step, Step):
+            return temporary_bytes(step, self.values, self.itemsize)
+        own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
+        inside = step.plan.peak_memory - sum(self.given(leaf, own) for leaf in step.plan.leaves)
+        whole = 0 if step.slicing or step.along else sum(size for _, size in self.made(step))
+        return max(0, inside - whole)  # a piece is computed beside the whole that it is written into

@@ -84,34 +84,33 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
-    noted("as written", None, graph)
-    whole = graph.flat if "complex" in dtype and around is None else with_functions(graph, around)
-    whole = _looped(noted("outlining of blocks", graph, whole), values, target)
+    whole = _outlined(graph, values, target, around)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
     if "complex" in dtype:
-        numbers = [name for name, holds in of_leaves(whole).items() if holds is Element.NUMBER]
-        check_complex((step.equation for step in laid.steps if isinstance(step, Step)), numbers)
+        _check_complex(whole, laid.steps)
     if memory_limit is not None and laid.peak > memory_limit:
         laid = _within(memory_limit, laid)
     with traced(None):
         alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
-    return Plan(
-        graph,
-        backend,
-        device,
-        dtype,
-        at,
-        with_fewer_frees(*_run(laid.graph, laid.parts, laid.values, target)),
-        laid.results,
-        laid.peak,
-        assumed,
-        alternatives,
-        laid.parts.once,
-        laid.parts.tables,
-        profile.certainty,
-    )
+    return laid.plan(at, assumed, alternatives)
+
+
+def _outlined(
+    graph: Graph, values: Mapping[str, int], target: Target, around: frozenset[str] | None
+) -> Graph:
+    """The graph with the calls that stay calls, and recurrences as loops where they are."""
+    noted("as written", None, graph)
+    flat = "complex" in target.dtype and around is None
+    whole = graph.flat if flat else with_functions(graph, around)
+    return _looped(noted("outlining of blocks", graph, whole), values, target)
+
+
+def _check_complex(graph: Graph, steps: Iterable[Step | CallStep]) -> None:
+    """Refuses steps that complex numbers have no meaning in."""
+    numbers = [name for name, holds in of_leaves(graph).items() if holds is Element.NUMBER]
+    check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
 
 
 @dataclass(frozen=True)
@@ -181,6 +180,36 @@ class _Laid:
             return int(evaluate(evaluate(dim_size(dim), self.graph.bound), self.values))
 
         return sum(math.prod(map(size, self.graph.named[name])) for name in names) * self.target.itemsize
+
+    def plan(
+        self,
+        at: tuple[tuple[str, int], ...],
+        assumed: tuple[str, ...],
+        alternatives: tuple[Alternative, ...],
+    ) -> Plan:
+        """The plan, its code not yet written.
+
+        Args:
+            at: the sizes that it is made at.
+            assumed: those of them that nobody gave.
+            alternatives: other ways, for comparison.
+        """
+        target, parts = self.target, self.parts
+        return Plan(
+            self.original,
+            target.backend,
+            target.device,
+            target.dtype,
+            at,
+            with_fewer_frees(*_run(self.graph, parts, self.values, target)),
+            self.results,
+            self.peak,
+            assumed,
+            alternatives,
+            parts.once,
+            parts.tables,
+            target.profile.certainty,
+        )
 
     def cut(self, part: Part, length: int) -> _Laid:
         """The same with a part of it computed in pieces of so many positions."""

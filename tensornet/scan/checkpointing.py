@@ -9,7 +9,7 @@ state, instead of all that is made at each position. What is left over of the po
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,19 +137,37 @@ class _Segmenting(Stating):
             self._join(made, name, results[name], axis, (segments, length), group)
             results[name] = made
         if rest:
-            cuts = tuple(
-                self._cropped(name, at, -segments * length, group, last=True) for name, at in block.cuts
-            )
-            others = {name: self.fresh(f"{name}.rest") for name in joined}
-            ends = tuple(self.fresh(f"{name}.last") for name in carried)
-            self._call(block, rest, (*cuts, *lasts), (*others.values(), *ends), joined)
-            lasts = ends
-            for name in joined:
-                self._concatenate(name, (results[name], others[name]), group)
+            lasts = self._rest(block, (segments * length, rest), carried, lasts, results)
         self.ends.update(
             (name, (group.dimension(name), _end(group, size), last))
             for name, last in zip(carried, lasts, strict=True)
         )
+
+    def _rest(
+        self,
+        block: _Block,
+        lengths: tuple[int, int],
+        carried: Sequence[str],
+        lasts: tuple[str, ...],
+        results: Mapping[str, str],
+    ) -> tuple[str, ...]:
+        """The call of what whole segments leave over, behind their results; gives the last states.
+
+        Args:
+            block: what is called.
+            lengths: the positions of the whole segments, and those that are left.
+            carried: what becomes the next states.
+            lasts: the states that the segments leave.
+            results: of each tensor that is put together, what they give.
+        """
+        group = block.group
+        cuts = tuple(self._cropped(name, at, -lengths[0], group, last=True) for name, at in block.cuts)
+        others = {name: self.fresh(f"{name}.rest") for name in results}
+        ends = tuple(self.fresh(f"{name}.last") for name in carried)
+        self._call(block, lengths[1], (*cuts, *lasts), (*others.values(), *ends), list(results))
+        for name, whole in results.items():
+            self._concatenate(name, (whole, others[name]), group)
+        return ends
 
     # ---- what is outside
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -407,12 +407,7 @@ class _Looping(Stating):
         results = [each.name for each in block.body if each.name in wanted]
         outputs = (*results, *dict.fromkeys(name for name in carried if name not in results))
         held = [name for name in block.wholes if self.elements[name] < Element.WIDE]
-        leaves = (
-            *(self._leaf(leaf, name, at) for (name, at), leaf in block.cuts.items()),
-            *(self._leaf(each.name, each.name, group.dimension(each.name)) for each in block.states),
-            *(self._leaf(name, name) for name in held),
-            *(replace(self._leaf(name, name), kind="constant") for name in block.wholes if name not in held),
-        )
+        leaves = self._leaves(block, held)
         stacked = {name: self.fresh(f"{name}.along") for name in results}
         call = Apply(
             Graph(leaves, tuple(block.body), outputs, tuple(self.bound.items())),
@@ -431,6 +426,16 @@ class _Looping(Stating):
         for each in block.states:
             if each.name in wanted:
                 self.body.append(replace(each, right=self._outside(each.right)))
+
+    def _leaves(self, block: _Block, held: Collection[str]) -> tuple[Leaf, ...]:
+        """What a block is given: parts of tensors, states, and whole tensors, those that are not held as constants."""
+        group = block.group
+        return (
+            *(self._leaf(leaf, name, at) for (name, at), leaf in block.cuts.items()),
+            *(self._leaf(each.name, each.name, group.dimension(each.name)) for each in block.states),
+            *(self._leaf(name, name) for name in held),
+            *(replace(self._leaf(name, name), kind="constant") for name in block.wholes if name not in held),
+        )
 
     def _leaf(self, leaf: str, name: str, at: int | None = None) -> Leaf:
         """What a block is given of a tensor, of one position of a dimension or of all."""

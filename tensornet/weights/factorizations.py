@@ -19,6 +19,7 @@ factor without it, it stands for all of them.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,17 @@ class Factorization:
         if self.halves:
             return tuple(parts[0]), tuple(axis for dim in parts[1:] for axis in dim)
         return tuple((axis,) for dim in parts for axis in dim)
+
+    def full_ranks(self, parts: Parts, known: Mapping[str, int], times: int) -> tuple[int, ...]:
+        """The largest useful value of each rank.
+
+        Args:
+            parts: the axes that each dimension of the weight is made of.
+            known: their sizes.
+            times: how many weights share factors, where the form has such.
+        """
+        modes = tuple(prod(known[axis] for axis in mode) for mode in self.modes(parts))
+        return self.largest((*modes, times) if self.shared else modes)
 
     def factors(self, parts: Parts) -> tuple[Factor, ...]:
         """The factors of a weight whose dimensions have these parts."""
@@ -258,6 +270,14 @@ class Factored:
     def __str__(self) -> str:
         return " * ".join(map(self._shown, self.factors))
 
+    def renamed(self, names: Mapping[str, str]) -> Factored:
+        """The same with other names for some factors and ranks."""
+        factors = tuple(
+            Factor(names.get(each.name, each.name), tuple(names.get(axis, axis) for axis in each.axes))
+            for each in self.factors
+        )
+        return Factored(factors, {names.get(name, name): size for name, size in self.ranks.items()})
+
     def _shown(self, factor: Factor) -> str:
         """A factor, summed over ranks that no other has: of one mode there is one factor."""
         axes = [axis for each in self.factors for axis in each.axes]
@@ -295,33 +315,43 @@ def factored(
         >>> print(factored("blocktt", (("o1", "o2"), ("i1", "i2")), ((4, 8), (8, 4)), rank=2))
         G1[o1,i1,r1] * G2[r1,o2,i2]
     """
-    form, called = (FACTORIZATIONS | SHARING)[name], called or {}
+    form = (FACTORIZATIONS | SHARING)[name]
     form.check(name, [len(dim) for dim in parts])
-    known = {
-        axis: size
-        for axes, lengths in zip(parts, sizes, strict=True)
-        for axis, size in zip(axes, lengths, strict=True)
-    }
-    factors = form.factors(parts)
+    factors, known = form.factors(parts), _by_axis(parts, sizes)
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
-    chosen: tuple[int, ...] = ()
-    if name != "dense":
-        modes = tuple(prod(known[axis] for axis in mode) for mode in form.modes(parts))
-        full = form.largest((*modes, times) if form.shared else modes)
+    count = functools.partial(_count, factors, ranks, known, shared, times)
+    dense = times * prod(known.values())
+    chosen = () if name == "dense" else choose_ranks(rank, form.full_ranks(parts, known, times), count, dense)
+    return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
 
-        def parameters(values: tuple[int, ...]) -> int:
-            have = known | dict(zip(ranks, values, strict=True))
-            return sum(
-                prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
-                for factor in factors
-            )
 
-        chosen = choose_ranks(rank, full, parameters, dense=times * prod(known.values()))
-    renamed = tuple(
-        Factor(called.get(each.name, each.name), tuple(called.get(axis, axis) for axis in each.axes))
-        for each in factors
+def _by_axis(parts: Parts, sizes: Sizes) -> dict[str, int]:
+    """The sizes of the parts of all dimensions, by their axes."""
+    pairs = (zip(axes, lengths, strict=True) for axes, lengths in zip(parts, sizes, strict=True))
+    return dict(itertools.chain.from_iterable(pairs))
+
+
+def _count(
+    factors: Sequence[Factor],
+    ranks: Sequence[str],
+    known: Mapping[str, int],
+    shared: Collection[str],
+    times: int,
+    values: Sequence[int],
+) -> int:
+    """The parameters of some weights in one form, whose shared factors count once.
+
+    Args:
+        factors, shared, times: see `factored`.
+        ranks: the names of the ranks.
+        known: the sizes of the parts.
+        values: those of the ranks.
+    """
+    have = {**known, **dict(zip(ranks, values, strict=True))}
+    return sum(
+        prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
+        for factor in factors
     )
-    return Factored(renamed, {called.get(each, each): size for each, size in zip(ranks, chosen, strict=True)})
 
 
 # ---------------------------------------------------------------------------- parts of a dimension

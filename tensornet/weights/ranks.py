@@ -69,11 +69,9 @@ def choose_ranks(
         return tuple(full)
     if (number := _whole(rank)) is not None:
         return _checked((number,) * len(full), rank, full)
-    if isinstance(rank, bool) or (isinstance(rank, Real) and not 0 < float(rank) < math.inf):
-        raise _bad(rank, full)
-    if isinstance(rank, Real):
+    if isinstance(rank, Real) and not isinstance(rank, bool):
         whole = parameters(tuple(full)) if dense is None else dense
-        return _fraction(float(rank), tuple(full), parameters, whole)
+        return _fraction(_positive(rank, full), tuple(full), parameters, whole)
     if not isinstance(rank, Sequence) or len(rank) != len(full):
         raise _bad(rank, full)
     return _checked(tuple(_whole(each) or 0 for each in rank), rank, full)
@@ -89,13 +87,20 @@ def _whole(value: object) -> int | None:
         return None
 
 
+def _positive(rank: Real, full: Sequence[int]) -> float:
+    """A fraction of the dense parameters, refused where it is none."""
+    if not 0 < float(rank) < math.inf:
+        raise _bad(rank, full)
+    return float(rank)
+
+
 def _checked(ranks: Ranks, rank: Rank, full: Sequence[int]) -> Ranks:
     if any(each < 1 for each in ranks):
         raise _bad(rank, full)
     return ranks
 
 
-def _bad(rank: Rank, full: Sequence[int]) -> ShapeError:
+def _bad(rank: Rank | Real, full: Sequence[int]) -> ShapeError:
     return ShapeError(
         f"rank={rank!r} is not a rank for {len(full)} mode(s)",
         fix=f"give 'same', a fraction such as 0.1, a positive int, or {len(full)} of them (full rank: {tuple(full)})",

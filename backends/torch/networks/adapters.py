@@ -338,20 +338,7 @@ def with_adapters(
 
 def load_peft(module: Module, folder: Path) -> Module:
     """A copy of a network with the adapters in a folder; see `tensornet.load_peft`."""
-    from safetensors.torch import load_file
-
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        tensors = load_file(folder / TENSORS)
-    except (OSError, ValueError) as error:
-        fix = f"give a folder with {CONFIG} and {TENSORS}"
-        raise EquationError(f"{folder} holds no adapters of peft: {error}", fix=fix) from None
-    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
-        kind = config.get("peft_type")
-        raise EquationError(
-            f"{folder} holds adapters of kind {kind}, or with more than factors",
-            fix="give plain LoRA adapters",
-        )
+    config, tensors = _read_peft(folder)
     network = copied(module)
     layers = _layers(network)
     trained = _taken(tensors, config.get("modules_to_save") or [])
@@ -378,6 +365,25 @@ def load_peft(module: Module, folder: Path) -> Module:
     _made_whole(network)
     _put_trained(network, trained)
     return network
+
+
+def _read_peft(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The configuration and the tensors in a folder, which must be those of plain LoRA adapters."""
+    from safetensors.torch import load_file
+
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+    except (OSError, ValueError) as error:
+        fix = f"give a folder with {CONFIG} and {TENSORS}"
+        raise EquationError(f"{folder} holds no adapters of peft: {error}", fix=fix) from None
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
+        kind = config.get("peft_type")
+        raise EquationError(
+            f"{folder} holds adapters of kind {kind}, or with more than factors",
+            fix="give plain LoRA adapters",
+        )
+    return config, tensors
 
 
 def _taken(tensors: dict[str, torch.Tensor], modules: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -435,24 +441,38 @@ def save_peft(module: Module, folder: Path) -> Path:
         tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
         ranks[name], alphas[name] = len(ins), form.scale * len(ins)
-    first = next(iter(layers))
-    config = {
-        "peft_type": "LORA",
-        "r": ranks[first],
-        "lora_alpha": alphas[first],
-        "target_modules": list(layers),
-        "rank_pattern": {name: rank for name, rank in ranks.items() if rank != ranks[first]},
-        "alpha_pattern": {name: alpha for name, alpha in alphas.items() if alpha != alphas[first]},
-        "bias": "none",
-        "modules_to_save": whole or None,
-        "lora_dropout": 0.0,
-        "fan_in_fan_out": any(each._form[0] is TURNED for each in layers.values()),
-        "inference_mode": True,
-    }
+    turned = any(each._form[0] is TURNED for each in layers.values())
+    config = _peft_config(ranks, alphas, whole, turned)
     folder.mkdir(parents=True)
     save_file(tensors, folder / TENSORS)
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def _peft_config(
+    ranks: Mapping[str, int], alphas: Mapping[str, float], whole: Sequence[str], turned: bool
+) -> dict[str, Any]:
+    """What peft writes beside the tensors of adapters.
+
+    Args:
+        ranks, alphas: of each adapted layer; those of the first stand for all that have the same.
+        whole: modules that were trained whole.
+        turned: whether weights lie the other way round.
+    """
+    first = next(iter(ranks))
+    return {
+        "peft_type": "LORA",
+        "r": ranks[first],
+        "lora_alpha": alphas[first],
+        "target_modules": list(ranks),
+        "rank_pattern": {name: rank for name, rank in ranks.items() if rank != ranks[first]},
+        "alpha_pattern": {name: alpha for name, alpha in alphas.items() if alpha != alphas[first]},
+        "bias": "none",
+        "modules_to_save": list(whole) or None,
+        "lora_dropout": 0.0,
+        "fan_in_fan_out": turned,
+        "inference_mode": True,
+    }
 
 
 def _whole_modules(network: Module) -> list[str]:

@@ -147,23 +147,46 @@ def compressed(
     """
     budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
     network = copied(module)
-    for name, weight in network.named_parameters():
-        if weight.is_meta:
-            raise EquationError(
-                f"'{name}' has no values: it is on the device 'meta'", fix="load its values first"
-            )
+    _check_values(network)
     holdings = _holdings(network, include, exclude)
     if calibrate is not None:
         _calibrate(network, holdings, calibrate)
-    elif budget.kind in ("flops", "seconds"):
-        fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget.kind}"
-        raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
+    _check_rows(budget, calibrate)
     _check_told(holdings, budget, flat(method), modes)
     candidates = [each.candidate() for each in holdings]
     count = sum(each.numel() for each in network.parameters())
     cost = cost_of(budget, load_backend("torch"), device, modes)
     others = count - sum(each.weight.numel() for each in holdings) if cost is None else 0.0
     allocation = allotted(candidates, budget, flat(method), cost, others, count, modes, uniform, progress)
+    misfits = _replace(holdings, candidates, allocation, modes)
+    if allocation.weights:
+        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
+    return Compressed(network, None, allocation, misfits)
+
+
+def _check_rows(budget: Budget, calibrate: Any) -> None:
+    """Refuses a budget of calls where no batches say how large these are."""
+    if calibrate is None and budget.kind in ("flops", "seconds"):
+        fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget.kind}"
+        raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
+
+
+def _check_values(network: Module) -> None:
+    """Refuses parameters without values."""
+    for name, weight in network.named_parameters():
+        if weight.is_meta:
+            raise EquationError(
+                f"'{name}' has no values: it is on the device 'meta'", fix="load its values first"
+            )
+
+
+def _replace(
+    holdings: Sequence[_Holding],
+    candidates: Sequence[Candidate],
+    allocation: Allocation,
+    modes: Modes | None,
+) -> dict[str, Misfit]:
+    """Puts factors in the place of the weights that an allocation names; gives how far they are off."""
     misfits = {}
     for each, candidate in zip(holdings, candidates, strict=True):
         told = allocation.weights.get(each.path)
@@ -172,9 +195,7 @@ def compressed(
             found = approximate(program, candidate.array, metric=candidate.metric, path=each.path)
             _put(each, *told, modes, found.factors)
             misfits[each.path] = Misfit(found.error, found.output)
-    if allocation.weights:
-        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
-    return Compressed(network, None, allocation, misfits)
+    return misfits
 
 
 def _check_told(

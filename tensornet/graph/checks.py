@@ -1,0 +1,112 @@
+"""Checks of a graph: each name is defined once and before it is read, and each size can be one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..language.equation import Equation
+from ..language.expression import Size
+from ..ops.table import FUNCTIONS, RESERVED
+from ..sizes import LARGEST, evaluate
+from .leaves import Leaf
+from .recurrences import early, late
+from .shape_inference import Dim, dim_size
+
+__all__ = ["check_names", "check_size", "check_sizes", "check_spoken"]
+
+
+class Reader(Protocol):
+    """What reads tensors and defines others: a call."""
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it defines."""
+
+    def names(self) -> dict[str, str]:
+        """What is called each tensor that it reads."""
+
+
+@told_in("names")
+def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Reader], outputs: Collection[str]) -> None:
+    """Refuses names that are declared or defined twice, or read before they are defined."""
+    known: set[str] = set()
+    for name in [leaf.name for leaf in leaves]:
+        if name in known:
+            raise EquationError(f"'{name}' is declared twice", fix="give each tensor one name")
+        known.add(name)
+    for item in body:
+        for name, place in _read_first(item):
+            if name not in known:
+                raise EquationError(f"'{name}' is used before it is defined", place)
+        for name in item.defines:
+            if name in known:
+                place = item.place if isinstance(item, Equation) else None
+                raise EquationError(f"'{name}' is defined twice", place, "give each result a name of its own")
+            known.add(name)
+    for ref in (ref for item in body if isinstance(item, Equation) for ref in late(item)):
+        if ref.name not in known:
+            raise EquationError(f"'{ref.name}' is not defined", ref.place)
+    for name in outputs:
+        if name not in known:
+            fix = f"{near(name, known)}choose of {', '.join(sorted(known))}"
+            raise EquationError(f"the output '{name}' is not defined", fix=fix)
+    if not outputs:
+        raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
+
+
+def _read_first(item: Equation | Reader) -> Iterator[tuple[str, Place | None]]:
+    """The tensors that an equation or a call reads, and where; not what a recurrence reads at another position."""
+    if isinstance(item, Equation):
+        yield from ((ref.name, ref.place) for ref in early(item))
+    else:
+        yield from ((name, None) for name in item.names().values())
+
+
+def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> None:
+    """Refuses a size that equations speak of by a name that would read back as something else."""
+    for equation in equations:
+        for part in equation.parts:
+            if isinstance(part, Size) and (
+                part.axis in tensors or part.axis in FUNCTIONS or part.axis in RESERVED
+            ):
+                owner = "a tensor" if part.axis in tensors else "the language"
+                raise EquationError(
+                    f"the size '{part.axis}' has a name that belongs to {owner}",
+                    part.place or equation.place,
+                    "give the axis, or the symbol of its size, another name",
+                )
+
+
+def check_sizes(
+    sizes: Iterable[tuple[str, Any]], named: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]
+) -> None:
+    """Refuses sizes, and dimensions of tensors, that are no whole numbers or too small or large."""
+    for name, size in sizes:
+        check_size(f"'{name}'", size, 1, bound)
+    seen: set[Dim] = set()  # there are few, however many tensors have them
+    for tensor, dims in named.items():
+        for dim in (dim for dim in dims if dim and dim not in seen):
+            seen.add(dim)
+            check_size(f"'{dim[0].name}' in '{tensor}'", dim_size(dim), 0, bound)
+            for axis in dim:
+                check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0, bound)
+
+
+def check_size(what: str, size: Any, least: int, known: Mapping[str, Any]) -> None:
+    """Refuses a size that is known, and no whole number from a least one on.
+
+    Args:
+        what: whose size it is, for the error.
+        size: the size.
+        least: the smallest that it may be.
+        known: the sizes that have a value.
+    """
+    value = evaluate(size, known)
+    number = getattr(value, "is_number", isinstance(value, int))
+    if number and not (isinstance(value, int) and least <= value <= LARGEST):
+        shown = f"{size} = {value}" if str(size) != str(value) else str(size)
+        raise ShapeError(
+            f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"
+        )
