@@ -19,6 +19,7 @@ from ..language.expression import (
     Contraction,
     Expression,
     Ref,
+    Size,
     contraction,
     free_axes,
     product_of,
@@ -64,12 +65,19 @@ def _moved(
     sums: bool, draft: Draft, reader: Equation, call: Call, before: tuple[Equation, ...]
 ) -> Iterator[Change]:
     """The changes to an equation that holds what it averages."""
-    moved = _of_parts(call)
+    moved = call if _speaks_of(call) else _of_parts(call)
     if moved != call and _keeps_sizes(draft, call, moved):
         yield Change((replace(reader, right=replaced(reader.right, call, moved)),), before)
     summed = _as_sum(draft, reader, call) if sums else None
     if summed is not None:
         yield Change((replace(reader, right=replaced(reader.right, call, summed)),), before)
+
+
+def _speaks_of(call: Call) -> bool:
+    """Whether what a call averages speaks of the size of an axis that it runs over, which has that size in it alone."""
+    return any(
+        isinstance(part, Size) and part.axis in call.axes for part in subexpressions(call.arguments[0])
+    )
 
 
 def _as_sum(draft: Draft, reader: Equation, call: Call) -> Expression | None:
