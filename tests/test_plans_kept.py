@@ -640,3 +640,10 @@ def test_otherwise_nothing_is_seen(
     assert shown == ""
     if kind != "dumb" and run != UNWATCHED:
         assert output == "planned False 1\n"
+
+
+def test_a_plan_reads_back_whose_equation_sums_a_state_a_step_away() -> None:
+    """`h[a,t-1]` alone loses its axis; as a function it is summed in words."""
+    graph = tn.layer("h[a,t] = 0.5*h[a,t-1] + x[a,t]\ng[t] = 0.3*g[t+1] + h[a,t-1]", inputs="x[a,t]")
+    plan = tn.plan(graph, a=2, t=3)
+    assert tn.Plan.from_json(plan.to_json()) == plan
