@@ -22,7 +22,7 @@ UNARY = {
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "square": np.square,
     "abs": np.abs, "sign": np.sign, "floor": np.floor, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
     "erf": scipy.special.erf, "sigmoid": scipy.special.expit, "logical_not": np.logical_not,
-    "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.where(a > 0, a, 0.0),
+    "rsqrt": lambda a: a**-0.5, "reciprocal": lambda a: 1.0 / a, "relu": lambda a: np.maximum(a, 0.0),
     "gelu": lambda a: a * scipy.special.ndtr(a), "silu": lambda a: a * scipy.special.expit(a),
     "gelu_tanh": lambda a: a * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3)),
     "softplus": lambda a: np.log1p(np.exp(-np.abs(a))) + np.maximum(a, 0), 
