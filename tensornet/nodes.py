@@ -93,7 +93,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Parts:
-    """A composite of which some parts are positions, as a text says it; `shorthand` writes it out."""
+    """A composite with positions among its parts, as a text says it; `index_forms` writes it out."""
 
     entries: tuple[Index, ...]
 

@@ -109,8 +109,8 @@ def _node(
 
     Args:
         function: of the tensors; returns the result, or that and what is saved for the backward pass.
-        gradients: those of the tensors, of these and of what is saved, of the gradient of the result, and of which
-            are needed.
+        gradients: gives those of the tensors; takes these, what is saved, the gradient of the result, and whether
+            each is needed.
     """
 
     class Product(torch.autograd.Function):

@@ -58,7 +58,7 @@ def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
     )
 
 
-class _Handed:
+class _States:
     """The states of a backward pass along an axis, and what takes the place of each."""
 
     def __init__(self, block: Graph) -> None:
@@ -129,25 +129,25 @@ class ScanVjp:
         joined = call.along.joined(len(call.results))
         gradients = [pair for pair in list(call.made)[:joined] if pair[0] in seeds]
         lasts = dict(zip(carried, call.results[joined:], strict=True))
-        handed = _Handed(both)
+        grown = _States(both)
         for leaf, output in carried.items():
             if leaf in grads:
-                handed.on(leaves.get(seeds.get(output, "")), own[leaf], grads[leaf])
+                grown.on(leaves.get(seeds.get(output, "")), own[leaf], grads[leaf])
         totals = tuple(name for name in wholes if name in grads)
         for name in totals:
-            handed.added_up(own[name], grads[name])
+            grown.added_up(own[name], grads[name])
         given = [leaves[seeds[output]] for output, _ in gradients]
         inputs = [
             *(own[name] for name in (*cuts, *carried)),
             *given,
-            *handed.states,
+            *grown.states,
             *(own[name] for name in wholes),
         ]
         stacked = [name for name in cuts if name in grads]
-        outputs = (*(grads[name] for name in stacked), *handed.nexts)
+        outputs = (*(grads[name] for name in stacked), *grown.nexts)
         moved = tuple(name for name in carried if name in grads)
         return ScanVjp(
-            handed.block(inputs, outputs),
+            grown.block(inputs, outputs),
             (*call.along.cuts, *([0] * (len(carried) + len(given)))),
             tuple(result for _, result in gradients),
             tuple(lasts[name] for name in moved),

@@ -1,6 +1,6 @@
 """The seam between the records of functions and the rooms above them: what one hands the other.
 
-Records stand below lowering and code generation, so these are protocols, and the types in them are for reading.
+Records stand below lowering and code generation, so these are protocols.
 """
 
 from __future__ import annotations
