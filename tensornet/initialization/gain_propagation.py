@@ -75,27 +75,37 @@ def _product(starts: Starts, term: Contraction, target: float, scope: Scope) -> 
     rest = [weight for weight in weights if weight not in gains]
     if term.summed and not rest:
         gains, rest = [], weights
-    if not rest:
-        rescale(starts, linear, term, target, scope)
+    names = starts.free(Contraction(tuple(rest))) if rest else linear
+    is_elastic = any(map(starts.is_elastic, rest))
+    if rest:
+        if term is starts.line.right or not starts.is_weight(term):  # no part of a weight that another reads
+            target *= start_chain(starts, term, scope)
+        _share_out(starts, term, [weight for weight in rest if starts.free(weight)], gains, target, scope)
+    else:
+        rescale(starts, names, term, target, scope)
+    for gain in gains:
         missing = _missing(starts, term, gains, target, scope)
-        for gain in gains:
-            set_gain(starts, gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
-        return
-    new = starts.free(Contraction(tuple(rest)))
-    if term is starts.line.right or not starts.is_weight(term):  # no part of a weight that another reads
-        target *= start_chain(starts, term, scope)  # what is typical falls behind the mean square
-        rest = [weight for weight in rest if starts.free(weight)]
-    rigid = [weight for weight in rest if not starts.is_elastic(weight)]
-    waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
+        set_gain(starts, gain, 1.0 if is_elastic or 1 / FAR <= missing <= FAR else missing, scope)
+    if rest:
+        rescale(starts, names, term, target, scope)
+
+
+def _share_out(
+    starts: Starts,
+    term: Contraction,
+    weights: list[Expression],
+    gains: list[Expression],
+    target: float,
+    scope: Scope,
+) -> None:
+    """Aims the weights of a product, those first whose mean square cannot be made anything."""
+    rigid = [weight for weight in weights if not starts.is_elastic(weight)]
+    waiting = [*rigid, *(weight for weight in weights if weight not in rigid)]
     for weight in rigid:
         aim(starts, weight, _shares(starts, term, waiting, gains, target, scope)[weight], scope)
         waiting.remove(weight)
     for weight, share in _shares(starts, term, waiting, gains, target, scope).items():
         aim(starts, weight, share, scope)
-    for gain in gains:
-        missing = _missing(starts, term, gains, target, scope)
-        set_gain(starts, gain, 1.0 if waiting or 1 / FAR <= missing <= FAR else missing, scope)
-    rescale(starts, new, term, target, scope)
 
 
 def _missing(

@@ -16,7 +16,7 @@ CLOSE = 0.02
 """A logarithm of a mean square is on its target within this."""
 
 POLISHES = 3
-"""So often Newton's method follows the search."""
+"""So many steps of Newton's method are taken."""
 
 
 def set_gain(starts: Starts, expression: Expression, target: float, scope: Scope) -> None:
@@ -59,10 +59,13 @@ def rescale(
 
     if not stds or not target or abs(off(0.0)) < CLOSE:
         return
-    steps = sorted((n / 4 for n in range(-48, 49) if n / 4 <= most), key=abs)
-    errors = {step: abs(off(step)) for step in steps}
-    enough = min(errors.values()) + 0.1
-    off(_polished(off, next((step for step in steps if errors[step] <= enough), 0.0), most))
+    step = _polished(off, 0.0, most)
+    if not abs(off(step)) < CLOSE:
+        steps = sorted((n / 2 for n in range(-24, 25) if n / 2 <= most), key=abs)
+        errors = {step: abs(off(step)) for step in steps}
+        enough = min(errors.values()) + 0.1
+        step = _polished(off, next((step for step in steps if errors[step] <= enough), 0.0), most)
+    off(step)
 
 
 def _polished(off: Callable[[float], float], step: float, most: float) -> float:

@@ -45,6 +45,8 @@ from .state import FAR, Starts
 
 __all__ = ["Derived", "derived", "starts_of_weight"]
 
+ZERO = ("value", 0.0)
+
 ROUNDS, SETTLED = 32, 0.01
 """So often the moments of a recurrence are gone round, until they change by no more than this share."""
 
@@ -123,8 +125,11 @@ def _choose(starts: Starts, equation: Equation, measurement: Measurement | None 
     seen = None if measurement is None else measurement.correct(equation, free if elastic else ())
     if seen is not None:
         del starts.doubts[since:]
-    found = known.of(right) if seen is None else seen.moments
-    check(starts, equation, seen or Seen(found.mean, (found.square,)), free)
+    found = known.of(right)
+    if seen is not None and seen.differs(found.square):
+        found = seen.moments
+    chosen = [name for name in free if starts.found.get(name, ZERO) != ZERO]
+    check(starts, equation, seen or Seen(found.mean, (found.square,)), chosen)
     if seen is not None and seen.is_alive and starts.graph.outputs == (equation.name,):
         starts.doubts.clear()  # what is alive in the end was so on the way
     known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD

@@ -31,6 +31,9 @@ PASSED = 2.5
 ENOUGH = math.log(2.0)
 """The logarithm of a mean square is left as it is within this."""
 
+LOOSE = 1.2
+"""A mean square is as foreseen within this factor."""
+
 TRIES = 4
 """So often a line is measured and aimed again."""
 
@@ -51,6 +54,11 @@ class Seen:
     def moments(self) -> Moments:
         """Those of the typical start."""
         return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
+
+    def differs(self, square: float) -> bool:
+        """Whether the typical mean square is another than what was foreseen."""
+        typical = self.moments.square
+        return not typical / LOOSE <= square <= typical * LOOSE
 
     @property
     def is_alive(self) -> bool:

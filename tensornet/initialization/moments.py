@@ -3,8 +3,7 @@
     E[(Σᵢ xᵢ·Wᵢ)²] = I·E[x²]·E[W²] + I·(I − 1)·E[x]²·E[W]²
 
 The second part is there where no factor has a mean of zero. Functions are integrated by Gauss–Hermite quadrature over
-a normal argument, or one whose logarithm is normal where the function wants it positive. Factors that depend on one
-another are the business of the measured pass.
+a normal argument. Factors that depend on one another are the business of the measured pass.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from ..graph.algebra import function_of_one, put
 from ..graph.graph import Graph
 from ..graph.leaves import Constant, Leaf
 from ..graph.shape_inference import Scope, scope_inside
+from ..language.canonical import expanded, value_of
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     Size,
     free_axes,
@@ -36,12 +37,18 @@ from ..language.expression import (
 from ..ops.moments import STANDARD, UNKNOWN, Known, Moments
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
-from .samplers import fan_of, moments_of
+from .samplers import fan_of, square_of
 
 __all__ = ["Estimator", "moments_of_start"]
 
 TYPICAL = 64
 """The size assumed for an axis that is open."""
+
+NODES = 41
+"""So many points stand for a normal number."""
+
+SPREAD = 2.5
+"""The variance of a mean of squares lies below this many times its own square, be it the mean of one."""
 
 
 class Estimator:
@@ -142,13 +149,16 @@ class Estimator:
         return _of_form(put(expression, argument, _BLANK), counts, self.of(argument, scope).rounded())
 
     def _call(self, call: Call, scope: Scope) -> Moments:
-        found = tuple(self.of(argument, scope) for argument in call.arguments)
+        function = FUNCTIONS[call.function]
         inner = self.scope(call.arguments[0], scope) if call.arguments else scope
-        tensors = tuple(n for n, argument in enumerate(call.arguments) if not is_scalar(argument))
         count = math.prod(self.count(inner, axis) for axis in call.axes)
-        rule = FUNCTIONS[call.function].moments
-        told = None if rule is None else rule(Known(found, tensors, count))
-        return told or (found[0] if found else STANDARD)
+        if function.moments is None and function.expansion:
+            return self.of(expanded(call, Literal(count)), inner)
+        found = tuple(self.of(argument, scope) for argument in call.arguments)
+        tensors = tuple(n for n, argument in enumerate(call.arguments) if not is_scalar(argument))
+        told = None if function.moments is None else function.moments(Known(found, tensors, count))
+        mixes = function.kind in ("axis", "reduction") and not function.carries
+        return told or (STANDARD if mixes or not found else found[0])
 
     # ---- products
 
@@ -196,12 +206,11 @@ def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
     match leaf.start:
         case Constant() as value:
             return _of_array(value)
-        case ("value" | "std" as kind, number):
-            return Moments(number if kind == "value" else 0.0, number**2)
         case (kind, number):
             found = (evaluate(size, graph.bound) for size in leaf.shape)
             shape = tuple(float(size) if isinstance(size, int) else float(TYPICAL) for size in found)
-            return Moments(*moments_of(kind, number, shape, fan_of(graph, leaf)))
+            mean = number if kind == "value" else 0.0
+            return Moments(mean, square_of(kind, number, shape, fan_of(graph, leaf)))
     return None
 
 
@@ -247,45 +256,50 @@ def _mapped(expression: Expression) -> Expression | None:
 def _of_form(form: Expression, counts: tuple[tuple[str, float], ...], moments: Moments) -> Moments:
     """Those of a function of the blank in a form; none where the integral does not exist."""
     sizes = dict(counts)
-    positive = isinstance(form, Call) and FUNCTIONS[form.function].positive
+    if _levels(form) and moments.variance < SPREAD * moments.mean**2:
+        moments = Moments(moments.mean, moments.mean**2)
 
     def compute(value: float) -> Any:
         return scalar_value(form, {**sizes, _BLANK.axis: value}.get)
 
     try:
-        (_, coarse), (most, fine) = (_quadrature(compute, moments, positive, count) for count in (24, 41))
+        found = _quadrature(compute, moments)
     except (ArithmeticError, ValueError, TypeError, EquationError):
         return UNKNOWN
-    close = 0.5 < (coarse.square + 1e-300) / (fine.square + 1e-300) < 2
-    return fine if (close and fine.square < 1e12) or most <= 1 else UNKNOWN
+    return found if found.square < 1e12 else UNKNOWN
 
 
 @functools.cache
-def _points(count: int) -> tuple[tuple[float, float], ...]:
+def _points() -> tuple[tuple[float, float], ...]:
     """Nodes and weights of E[f(z)] for a standard normal z."""
     import numpy
 
-    nodes, weights = numpy.polynomial.hermite_e.hermegauss(count)
+    nodes, weights = numpy.polynomial.hermite_e.hermegauss(NODES)
     return tuple(zip(nodes.tolist(), (weights / math.sqrt(2 * math.pi)).tolist(), strict=True))
 
 
-def _quadrature(
-    compute: Callable[[float], Any], moments: Moments, positive: bool, count: int
-) -> tuple[float, Moments]:
-    """The largest value met, and the moments."""
-    deviation, spread = math.sqrt(moments.variance), 0.0
-    if positive and moments.mean > 0:
-        spread = math.sqrt(math.log(moments.square / moments.mean**2)) if deviation else 0.0
-    most = mean = square = 0.0
-    for node, weight in _points(count) if deviation else ((0.0, 1.0),):
-        value = moments.mean + deviation * node
-        if spread:
-            value = moments.mean * math.exp(spread * node - spread**2 / 2)
-        found = compute(value)
+def _levels(form: Expression) -> bool:
+    """Whether a function is asked of positive numbers and evens them out, as a root does or what divides by one.
+
+    Its argument is taken for its mean then: in a norm that is exact, as what is divided is large where this is.
+    """
+    match form:
+        case Call("power", (_, exponent)):
+            value = value_of(exponent)
+            return isinstance(value, int | float) and value < 1
+        case Call(name):
+            return FUNCTIONS[name].positive
+    return False
+
+
+def _quadrature(compute: Callable[[float], Any], moments: Moments) -> Moments:
+    deviation = math.sqrt(moments.variance)
+    mean = square = 0.0
+    for node, weight in _points() if deviation else ((0.0, 1.0),):
+        found = compute(moments.mean + deviation * node)
         result = float(abs(found) if isinstance(found, complex) else found)
-        most = max(most, abs(result))
         mean, square = mean + weight * result, square + weight * result**2
-    return most, Moments(mean, square)
+    return Moments(mean, square)
 
 
 def _log(value: float) -> float:

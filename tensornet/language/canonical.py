@@ -30,7 +30,7 @@ from .expression import (
 )
 from .parser import parse_block
 
-__all__ = ["CanonicalForms", "canonical_functions", "flattened", "value_of"]
+__all__ = ["CanonicalForms", "canonical_functions", "expanded", "flattened", "value_of"]
 
 COUNT = "n"
 """What expansions call the number of positions that a function runs over."""
@@ -52,7 +52,7 @@ class CanonicalForms:
         if is_scalar(expression) or isinstance(expression, Ref):
             return expression
         if isinstance(expression, Call) and FUNCTIONS[expression.function].expansion:
-            form = self.of(self._expanded(expression))
+            form = self.of(expanded(expression, self.count(expression)))
         else:
             form = _simplified(transform(expression, self.of))
         self._written.setdefault(form, expression)
@@ -62,24 +62,25 @@ class CanonicalForms:
         """An expression with its parts as they were written."""
         return self._written.get(form) or transform(form, self.written)
 
-    def _expanded(self, call: Call) -> Expression:
-        """What a call says in other functions."""
-        row = FUNCTIONS[call.function]
-        given: dict[str, Expression] = {name: Literal(value) for name, value in row.options}
-        given |= {name: values[0] for name, values in call.options}
-        given |= zip(OPERANDS, call.arguments, strict=False)
 
-        def put(part: Expression) -> Expression:
-            match part:
-                case Ref(name, ()):
-                    return self.count(call) if name == COUNT else given[name]
-                case Contraction(factors, summed):
-                    return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
-                case Call(function, arguments, axes):
-                    return Call(function, tuple(map(put, arguments)), call.axes if axes else ())
-            return part
+def expanded(call: Call, count: Expression) -> Expression:
+    """What a call says in other functions, and with the number of positions that it runs over."""
+    row = FUNCTIONS[call.function]
+    given: dict[str, Expression] = {COUNT: count} | {name: Literal(value) for name, value in row.options}
+    given |= {name: values[0] for name, values in call.options}
+    given |= zip(OPERANDS, call.arguments, strict=False)
 
-        return put(_read(row.expansion))
+    def put(part: Expression) -> Expression:
+        match part:
+            case Ref(name, ()):
+                return given[name]
+            case Contraction(factors, summed):
+                return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
+            case Call(function, arguments, axes):
+                return Call(function, tuple(map(put, arguments)), call.axes if axes else ())
+        return part
+
+    return put(_read(row.expansion))
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from .moments import STANDARD, Known, Moments, average
+from .moments import Known, Moments, average
 from .pointwise import EQUAL
 from .protocols import layout_of, names_in
 from .record import Element, Example, Function
@@ -156,7 +156,6 @@ REPEAT = Function(
     at="a",
     carries=True,
     derivative=("sum[j](g)",),
-    moments=lambda known: known.operands[0],
     lowered=_lower_repeat,
     spelled=_spell_repeat,
 )
@@ -171,7 +170,6 @@ INDEX = Function(
     yields="same",
     at="p",
     derivative=("0",),
-    moments=lambda known: STANDARD,
     lowered=_lower_index,
 )
 

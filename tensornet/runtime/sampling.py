@@ -27,7 +27,7 @@ __all__ = ["Sample"]
 FEW, MANY, MOST = 15, 61, 241
 """So many starts are looked at, the more where the fewer leave in doubt whether what comes out is alive."""
 
-MOST_LINES, MOST_ELEMENTS = 64, 2**17
+MOST_LINES, MOST_ELEMENTS = 64, 2**16
 """Larger graphs are not looked at: there are so many equations and parameters, and elements of tensors at most."""
 
 DIGITS = 3
