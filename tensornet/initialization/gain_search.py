@@ -15,6 +15,9 @@ __all__ = ["rescale", "set_gain"]
 CLOSE = 0.02
 """A logarithm of a mean square is on its target within this."""
 
+LEAST = -12
+"""The smallest logarithm of a factor."""
+
 POLISHES = 3
 """So many steps of Newton's method are taken."""
 
@@ -61,7 +64,7 @@ def rescale(
         return
     step = _polished(off, 0.0, most)
     if not abs(off(step)) < CLOSE:
-        steps = sorted((n / 2 for n in range(-24, 25) if n / 2 <= most), key=abs)
+        steps = sorted((n / 2 for n in range(2 * LEAST, 1 - 2 * LEAST) if n / 2 <= most), key=abs)
         errors = {step: abs(off(step)) for step in steps}
         enough = min(errors.values()) + 0.1
         step = _polished(off, next((step for step in steps if errors[step] <= enough), 0.0), most)
@@ -75,8 +78,8 @@ def _polished(off: Callable[[float], float], step: float, most: float) -> float:
         slope = (off(step + CLOSE) - error) / CLOSE
         if abs(error) < CLOSE or not slope or not math.isfinite(slope):
             break
-        nearer = min(step - error / slope, most)
-        if not abs(found := off(nearer)) < abs(error):
+        nearer = max(LEAST, min(step - error / slope, most))
+        if not abs(found := off(nearer)) < abs(error) / 2:  # further away for nothing
             break
         step, error = nearer, found
     return step

@@ -92,8 +92,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
 
     Args:
         graph: a layer or a model.
-        sampled: gives the moments of a tensor by the starts that are chosen before it, measured, or nothing
-            where it cannot. It is asked where independence is too much to suppose.
+        sampled: measures a tensor, by the starts that are chosen before it; it gives nothing where it cannot.
 
     Raises:
         EquationError: weights are made of weights too many times.

@@ -28,14 +28,14 @@ EXTREME = 100.0
 PASSED = 2.5
 """So many terms may be added up, one after another, before what comes out is held against their number."""
 
-ENOUGH = math.log(2.0)
-"""The logarithm of a mean square is left as it is within this."""
+ENOUGH = 2.0
+"""A mean square is left as it is within this factor."""
 
 LOOSE = 1.2
 """A mean square is as foreseen within this factor."""
 
-TRIES = 4
-"""So often a line is measured and aimed again."""
+TRIES = 3
+"""So often a line is aimed and measured again."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ class Seen:
     def moments(self) -> Moments:
         """Those of the typical start."""
         return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the typical start is too large or too small, by a number that may be made up for."""
+        square = self.moments.square
+        return 0 < square < math.inf and not 1 / ENOUGH <= square <= ENOUGH
 
     def differs(self, square: float) -> bool:
         """Whether the typical mean square is another than what was foreseen."""
@@ -112,16 +118,15 @@ class Measurement:
         """
         if self._averages(equation):
             return None
-        target, starts = 1.0, self.starts
+        starts, target = self.starts, 1.0
+        seen = self.sampled(equation.name, starts.found)
         for _ in range(TRIES):
-            seen = self.sampled(equation.name, starts.found)
-            if seen is None or not free or not 0 < (square := seen.moments.square) < math.inf:
+            if seen is None or not free or not seen.is_off:
                 break
-            if abs(math.log(square)) <= ENOUGH:
-                break
-            target /= square
+            target /= seen.moments.square
             starts.forget(free)
             aim(starts, equation.right, target, starts.known.scope(equation.right))
+            seen = self.sampled(equation.name, starts.found)
         return seen
 
     def _averages(self, equation: Equation) -> bool:
@@ -136,7 +141,10 @@ class Measurement:
             n for n, entry in enumerate(equation.left) if coming.intersection(axes_of_index((entry,)))
         ]
         read = {ref.name for ref in equation.references}
-        if any(coming.intersection(share.axes) for share in _shares(equation.right)) or read & self.averages:
+        if (
+            any(coming.intersection(share.axes) for share in _averaging(equation.right))
+            or read & self.averages
+        ):
             self.averages.add(equation.name)
         return equation.name in self.averages
 
@@ -151,7 +159,7 @@ def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str])
     of_function = isinstance(right, Call) and right.function != "add"
     if seen.is_alive or not square or not chosen or of_function or starts.below(right) & starts.given:
         return
-    has_scale = bool(equation.left) and not (square < 1 and any(_shares(right)))
+    has_scale = bool(equation.left) and not (square < 1 and any(_averaging(right)))
     if not has_scale and 1 / EXTREME <= square <= EXTREME:
         return
     if 1 / FAR <= square <= FAR:
@@ -169,7 +177,7 @@ def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
     return (max((starts.known.of(term).square for term in passed), default=1.0) + 1.0) / PASSED
 
 
-def _shares(right: Expression) -> list[Call]:
+def _averaging(right: Expression) -> list[Call]:
     """The weights that sum to one, of averages."""
     calls = (part for part in subexpressions(right) if isinstance(part, Call))
     return [call for call in calls if FUNCTIONS[call.function].sums_to_one]
