@@ -28,6 +28,9 @@ EXTREME = 100.0
 PASSED = 2.5
 """So many terms may be added up, one after another, before what comes out is held against their number."""
 
+ALIVE = 0.55
+"""A tensor is on its scale if more than this share of starts is."""
+
 ENOUGH = 2.0
 """A mean square is left as it is within this factor."""
 
@@ -69,21 +72,17 @@ class Seen:
     @property
     def is_alive(self) -> bool:
         """Whether more than half of the starts have a deviation within a factor of 2, nearly, of 1."""
-        return self.share(FAR) > 0.55
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nearly all are, or nearly none, so that few starts tell."""
-        return not 0.1 < self.share(2.5) < 0.9
+        return self.share > ALIVE
 
     @property
     def is_clear(self) -> bool:
-        """Whether so many are, or so few, that more starts would hardly say otherwise."""
-        return not 0.35 < self.share(FAR) < 0.75
+        """Whether more starts would hardly say otherwise: two and a half deviations of the share, at most."""
+        return abs(self.share - ALIVE) > 1.25 / math.sqrt(len(self.squares))
 
-    def share(self, most: float) -> float:
-        """Of how many starts the mean square is within a factor of 1."""
-        return sum(1 / most <= square <= most for square in self.squares) / len(self.squares)
+    @property
+    def share(self) -> float:
+        """The share of starts whose mean square is not far from 1."""
+        return sum(1 / FAR <= square <= FAR for square in self.squares) / len(self.squares)
 
     def against(self, square: float) -> Seen:
         """The same, were the deviation that it is held against the root of this one, if that is more than 1."""

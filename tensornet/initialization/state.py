@@ -160,10 +160,10 @@ class Starts:
 
     def reached(self, term: Contraction, squares: Mapping[Expression, float], scope: Scope) -> float:
         """The mean square of a product, were these the mean squares of some factors."""
-        assumed = self.known.assumed
-        self.known.assumed = assumed | {factor: Moments(0.0, square) for factor, square in squares.items()}
-        found = self.known.of(term, scope).square
-        self.known.assumed = assumed
+        known, assumed, lines = self.known, self.known.assumed, dict(self.known.lines)
+        known.assumed = assumed | {factor: Moments(0.0, square) for factor, square in squares.items()}
+        found = known.of(term, scope).square
+        known.assumed, known.lines = assumed, lines
         return found
 
     def doubt(self, term: Expression, what: str) -> None:
