@@ -54,7 +54,7 @@ class Sample:
         """That of a graph with its calls inlined, at typical sizes where they are open.
 
         Returns:
-            Nothing if it is too large to be looked at in some milliseconds, reads other than real numbers, or
+            Nothing if it is too large to be measured in some milliseconds, reads other than real numbers, or
             functions of the user's own.
         """
         if max(len(graph.equations), len(graph.parameters)) > MOST_LINES or not _is_known(graph):
