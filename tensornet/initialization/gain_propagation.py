@@ -10,18 +10,13 @@ from collections.abc import Iterable
 
 from ..graph.algebra import function_of_one
 from ..graph.shape_inference import Scope
-from ..language.expression import Call, Contraction, Expression, Ref, free_axes, is_scalar, references
-from ..ops.moments import Moments
+from ..language.expression import Call, Contraction, Expression, Ref, free_axes, is_scalar
 from ..ops.table import FUNCTIONS
-from .diagnostics import check, is_long
 from .gain_search import rescale, set_gain
-from .near_identity import links_of
+from .near_identity import start_chain
 from .state import FAR, Starts
 
 __all__ = ["aim", "vanish"]
-
-OFTEN_OFF = math.log(2.0) / 0.6745
-"""Where it is known this well, half of the starts are off by a factor of 2: what can starts near the identity."""
 
 
 def aim(starts: Starts, expression: Expression, target: float, scope: Scope) -> None:
@@ -80,38 +75,37 @@ def _product(starts: Starts, term: Contraction, target: float, scope: Scope) -> 
     rest = [weight for weight in weights if weight not in gains]
     if term.summed and not rest:
         gains, rest = [], weights
-    if not rest:
-        rescale(starts, linear, term, target, scope)
+    names = starts.free(Contraction(tuple(rest))) if rest else linear
+    is_elastic = any(map(starts.is_elastic, rest))
+    if rest:
+        if term is starts.line.right or not starts.is_weight(term):  # no part of a weight that another reads
+            target *= start_chain(starts, term, scope)
+        _share_out(starts, term, [weight for weight in rest if starts.free(weight)], gains, target, scope)
+    else:
+        rescale(starts, names, term, target, scope)
+    for gain in gains:
         missing = _missing(starts, term, gains, target, scope)
-        for gain in gains:
-            set_gain(starts, gain, 1.0 if 1 / FAR <= missing <= FAR else missing, scope)
-        return
-    new = starts.free(Contraction(tuple(rest)))
-    if _is_outermost(starts, term):
-        if is_long(starts, term, scope, OFTEN_OFF):
-            _link(starts, term, scope)
-            rest = [weight for weight in rest if starts.free(weight)]
-        decay, _ = starts.spread(term, scope)
-        starts.decays[starts.line.name] = starts.decays.get(starts.line.name, 0.0) + decay
-        target *= math.exp(max(0.0, decay - math.log(FAR)))  # what is typical falls behind the mean square
-    rigid = [weight for weight in rest if not starts.is_elastic(weight)]
-    waiting = [*rigid, *(weight for weight in rest if weight not in rigid)]
+        set_gain(starts, gain, 1.0 if is_elastic or 1 / FAR <= missing <= FAR else missing, scope)
+    if rest:
+        rescale(starts, names, term, target, scope)
+
+
+def _share_out(
+    starts: Starts,
+    term: Contraction,
+    weights: list[Expression],
+    gains: list[Expression],
+    target: float,
+    scope: Scope,
+) -> None:
+    """Aims the weights of a product, those first whose mean square cannot be made anything."""
+    rigid = [weight for weight in weights if not starts.is_elastic(weight)]
+    waiting = [*rigid, *(weight for weight in weights if weight not in rigid)]
     for weight in rigid:
         aim(starts, weight, _shares(starts, term, waiting, gains, target, scope)[weight], scope)
         waiting.remove(weight)
     for weight, share in _shares(starts, term, waiting, gains, target, scope).items():
         aim(starts, weight, share, scope)
-    for gain in gains:
-        missing = _missing(starts, term, gains, target, scope)
-        set_gain(starts, gain, 1.0 if waiting or 1 / FAR <= missing <= FAR else missing, scope)
-    rescale(starts, new, term, target, scope)
-    if _is_outermost(starts, term):
-        check(starts, term, target, scope)
-
-
-def _is_outermost(starts: Starts, term: Expression) -> bool:
-    """Whether a product is no part of a weight that another reads."""
-    return term is starts.line.right or not starts.is_weight(term)
 
 
 def _missing(
@@ -120,29 +114,6 @@ def _missing(
     """By how much a product falls short with gains of 1; what is 0, as a norm of one element is, stays 0."""
     reached = starts.reached(term, dict.fromkeys(gains, 1.0), scope)
     return target / reached if reached else 1.0
-
-
-def _link(starts: Starts, term: Contraction, scope: Scope) -> None:
-    """Starts the links of a long chain near the identity."""
-    data = {factor: starts.known.of(factor, scope) for factor in starts.data(term.factors)}
-    sizes = starts.known.scope(term, scope)
-    for each in links_of(
-        term,
-        lambda part: starts.behind(part, scope)[0],
-        lambda axis: starts.known.count(sizes, axis),
-        data,
-        frozenset(starts.free(term)),
-    ):
-        starts.links[each.name] = each
-        starts.start(each.name, "near_identity", each.scale)
-        positions = math.prod(starts.known.count(sizes, axis) for axis in each.beside)
-        starts.known.tensors[each.name] = starts.known.tensors[each.name].times(math.sqrt(positions))
-    beside = {axis for each in starts.links.values() for axis in each.beside}
-    features = [factor for factor in data if beside.intersection(free_axes(factor))]
-    names = {ref.name for factor in features for ref in references(factor)}
-    for factor, moments in data.items():  # as if features were what they are in the mean, which is passed on
-        if names.intersection(ref.name for ref in references(factor)):
-            starts.known.assumed[factor] = Moments(0.0, moments.mean**2)
 
 
 def _only_scales(
@@ -224,4 +195,4 @@ def _call(starts: Starts, call: Call, target: float, scope: Scope) -> None:
     for argument in call.arguments:
         aim(starts, argument, target if carries else 1.0, starts.known.scope(argument, scope))
     if not carries:
-        rescale(starts, new, call, target, scope, most=2.0)
+        rescale(starts, new, call, target, scope, most=math.log(2.0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections.abc import Callable
 
@@ -13,6 +11,15 @@ from ..language.expression import Expression
 from .state import FAR, Starts
 
 __all__ = ["rescale", "set_gain"]
+
+CLOSE = 0.02
+"""A logarithm of a mean square is on its target within this."""
+
+LEAST = -12
+"""The smallest logarithm of a factor."""
+
+POLISHES = 3
+"""So many steps of Newton's method are taken."""
 
 
 def set_gain(starts: Starts, expression: Expression, target: float, scope: Scope) -> None:
@@ -25,8 +32,7 @@ def set_gain(starts: Starts, expression: Expression, target: float, scope: Scope
 
     def off(value: float) -> float:
         starts.start(one.name, "value", value)
-        reached = starts.known.of(expression, scope).square
-        return abs(math.log(reached / target)) if 0 < reached < math.inf else math.inf
+        return abs(_off(starts, expression, target, scope))
 
     values = sorted((n / 20 for n in range(-40, 41)), key=lambda value: (abs(value), -value))
     errors = {value: off(value) for value in values}
@@ -40,38 +46,46 @@ def rescale(
     whole: Expression,
     target: float,
     scope: Scope,
-    most: float = math.exp(12),
+    most: float = 12.0,
 ) -> None:
-    """Multiplies deviations by one factor, that nearest to 1 which brings the whole to the target."""
+    """Multiplies deviations by one factor, that nearest to 1 which brings the whole to the target or nearest to it.
+
+    Args:
+        most: the largest logarithm of the factor.
+    """
     stds = {name: starts.found[name][1] for name in names if starts.found[name][0] == "std"}
 
     def off(step: float) -> float:
         for name, number in stds.items():
             starts.start(name, "std", number * math.exp(step))
-        reached = starts.known.of(whole, scope).square
-        return math.log(reached / target) if 0 < reached < math.inf else math.inf
+        return _off(starts, whole, target, scope)
 
-    if not stds or not target or abs(error := off(0.0)) < 0.02:
+    if not stds or not target or abs(off(0.0)) < CLOSE:
         return
-    slope = (off(0.25) - error) / 0.25
-    crossing = -error / slope if slope and math.isfinite(slope) else math.inf
-    if -12 <= crossing <= math.log(most) and abs(off(crossing)) < 0.02:
-        return  # as of a product
-    steps = [0.25 * n for n in range(-48, 49) if 0.25 * n <= math.log(most)]
-    error_at = functools.cache(off)
-    for low, high in sorted(itertools.pairwise(steps), key=lambda each: abs(each[0] + each[1])):
-        a, b = error_at(low), error_at(high)
-        if a * b <= 0 and math.isfinite(a) and math.isfinite(b):
-            off(_bisected(off, low, high))
-            return
-    enough = min(abs(error_at(step)) for step in steps) + 0.1
-    off(min((step for step in steps if abs(error_at(step)) <= enough), key=abs, default=0.0))
+    step = _polished(off, 0.0, most)
+    if not abs(off(step)) < CLOSE:
+        steps = sorted((n / 2 for n in range(2 * LEAST, 1 - 2 * LEAST) if n / 2 <= most), key=abs)
+        errors = {step: abs(off(step)) for step in steps}
+        enough = min(errors.values()) + 0.1
+        step = _polished(off, next((step for step in steps if errors[step] <= enough), 0.0), most)
+    off(step)
 
 
-def _bisected(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where the function crosses zero."""
-    sign = math.copysign(1.0, function(low))
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) * sign > 0 else (low, middle)
-    return (low + high) / 2
+def _polished(off: Callable[[float], float], step: float, most: float) -> float:
+    """A step nearer to where nothing is off, by Newton's method."""
+    error = off(step)
+    for _ in range(POLISHES):
+        slope = (off(step + CLOSE) - error) / CLOSE
+        if abs(error) < CLOSE or not slope or not math.isfinite(slope):
+            break
+        nearer = max(LEAST, min(step - error / slope, most))
+        if not abs(found := off(nearer)) < abs(error) / 2:  # further away for nothing
+            break
+        step, error = nearer, found
+    return step
+
+
+def _off(starts: Starts, expression: Expression, target: float, scope: Scope) -> float:
+    """The logarithm of how many times the mean square is too large."""
+    reached = starts.known.of(expression, scope).square
+    return math.log(reached / target) if 0 < reached < math.inf else math.inf

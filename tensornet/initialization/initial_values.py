@@ -18,10 +18,9 @@ any expression). What is asked of an expression is handed down to its parts:
 A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
 reads it asks. Of what no start can bring within a factor of 2 a warning says so.
 
-What is asked is handed down by `aiming.py`; numbers that only trying finds are found by `scaling.py`; what no start
-brings near is told by `doubting.py`; and where moments do not tell what is typical, `looking.py` looks at the tensor
-itself, if a function is given that runs the graph. A state of gates is as large as these let it be: that of an LSTM
-a seventh, as at torch's start, and below a half at any.
+What is asked is handed down by `gain_propagation.py`; numbers that only trying finds are found by `gain_search.py`.
+Then the equation is measured on noise and corrected, if a function is given that runs the graph (`measured.py`). A
+state of gates is as large as these let it be: that of an LSTM a seventh, as at torch's start, and below a half at any.
 """
 
 from __future__ import annotations
@@ -32,17 +31,21 @@ from dataclasses import dataclass
 
 from ..errors import EquationError, TensornetWarning
 from ..graph.graph import Graph
+from ..graph.recurrences import Recurrence, is_step
 from ..graph.shape_inference import index_of
 from ..language.equation import Equation
-from ..language.expression import Ref
+from ..language.expression import Contraction, Ref, axes_of_index, free_axes
 from ..ops.moments import STANDARD
-from .diagnostics import check_repeated
+from ..sizes import evaluate
 from .gain_propagation import aim, vanish
-from .measured import Looking, Sampled
+from .measured import Measurement, Sampled, Seen, check
 from .moments import Estimator
-from .state import Starts
+from .near_identity import behind_its_mean
+from .state import FAR, Starts
 
 __all__ = ["Derived", "derived", "starts_of_weight"]
+
+ZERO = ("value", 0.0)
 
 ROUNDS, SETTLED = 32, 0.01
 """So often the moments of a recurrence are gone round, until they change by no more than this share."""
@@ -89,40 +92,45 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
 
     Args:
         graph: a layer or a model.
-        sampled: gives the moments of a tensor by the starts that are chosen before it, measured, or nothing
-            where it cannot. It is asked where independence is too much to suppose.
+        sampled: measures a tensor, by the starts that are chosen before it; it gives nothing where it cannot.
 
     Raises:
         EquationError: weights are made of weights too many times.
     """
     graph = graph.flat
     starts = Starts.of(graph)
-    looking = Looking(starts, sampled) if sampled is not None else None
+    measurement = Measurement(starts, sampled) if sampled is not None else None
     try:
         for equation in graph.equations:
-            _choose(starts, equation, looking)
+            _choose(starts, equation, measurement)
             for each in graph.recurrences:
                 if equation.name == each.equations[-1].name:
                     _settle(starts.known, each.equations)
-                    check_repeated(starts, each)
+                    _check_repeated(starts, each)
     except RecursionError:
         place, fix = starts.line.place, "write the product in fewer lines"
         raise EquationError("weights are made of weights too many times", place, fix) from None
     return Derived(starts.found, tuple(starts.doubts))
 
 
-def _choose(starts: Starts, equation: Equation, looking: Looking | None = None) -> None:
+def _choose(starts: Starts, equation: Equation, measurement: Measurement | None = None) -> None:
     """Chooses what an equation is the first to read; a weight waits for who reads it."""
     starts.line, right, known = equation, equation.right, starts.known
-    is_read = equation.name in starts.read
-    if is_read and starts.is_weight(right) and starts.below(right) & starts.parameters:
+    if equation.name in starts.read and starts.is_weight(right) and starts.below(right) & starts.parameters:
         starts.define(equation)
         return
     since, free, elastic = len(starts.doubts), starts.free(right), starts.is_elastic(right)
     aim(starts, right, 1.0, known.scope(right))
+    seen = None if measurement is None else measurement.correct(equation, free if elastic else ())
+    if seen is not None:
+        del starts.doubts[since:]
     found = known.of(right)
-    if looking is not None:
-        found = looking.look(equation, found, since, free, elastic)
+    if seen is not None and seen.differs(found.square):
+        found = seen.moments
+    chosen = [name for name in free if starts.found.get(name, ZERO) != ZERO]
+    check(starts, equation, seen or Seen(found.mean, (found.square,)), chosen)
+    if seen is not None and seen.is_alive and starts.graph.outputs == (equation.name,):
+        starts.doubts.clear()  # what is alive in the end was so on the way
     known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
 
 
@@ -140,3 +148,24 @@ def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
         if all(math.isclose(before[name], after[name], rel_tol=SETTLED) for name in first):
             return
     known.tensors.update(first)
+
+
+def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
+    """Notes a doubt where random matrices are multiplied position by position, and nothing is added on the way."""
+    for equation in recurrence.equations:
+        starts.line, term, axis = equation, equation.right, recurrence.labels[equation.name]
+        if not isinstance(term, Contraction) or not any(map(is_step, term.factors)):
+            continue
+        scope = starts.known.scope(term)
+        drawn = [each for each in term.factors if isinstance(each, Ref) and starts.is_drawn(each.name)]
+        others = [each for each in term.factors if each not in drawn]
+        made = {*axes_of_index(equation.left)}.difference({axis}, *map(free_axes, others))
+        varies = any(axis in free_axes(each) for each in term.factors if not is_step(each))
+        length = evaluate(scope[axis], starts.graph.bound)
+        if not (varies and drawn and made and isinstance(length, int)):
+            continue
+        size = math.prod(starts.known.count(scope, each) for each in made)
+        decay = length * behind_its_mean(size) / 2
+        if decay > math.log(FAR):
+            off = f"exp(-{decay:.0f}) = {math.exp(-decay):.0e}"
+            starts.doubt(term, f"is multiplied {length} times over: it may end at {off} times its deviation")

@@ -24,7 +24,7 @@ from ..language.expression import (
 )
 from ..sizes import evaluate
 
-__all__ = ["Fan", "check_start", "fan_of", "moments_of", "start_array"]
+__all__ = ["Fan", "check_start", "fan_of", "square_of", "start_array"]
 
 NOISE = 0.01
 """How far from the identity what starts near it is: the deviation of all that is added to one output."""
@@ -118,22 +118,19 @@ def _read(
         coming.update(axis for m, ref in tensors if m == n for axis in axes_of_index(ref.index))
 
 
-def moments_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> tuple[float, float]:
-    """The mean and the mean square of what a parameter starts at."""
+def square_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> float:
+    """The mean square of what a parameter starts at."""
     inputs, outputs = (math.prod(shape[n] for n in dims) for dims in (fan.inner, fan.outer))
     match kind:
-        case "value":
-            return number, number**2
-        case "std":
-            return 0.0, number**2
+        case "value" | "std":
+            return number**2
         case "kaiming":
-            return 0.0, number**2 * 2 / inputs
+            return number**2 * 2 / inputs
         case "xavier":
-            return 0.0, number**2 * 2 / (inputs + outputs)
+            return number**2 * 2 / (inputs + outputs)
         case "orthogonal":
-            return 0.0, number**2 / max(inputs, outputs)
-    longest = max(shape[n] for n in fan.pair)
-    return 0.0, number**2 / longest
+            return number**2 / max(inputs, outputs)
+    return number**2 / max(shape[n] for n in fan.pair)
 
 
 def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int) -> Any:
@@ -171,7 +168,7 @@ def _drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan
         if kind == "near_identity":
             array += NOISE / math.sqrt(max(shape[n] for n in fan.pair)) * generator.standard_normal(shape)
         return number * array
-    _, square = moments_of(kind, number, shape, fan)
+    square = square_of(kind, number, shape, fan)
     array = generator.standard_normal(shape)
     array *= math.sqrt(square / float((array**2).mean()))  # exactly the moment, not only on average
     return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +14,6 @@ from ..language.expression import (
     Contraction,
     Expression,
     Ref,
-    free_axes,
     is_scalar,
     references,
     show,
@@ -24,12 +22,28 @@ from ..language.expression import (
 from ..ops.moments import Moments
 from ..ops.table import FUNCTIONS
 from .moments import Estimator
-from .near_identity import Link
 
-__all__ = ["FAR", "Starts", "behind_its_mean"]
+__all__ = ["FAR", "Link", "Starts"]
 
 FAR = 3.6
 """A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A weight of a product that starts near the identity.
+
+    Attributes:
+        name: the parameter.
+        ends: the axes between which it is one.
+        beside: its other axes, which features have.
+        scale: the number that stands on the diagonal.
+    """
+
+    name: str
+    ends: tuple[str, str]
+    beside: tuple[str, ...]
+    scale: float
 
 
 @dataclass
@@ -45,8 +59,6 @@ class Starts:
         read: the tensors that equations read.
         found: the starts that are chosen.
         links: the parameters among them that start near the identity.
-        decays: by how much the logarithm of the square of what is typical lies below the mean's, of each tensor.
-        unsure: the tensors of which moments do not tell enough.
         doubts: of which products no start is right.
         line: the equation that is read now.
     """
@@ -59,8 +71,6 @@ class Starts:
     read: set[str]
     found: dict[str, tuple[str, float]] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
-    decays: dict[str, float] = field(default_factory=dict)
-    unsure: set[str] = field(default_factory=set)
     doubts: list[TensornetWarning] = field(default_factory=list)
     line: Equation = field(init=False)
 
@@ -110,6 +120,10 @@ class Starts:
                 return all(self.is_elastic(argument) for argument in arguments)
         return False
 
+    def is_drawn(self, name: str) -> bool:
+        """Whether a tensor is a parameter that starts at random."""
+        return self.found.get(name, ("",))[0] == "std"
+
     def behind(self, expression: Expression, scope: Scope) -> tuple[Expression, Scope]:
         """What a weight with a line of its own is, and the sizes there."""
         while isinstance(expression, Ref) and expression.name in self.known.definitions:
@@ -146,49 +160,15 @@ class Starts:
 
     def reached(self, term: Contraction, squares: Mapping[Expression, float], scope: Scope) -> float:
         """The mean square of a product, were these the mean squares of some factors."""
-        self.known.trial = {factor: Moments(0.0, square) for factor, square in squares.items()}
-        found = self.known.of(term, scope).square
-        self.known.trial = {}
+        known, assumed, lines = self.known, self.known.assumed, dict(self.known.lines)
+        known.assumed = assumed | {factor: Moments(0.0, square) for factor, square in squares.items()}
+        found = known.of(term, scope).square
+        known.assumed, known.lines = assumed, lines
         return found
 
-    def spread(self, term: Expression, scope: Scope) -> tuple[float, float]:
-        """By how much the logarithm of a product's square lies below that of its mean, and its variance.
-
-        A χ² of S degrees of freedom has a logarithm of log S − 1/S − 1/(3S²) at its mean, nearly.
-        """
-        term, scope = self.behind(term, scope)
-        if isinstance(term, Ref) and term.name in self.links:
-            return 0.0, 0.0
-        if isinstance(term, Ref) and term.name in self.parameters:
-            size = math.prod(self.known.count(scope, axis) for axis in free_axes(term))
-            return (-behind_its_mean(size), 0.0)
-        if not isinstance(term, Contraction):
-            return 0.0, 0.0
-        scope = self.known.scope(term, scope)
-        links = [
-            self.links[ref.name] for ref in term.factors if isinstance(ref, Ref) and ref.name in self.links
-        ]
-        places, left = [], set(term.summed)
-        for link in links:  # which makes its ends one axis
-            left -= {next((axis for axis in link.ends if axis in left), ""), *link.beside}
-        for factor in term.factors:
-            if not self.is_weight(factor):  # the axes of one tensor of data are one vector
-                places.append(left & set(free_axes(factor)))
-                left -= places[-1]
-        places += [{axis} for axis in left]
-        sizes = [math.prod(self.known.count(scope, axis) for axis in place) for place in places]
-        sizes = [size for size in sizes if size > 1]
-        parts = [self.spread(factor, scope) for factor in term.factors]
-        decay = sum(map(behind_its_mean, sizes)) + sum(part[0] for part in parts)
-        return decay, sum(2 / size + 2 / size**2 for size in sizes) + sum(part[1] for part in parts)
-
     def doubt(self, term: Expression, what: str) -> None:
+        """Notes that no start suits a product."""
         names = sorted(self.below(term) - self.given)
-        self.unsure.add(self.line.name)
         fix = f"scale it by a number, normalize within it, or say how {', '.join(names)} start, by init="
         place = term.place or self.line.place
         self.doubts.append(TensornetWarning(f"in '{self.line.name}', {show(term)} {what}", place, fix))
-
-
-def behind_its_mean(size: float) -> float:
-    return 1 / size + 1 / (3 * size**2) if size > 1 else 0.0

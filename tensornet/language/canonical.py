@@ -52,7 +52,7 @@ class CanonicalForms:
         if is_scalar(expression) or isinstance(expression, Ref):
             return expression
         if isinstance(expression, Call) and FUNCTIONS[expression.function].expansion:
-            form = self.of(expanded(expression, self.count))
+            form = self.of(expanded(expression, self.count(expression)))
         else:
             form = _simplified(transform(expression, self.of))
         self._written.setdefault(form, expression)
@@ -63,22 +63,22 @@ class CanonicalForms:
         return self._written.get(form) or transform(form, self.written)
 
 
-def expanded(call: Call, count: Callable[[Call], Expression]) -> Expression:
+def expanded(call: Call, count: Expression) -> Expression:
     """What a call says in other functions: its expansion.
 
     Args:
         call: a call of a function that has one.
-        count: the number of positions that a call runs over.
+        count: the number of positions that it runs over.
     """
     row = FUNCTIONS[call.function]
-    given: dict[str, Expression] = {name: Literal(value) for name, value in row.options}
+    given: dict[str, Expression] = {COUNT: count} | {name: Literal(value) for name, value in row.options}
     given |= {name: values[0] for name, values in call.options}
     given |= zip(OPERANDS, call.arguments, strict=False)
 
     def put(part: Expression) -> Expression:
         match part:
             case Ref(name, ()):
-                return count(call) if name == COUNT else given[name]
+                return given[name]
             case Contraction(factors, summed):
                 return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
             case Call(function, arguments, axes):

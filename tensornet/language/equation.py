@@ -486,7 +486,9 @@ def _without_sums(expression: Expression) -> Expression:
             return product_of([_without_sums(factor) for factor in factors], place)
         case Call("add", arguments):
             return sum_of([_without_sums(term) for term in arguments], expression.place)
-        case Call(function) if function in STEPS.values():  # which is no step in brackets, however it was written
+        case Call(function) if (
+            function in STEPS.values()
+        ):  # which is no step in brackets, however it was written
             return replace(transform(expression, _without_sums), place=None)
         case _:
             return transform(expression, _without_sums)

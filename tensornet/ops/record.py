@@ -141,7 +141,7 @@ class Function:
         selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
             tells none of the `n` positions any of them.
         scatters: and there, the kernel that sums products of it with other tensors over axes of `a`.
-        moments: its rule for the mean and the mean square.
+        moments: its rule for the mean and the mean square, where no expansion and no value on numbers tells them.
         positive: whether it is asked of positive numbers.
         root: whether it is a root: of sizes and small constants, so that nobody trains a number alone under it.
         carries: whether elements that go in come out on their scale, though nothing is moved.

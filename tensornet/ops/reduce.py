@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from .moments import STANDARD, Known, Moments, extreme
+from .moments import Known, Moments, extreme
 from .record import Axes, Example, Function
 
 __all__ = ["MAX", "ROWS", "SUM", "VAR"]
 
 
-def _of_mean(known: Known) -> Moments:
-    (one,) = known.operands
-    return Moments(one.mean, one.mean**2 + one.variance / known.count)
-
-
-def _of_variance(known: Known) -> Moments:
-    (one,) = known.operands
-    return Moments(one.variance, one.variance**2 * (1 + 2 / known.count))
-
-
 def _of_product(known: Known) -> Moments:
     (one,) = known.operands
     return Moments(one.mean**known.count, one.square**known.count)
-
-
-def _of_deviation(known: Known) -> Moments:
-    (one,) = known.operands
-    return Moments(math.sqrt(one.variance), one.variance * (1 + 1 / known.count))
-
-
-def _of_length(known: Known) -> Moments:
-    (one,) = known.operands
-    return Moments(math.sqrt(known.count * one.square), known.count * one.square)
 
 
 OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
@@ -68,7 +47,6 @@ VAR = Function(
     complex="measured",
     expansion="mean[j]((a - mean[j](a)) ** 2)",
     derivative=("2 / n * g * (a - mean[j](a))",),
-    moments=_of_variance,
     passes=(5.5, 5.0),
 )
 
@@ -82,7 +60,6 @@ _REDUCTIONS = (
         pools="mean_pool",
         expansion="sum[j](a) / n",
         derivative=("g / n",),
-        moments=_of_mean,
         passes=(1.5, 1.5),
     ),
     VAR,
@@ -94,7 +71,6 @@ _REDUCTIONS = (
         complex="measured",
         expansion="var[j](a) ** 0.5",
         derivative=("g / n * (a - mean[j](a)) / where(y == 0, 1, y)",),
-        moments=_of_deviation,
         passes=(5.5, 5.0),
     ),
     Function(
@@ -105,7 +81,6 @@ _REDUCTIONS = (
         complex="measured",
         expansion="sum[j](a ** 2) ** 0.5",
         derivative=("g * a / where(y == 0, 1, y)",),
-        moments=_of_length,
         passes=(2.5, 5.5),
     ),
     MAX,
@@ -137,7 +112,6 @@ _REDUCTIONS = (
         "removed",
         yields="real",
         derivative=("g * exp(a - where(abs(y) == inf, 0, y))",),
-        moments=lambda known: STANDARD,
         passes=(14.0, 11.0),
     ),
 )
@@ -159,7 +133,6 @@ def _told(name: str, formula: str, axes: Axes, passes: float, *, least: bool = T
         yields="position",
         complex="refused",
         derivative=("0",),
-        moments=lambda known: STANDARD,
         passes=(passes, passes),
     )
 

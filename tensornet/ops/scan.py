@@ -5,15 +5,10 @@ An equation that reads itself, or a later one, through `previous` or `following`
 
 from __future__ import annotations
 
-from .moments import STANDARD, Known, Moments
+from .moments import Moments
 from .record import Example, Function
 
 __all__ = ["CUMSUM", "FOLLOWING", "PREVIOUS", "ROWS", "STEPS"]
-
-
-def _of_operand(known: Known) -> Moments:
-    """As the operand, of which it is all but one position."""
-    return known.operands[0]
 
 
 PREVIOUS = Function(
@@ -26,7 +21,6 @@ PREVIOUS = Function(
     yields="same",
     takes="any",
     carries=True,
-    moments=_of_operand,
     derivative=("following[j](g)", "sum[j](where(index(j) == 0, g, 0))"),
     example=Example.of("y[t] = previous[t](a[t], 9)", a=(1.0, 2.0, 3.0)),
 )
@@ -41,7 +35,6 @@ FOLLOWING = Function(
     yields="same",
     takes="any",
     carries=True,
-    moments=_of_operand,
     derivative=("previous[j](g)", "sum[j](where(index(j) == n - 1, g, 0))"),
     example=Example.of("y[t] = following[t](a[t])", a=(1.0, 2.0, 3.0)),
 )
@@ -72,7 +65,6 @@ ROWS = (
         options=(("back", 0),),
         ordered=True,
         yields="same",
-        moments=lambda known: STANDARD,
         passes=(8.5, 19.0),
         derivative=("recur[j](a, 0, start=1, back=back) * (g + recur[j](a, a * g, back=1 - back))",),
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..nodes import Call, Contraction, Expression, Literal, Ref, Size
-from .moments import STANDARD, Known, Moments, average
+from .moments import Known, Moments, average
 from .pointwise import EQUAL
 from .protocols import Left, Lowering, Value, Writer, layout_of, names_in
 from .record import Element, Example, Function
@@ -160,7 +160,6 @@ REPEAT = Function(
     at="a",
     carries=True,
     derivative=("sum[j](g)",),
-    moments=lambda known: known.operands[0],
     lowered=_lower_repeat,
     spelled=_spell_repeat,
 )
@@ -175,7 +174,6 @@ INDEX = Function(
     yields="same",
     at="p",
     derivative=("0",),
-    moments=lambda known: STANDARD,
     lowered=_lower_index,
 )
 

@@ -41,7 +41,7 @@ def _expanded(part: Expression, spelled: Container[str]) -> Expression:
         return changed
     if any(map(is_random, changed.arguments)):  # an expansion reads it more than once, and would draw again
         return changed
-    return _expanded(expanded(changed, _count), spelled)
+    return _expanded(expanded(changed, _count(changed)), spelled)
 
 
 def _count(call: Call) -> Expression:

@@ -1,4 +1,4 @@
-"""Initial values at run time: derived, then measured where independence is too much to assume."""
+"""Initial values at run time: gains from the equations, then one measured pass."""
 
 from __future__ import annotations
 

@@ -24,11 +24,14 @@ from ..sizes import evaluate
 
 __all__ = ["Sample"]
 
-FEW, MANY, MOST = 15, 61, 241
-"""So many starts are looked at, the more where the fewer leave in doubt whether what comes out is alive."""
+COUNTS = 15, 61, 241
+"""So many starts are measured, the more where the fewer leave in doubt whether what comes out is alive."""
+
+NOISE = 61
+"""The seed of the inputs."""
 
 MOST_LINES, MOST_ELEMENTS = 64, 2**16
-"""Larger graphs are not looked at: there are so many equations and parameters, and elements of tensors at most."""
+"""Larger graphs are not measured: there are so many equations and parameters, and elements of tensors at most."""
 
 DIGITS = 3
 """So many are told, so that rounding, of which machines have their own, changes no start."""
@@ -51,7 +54,7 @@ class Sample:
         """That of a graph with its calls inlined, at typical sizes where they are open.
 
         Returns:
-            Nothing if it is too large to be looked at in some milliseconds, reads other than real numbers, or
+            Nothing if it is too large to be measured in some milliseconds, reads other than real numbers, or
             functions of the user's own.
         """
         if max(len(graph.equations), len(graph.parameters)) > MOST_LINES or not _is_known(graph):
@@ -74,13 +77,13 @@ class Sample:
             array = numpy.asarray(self._function(name)(*self._drawn(starts, seed)))
             return float(array.mean().real), float((abs(array) ** 2).mean())
 
+        found = list[tuple[float, float]]()
         try:
             with numpy.errstate(all="ignore"):
-                found = [at(seed) for seed in range(FEW)]
-                if not _seen(found).is_plain:
-                    found += [at(seed) for seed in range(FEW, MANY)]
-                    if not _seen(found).is_clear:
-                        found += [at(seed) for seed in range(MANY, MOST)]
+                for count in COUNTS:
+                    found += [at(seed) for seed in range(len(found), count)]
+                    if _seen(found).is_clear:
+                        break
         except TensornetError:
             return None
         return _seen(found) if all(math.isfinite(square) for _, square in found) else None
@@ -107,7 +110,7 @@ class Sample:
     def _noise(self, seed: int) -> list[Any]:
         import numpy
 
-        draw, graph = numpy.random.default_rng([MANY, seed]), self.graph
+        draw, graph = numpy.random.default_rng([NOISE, seed]), self.graph
         shapes = ([evaluate(size, graph.bound) for size in leaf.shape] for leaf in graph.inputs)
         return [draw.standard_normal(shape) for shape in shapes]
 
