@@ -636,7 +636,7 @@ class Line:
                 return Call(
                     _name(function),
                     [_name(each) for each in _entries(function)],
-                    [self.expression(each) for each in args],
+                    [self.expression(each, inside) for each in args],
                     options,
                 )
             case ast.Tuple(elts=parts):
