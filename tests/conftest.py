@@ -7,7 +7,7 @@ import gc
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
@@ -79,6 +79,17 @@ def pytest_collection_finish() -> None:
 def examples(count: int) -> hypothesis.settings:
     """So many of 40 examples, for a test whose examples are slow; of those of another profile the same share."""
     return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 40)
+
+
+def sampled(cases: Iterable[Any], by_day: Container[Any]) -> list[Any]:
+    """Cases of a test, where those that are not tried by day are `slow`."""
+    return [
+        case if case in by_day else pytest.param(*_tupled(case), marks=pytest.mark.slow) for case in cases
+    ]
+
+
+def _tupled(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
