@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import multiprocessing
 import os
 import signal
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -95,6 +96,31 @@ def _tupled(case: Any) -> tuple[Any, ...]:
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the parameters of a whole model, those that a part of it has."""
     return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies draw nothing: each picture is an empty file."""
+    from tensornet.study import report
+    from tensornet.study.pictures import FORMATS, PICTURES
+
+    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
+    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
+
+
+def forked() -> Any:
+    """Processes that need not import all again."""
+    context = multiprocessing.get_context("forkserver")
+    heavy = [
+        "tests.test_training",
+        "matplotlib",
+        "sklearn.datasets",
+        "sympy",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+    ]
+    context.set_forkserver_preload(heavy)
+    return context
 
 
 class TookTooLongError(Exception):
