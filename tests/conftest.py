@@ -102,9 +102,9 @@ def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies draw nothing: each picture is an empty file."""
     from tensornet.study import report
-    from tensornet.study.pictures import FORMATS, PICTURES
+    from tensornet.study.pictures import COMPRESSION, FORMATS, PICTURES
 
-    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
+    blank = {f"{name}.{kind}": b"" for name in (*PICTURES, COMPRESSION) for kind in FORMATS}
     monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
 
 

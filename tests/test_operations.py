@@ -25,6 +25,7 @@ from tensornet.ops.structure import REPEAT
 from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
 from tensornet.protocol import load_backend
 
+from .conftest import sampled
 from .differential import BACKENDS
 from .test_structure import ROOT
 
@@ -243,7 +244,7 @@ def test_the_condition_of_a_choice_is_computed_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", sampled(BACKENDS, BACKENDS.keys() - {"jax"}))
 def test_tensors_may_be_called_as_the_helpers_of_a_backend_are(backend: str) -> None:
     library = BACKENDS[backend]()
     words = sorted(set(library.namespace()) - set(FUNCTIONS) - RESERVED | {"dtype", "training", "leading"})

@@ -23,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, Processes, RunResult, load_trained, report, results_folder, run_study
+from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
@@ -52,12 +52,8 @@ def study(folder: Path, **changes: object) -> tuple[list[RunResult], str]:
     return run_study(folder, **settings), printed(console)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor drawing, but for the study that the module finishes first."""
-    monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
-    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
-    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
+pytestmark = pytest.mark.usefixtures("without_pictures")
+"""But for the study that the module finishes first."""
 
 
 @pytest.fixture(scope="module")
