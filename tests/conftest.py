@@ -24,7 +24,7 @@ hypothesis.settings.register_profile(
     "ci",
     deadline=None,
     derandomize=True,
-    max_examples=40,
+    max_examples=24,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
@@ -78,8 +78,8 @@ def pytest_collection_finish() -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """So many of 40 examples, for a test whose examples are slow; of those of another profile the same share."""
-    return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 40)
+    """That share of 40 of the examples of the profile, for a test whose examples are slow."""
+    return hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples * count // 40))
 
 
 def sampled(cases: Iterable[Any], by_day: Container[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import opt_einsum
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -21,7 +21,7 @@ from tensornet.contraction.order import FastestOrder, fastest, fewest_flops
 from tensornet.contraction.search import Order, Problem, Search, left_to_right, path_of, tree_of
 from tensornet.device.model import default_profile
 
-from .conftest import sampled, within
+from .conftest import examples, sampled, within
 
 CPU = default_profile("cpu")
 Operands = list[tuple[str, ...]]
@@ -168,7 +168,7 @@ def _product(
     return np.einsum(a, _to(one, local), b, _to(two, local), _to(result, local))
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(st.randoms(use_true_random=False), st.integers(7, 14))
 def test_random_networks_with_hyperedges(generator: random.Random, count: int) -> None:
     """Each axis in one to four of the operands, kept or summed."""

@@ -19,7 +19,7 @@ import opt_einsum
 import pytest
 import sympy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -31,7 +31,7 @@ from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.planning.disk_cache import Store
 
-from .conftest import sampled
+from .conftest import examples, sampled
 
 CPU = default_profile("cpu")
 
@@ -191,7 +191,7 @@ def subtrees(tree: Any) -> Iterator[Any]:
             yield from subtrees(part)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(pieces())
 def test_pieces_of_many_operands_are_each_ordered_best(problem: Problem) -> None:
     """Against all orders of each piece, priced by the definition."""

@@ -33,6 +33,8 @@ from tensornet.study.pictures import FORMATS, PICTURES, pareto_front
 from tensornet.study.report import table
 from tensornet.study.results import Trained
 
+from .conftest import sampled
+
 ROWS = ("dense-6", "tcl4-cp")
 
 
@@ -111,8 +113,11 @@ def test_the_counts_are_these() -> None:
     }
 
 
-@pytest.mark.parametrize("shape", [(13,), (7, 5), (3, 4, 5)])
-@pytest.mark.parametrize("name", STUDY)
+SHAPES = [(13,), (7, 5), (3, 4, 5)]
+EXAMPLES = [(name, shape) for name in STUDY for shape in SHAPES]
+
+
+@pytest.mark.parametrize(("name", "shape"), sampled(EXAMPLES, EXAMPLES[::4]))
 def test_the_rows_take_examples_of_any_shape(name: str, shape: tuple[int, ...]) -> None:
     module = tn.module(build_graph(STUDY[name], shape, 3), seed=0)
     x = torch.randn(4, *shape)

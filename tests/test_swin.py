@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.swin import MERGED, SHIFTED
+
+from .conftest import examples
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
 
@@ -43,7 +45,7 @@ axis = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
 
 
 @given(axis, axis, st.integers(0, 99))
-@settings(max_examples=25)
+@examples(25)
 def test_only_neighbours_see_one_another(
     down: tuple[int, int, int], across: tuple[int, int, int], seed: int
 ) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.tensor_swin import EMBEDDING, PARTS, contraction, tensor_window_attention
+
+from .conftest import examples
 
 small: dict[str, Any] = {
     "image": 16,
@@ -40,7 +42,7 @@ def test_counts_of_the_presets() -> None:
 
 
 @given(modes, modes, st.booleans())
-@settings(max_examples=25)
+@examples(25)
 def test_parameters_of_a_contraction(
     old: tuple[int, int, int], new: tuple[int, int, int], bias: bool
 ) -> None:
@@ -64,7 +66,7 @@ def test_identity_factors_are_the_plain_patch_cut() -> None:
     st.sampled_from(["soft", "signed"]),
     st.tuples(st.integers(0, 1), st.integers(0, 2)),
 )
-@settings(max_examples=12)
+@examples(12)
 def test_one_mode_is_ordinary_window_attention(
     heads: int, width: int, weights: str, shift: tuple[int, int]
 ) -> None:

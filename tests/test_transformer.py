@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 
-from .conftest import those_of
+from .conftest import examples, those_of
 
 small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hidden": 6}
 
@@ -27,7 +27,7 @@ small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hi
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_parameters(
     heads: int, half: int, encoder: int, decoder: int, hidden: int, pre: bool, own: bool, bias: bool
 ) -> None:
