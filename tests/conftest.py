@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import signal
@@ -87,6 +88,14 @@ def sampled(cases: Iterable[Any], by_day: Container[Any]) -> list[Any]:
     return [
         case if case in by_day else pytest.param(*_tupled(case), marks=pytest.mark.slow) for case in cases
     ]
+
+
+def covered(*settings: Iterable[Any]) -> list[Any]:
+    """Every combination of settings, where by day each value of each setting is in one case or more."""
+    lists = [list(each) for each in settings]
+    longest = max(map(len, lists))
+    by_day = [tuple(each[number % len(each)] for each in lists) for number in range(longest)]
+    return sampled(itertools.product(*lists), by_day)
 
 
 def _tupled(case: Any) -> tuple[Any, ...]:

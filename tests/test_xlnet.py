@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import examples, those_of
+from .conftest import covered, examples, those_of
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 
@@ -38,7 +38,7 @@ def test_published_counts(name: str, number: int) -> None:
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(1, 5), st.booleans(), st.booleans()
 )
-@examples(25)
+@examples(12)
 def test_parameters(heads: int, width: int, depth: int, hidden: int, segments: bool, two: bool) -> None:
     """Counted by hand; both streams have one set of parameters, and only w is more."""
     dim = 2 * heads * width
@@ -229,10 +229,10 @@ def test_long_texts_in_low_precision() -> None:
     torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "changes", [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
-)
+DISTANCES = [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
+
+
+@pytest.mark.parametrize(("dtype", "changes"), covered([torch.float32, torch.float64], DISTANCES))
 def test_distances_of_transformers(
     changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
