@@ -49,7 +49,7 @@ def reference(q: Array, k: Array, v: Array, beta: float, see: Array | None, weig
     st.sampled_from(["soft", "hard", "signed"]),
     st.booleans(),
 )
-@examples(60)
+@examples(40)
 def test_scaled_dot_product(
     data: Any, b: int, h: int, i: int, j: int, d: int, f: int, weights: str, given_beta: bool
 ) -> None:
@@ -109,7 +109,7 @@ def test_the_causal_mask_of_the_thesis() -> None:
 
 
 @given(st.data(), sizes, st.integers(1, 3), sizes, sizes, sizes, sizes, sizes, sizes, sizes, st.booleans())
-@examples(40)
+@examples(20)
 def test_multi_head_attention_with_widths_of_its_own(
     data: Any, b: int, h: int, i: int, j: int, c: int, e: int, g: int, d: int, f: int, bias: bool
 ) -> None:

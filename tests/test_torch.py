@@ -15,7 +15,7 @@ from hypothesis import assume, given, reject
 import tensornet as tn
 from tensornet.backends.torch.products import both_ways
 
-from .conftest import examples
+from .conftest import covered, examples
 from .programs import SUMMED_ALONE, Program, programs
 from .test_gradients import agree, by_autograd, results, seeds_of
 
@@ -116,9 +116,8 @@ def counting() -> tuple[list[int], Any]:
     return count, compiler
 
 
-@pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize(
-    "graph", [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))], ids=["named batch", "leading axes"]
+    ("dynamic", "graph"), covered([True, None], [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))])
 )
 def test_six_batch_sizes_compile_at_most_twice(graph: tn.Graph, dynamic: bool | None) -> None:
     torch._dynamo.reset()
