@@ -677,19 +677,6 @@ def test_results_that_do_not_change_have_zeros() -> None:
         assert found["w.grad"] == 0.0
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_a_derivative_along_what_is_joined_needs_no_size(backend: str) -> None:
-    """Of parts whose sizes are open what is put on has open sizes too; against what is joined itself."""
-    graph = tn.jvp(tn.layer("y[b,a] = concat[a](W[b,a], V[b,a], W[b,a])"))
-    W, V = np.arange(6.0).reshape(2, 3), np.arange(4.0).reshape(2, 2)
-    along = {"W.tangent": W + 1, "V.tangent": V + 2}
-    given = tn.to_backend({"W": W, "V": V, **along}, backend)
-    found = tn.compile(graph, backend=backend)(
-        {name: given[name] for name in ("W", "V")}, *(given[leaf.name] for leaf in graph.inputs)
-    )
-    np.testing.assert_allclose(np.asarray(found), np.concatenate([W + 1, V + 2, W + 1], axis=1))
-
-
 def test_the_text_of_a_gradient_keeps_the_size_of_a_window_that_nothing_else_tells() -> None:
     """`c` has two positions where three would fit: `c: 2` in the text says so."""
     text = "x[p:8,q:12]: input\nz[t,k]: input\ny[t,k] = x[2*u+k,3*t+c] * W[u,c] + z[t,k]"
@@ -704,14 +691,3 @@ def test_the_text_of_a_gradient_keeps_the_size_of_a_window_that_nothing_else_tel
         given = {"x": x, "z": z, "y.grad": along}
         found = tn.compile(graph)({"W": np.zeros((2, 2))}, *(given[leaf.name] for leaf in graph.inputs))
         np.testing.assert_allclose(found, expected)
-
-
-@pytest.mark.parametrize("told", ["in the text", "beside it"])
-def test_a_size_holds_for_a_window_wherever_it_is_given(told: str) -> None:
-    """`c` is 2 where 9 would fit, and where 3 would beside a stride."""
-    for read, stride in (("t+c", 1), ("3*t+c", 3)):
-        text = f"x[q:12]: input\nv[t:4]: input\ny[c] = x[{read}] * v[t]"
-        graph = tn.layer(f"c: 2\n{text}") if told == "in the text" else tn.layer(text, c=2)
-        x, v = np.arange(12.0), np.arange(4.0) + 1
-        expected = [sum(x[stride * t + c] * v[t] for t in range(4)) for c in range(2)]
-        np.testing.assert_allclose(tn.compile(graph)({}, x, v), expected)
