@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import itertools
+import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
@@ -23,7 +25,7 @@ hypothesis.settings.register_profile(
     "ci",
     deadline=None,
     derandomize=True,
-    max_examples=40,
+    max_examples=24,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
@@ -77,13 +79,57 @@ def pytest_collection_finish() -> None:
 
 
 def examples(count: int) -> hypothesis.settings:
-    """So many of 40 examples, for a test whose examples are slow; of those of another profile the same share."""
-    return hypothesis.settings(max_examples=hypothesis.settings().max_examples * count // 40)
+    """That share of 40 of the examples of the profile, for a test whose examples are slow."""
+    return hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples * count // 40))
+
+
+def sampled(cases: Iterable[Any], by_day: Container[Any]) -> list[Any]:
+    """Cases of a test, where those that are not tried by day are `slow`."""
+    return [
+        case if case in by_day else pytest.param(*_tupled(case), marks=pytest.mark.slow) for case in cases
+    ]
+
+
+def covered(*settings: Iterable[Any]) -> list[Any]:
+    """Every combination of settings, where by day each value of each setting is in one case or more."""
+    lists = [list(each) for each in settings]
+    longest = max(map(len, lists))
+    by_day = [tuple(each[number % len(each)] for each in lists) for number in range(longest)]
+    return sampled(itertools.product(*lists), by_day)
+
+
+def _tupled(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
 
 
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the parameters of a whole model, those that a part of it has."""
     return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies draw nothing: each picture is an empty file."""
+    from tensornet.study import report
+    from tensornet.study.pictures import COMPRESSION, FORMATS, PICTURES
+
+    blank = {f"{name}.{kind}": b"" for name in (*PICTURES, COMPRESSION) for kind in FORMATS}
+    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
+
+
+def forked() -> Any:
+    """Processes that need not import all again."""
+    context = multiprocessing.get_context("forkserver")
+    heavy = [
+        "tests.test_training",
+        "matplotlib",
+        "sklearn.datasets",
+        "sympy",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+    ]
+    context.set_forkserver_preload(heavy)
+    return context
 
 
 class TookTooLongError(Exception):

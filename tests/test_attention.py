@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.models.attention import attention, dot_product_attention
 from tensornet.models.blocks import embedding, feed_forward, norm
 from tensornet.models.positions import learned_positions, sinusoidal_positions
+
+from .conftest import examples
 
 Array = Any
 sizes = st.integers(1, 5)
@@ -47,7 +49,7 @@ def reference(q: Array, k: Array, v: Array, beta: float, see: Array | None, weig
     st.sampled_from(["soft", "hard", "signed"]),
     st.booleans(),
 )
-@settings(max_examples=60)
+@examples(40)
 def test_scaled_dot_product(
     data: Any, b: int, h: int, i: int, j: int, d: int, f: int, weights: str, given_beta: bool
 ) -> None:
@@ -107,7 +109,7 @@ def test_the_causal_mask_of_the_thesis() -> None:
 
 
 @given(st.data(), sizes, st.integers(1, 3), sizes, sizes, sizes, sizes, sizes, sizes, sizes, st.booleans())
-@settings(max_examples=40)
+@examples(20)
 def test_multi_head_attention_with_widths_of_its_own(
     data: Any, b: int, h: int, i: int, j: int, c: int, e: int, g: int, d: int, f: int, bias: bool
 ) -> None:
@@ -187,7 +189,7 @@ def test_attention_goes_on_from_stored_keys_and_values(past: int) -> None:
 
 
 @given(sizes, st.integers(1, 6).map(lambda n: 2 * n), sizes)
-@settings(max_examples=30)
+@examples(30)
 def test_sinusoidal_positions(n: int, dim: int, past: int) -> None:
     """Thesis 2.3.1–2.3.2, entry by entry."""
     table = np.array(

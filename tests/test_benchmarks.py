@@ -53,6 +53,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+def by_day(cases: list[Any]) -> list[Any]:
+    """The first and each other case of all suites; the rest are `slow`."""
+    return [
+        pytest.param(*case.values, id=case.id, marks=[pytest.mark.slow] * (number % 2))
+        for number, case in enumerate(cases)
+    ]
+
+
 def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
     """Measures a case, and looks at its rows."""
     found = list(measured(case, place, MEASURES, mode, rounds=1, work=True))
@@ -66,7 +74,7 @@ def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", TINY)
+@pytest.mark.parametrize("case", by_day(TINY))
 def test_contestants_agree(case: Case, dtype: torch.dtype) -> None:
     rows_of(case, Place(dtype=dtype))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -24,6 +24,8 @@ from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
+
+from .conftest import examples
 
 CPU = default_profile("cpu")
 
@@ -223,7 +225,7 @@ def problems(draw: Any) -> Problem:
 
 
 @given(problems(), st.integers(1, 15))
-@settings(max_examples=40)
+@examples(40)
 def test_an_order_multiplies_every_factor_once(problem: Problem, which: int) -> None:
     count = len(problem.layouts)
     changing = frozenset(n for n in range(count) if which >> n & 1)

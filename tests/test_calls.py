@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -358,7 +358,7 @@ def test_scopes_shared_by_two_calls_share_parameters() -> None:
     np.testing.assert_allclose(tn.compile(shared)(parameters, x), tn.compile(apart)(twice, x), atol=1e-12)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(1, 3), st.sampled_from(["numpy", "torch", "jax"]))
 def test_positions_go_into_blocks_and_out_of_them_exactly(depth: int, backend: str) -> None:
     step = "a[i] = n[i] + 1\nb[i] = a[i] * 1\nc[i] = b[i] + 0\nd[i] = c[i] + 0\ny[i] = d[i] + 16777216"

@@ -1,13 +1,15 @@
-"""The command line in a process of its own: what it prints, and how it ends."""
+"""The command line: what it prints, and how it ends."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,27 @@ from tensornet.ops.table import FUNCTIONS, SUM
 COMMANDS = ("plan", "count", "draw", "sweep", "compress", "functions", "study", "calibrate")
 
 
+PLAIN = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+
+
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    """The command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name, value in PLAIN.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = main(*arguments)
+    return subprocess.CompletedProcess(arguments, int(code), out.getvalue(), err.getvalue())
+
+
+def started(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-X", "utf8", "-m", "tensornet", *arguments]
+    environment = {**os.environ, **PLAIN}
     return subprocess.run(
-        [sys.executable, "-m", "tensornet", *arguments],
-        input=stdin, capture_output=True, text=True, env=environment, timeout=120, check=False,
-    )  # fmt: skip
+        command, input=stdin, capture_output=True, env=environment, timeout=120, check=False
+    )
 
 
 def test_help_reads_well() -> None:
@@ -186,17 +203,16 @@ def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_what_is_piped_in_may_be_no_text(piped: bytes, message: str) -> None:
-    command = [sys.executable, "-X", "utf8", "-m", "tensornet", "plan", "-", "--inputs", "x"]
-    done = subprocess.run(command, input=piped, capture_output=True, timeout=120, check=False)
+    done = started("plan", "-", "--inputs", "x", stdin=piped)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode().startswith(f"error: {message}")
 
 
 def test_a_terminal_of_few_letters_shows_the_rest_as_question_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = run("plan", "y[b] = x[b,i]*v[i]", "--inputs", "x")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "1.00? the time" in done.stdout
+    done = started("plan", "y[b] = x[b,i]*v[i]", "--inputs", "x")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"1.00? the time" in done.stdout
 
 
 def test_count_prints_formula_number_and_parts() -> None:
@@ -350,4 +366,4 @@ def test_a_file_that_is_none_of_equations(tmp_path: Path, text: str, reason: str
 
 
 def test_version() -> None:
-    assert run("--version").stdout == "tensornet 0.1.0\n"
+    assert started("--version").stdout == b"tensornet 0.1.0\n"

@@ -15,10 +15,12 @@ import torch
 import tensornet as tn
 from tensornet import models
 
+from .conftest import sampled
+
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
-DTYPES = [torch.float32, torch.float64]
+DTYPES = sampled([torch.float32, torch.float64], [torch.float64])
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-9}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -81,7 +83,7 @@ def test_vit(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     same(run(models.from_transformers(model), x), model(x).last_hidden_state)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", BOUND)
 def test_vit_classifies(dtype: torch.dtype) -> None:
     config = transformers.ViTConfig(**VIT, image_size=16, patch_size=4, num_labels=7)
     model = randomized(transformers.ViTForImageClassification(config), dtype)
@@ -431,7 +433,7 @@ FAMILIES = ("ViTForImageClassification", "XLNetForSequenceClassification", "GPT2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64])
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", sampled(FAMILIES, ["GPT2LMHeadModel"]))
 def test_every_field_of_a_configuration_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
     """Each field of its own in turn is something else: the same outputs, or an error of ours."""
     own = type(reference(kind, ONE_LAYER[kind][1])[0].config).__annotations__

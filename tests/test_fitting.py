@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorly
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tensorly.decomposition import parafac, tensor_train, tucker
 
@@ -18,6 +18,8 @@ import tensornet as tn
 from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import Progress, Settings, approximate
 from tensornet.fitting.metrics import Metric
+
+from .conftest import examples
 
 Sizes = dict[str, int]
 
@@ -104,7 +106,7 @@ sizes_of_forms = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(sizes=sizes_of_forms, seed=st.integers(0, 2**20))
 def test_what_is_of_the_form_comes_back(name: str, sizes: Sizes, seed: int) -> None:
     generator = np.random.default_rng(seed)

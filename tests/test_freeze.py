@@ -20,6 +20,7 @@ from tensornet.device.model import default_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.protocol import load_backend
 
+from .conftest import covered
 from .differential import by_numpy
 
 CPU = default_profile("cpu")
@@ -42,8 +43,10 @@ def expected(graph: tn.Graph, params: Any, x: Any, **sizes: int) -> Any:
 # ---------------------------------------------------------------------------- what runs
 
 
-@pytest.mark.parametrize("kind", ["tucker", "cp", "tt", "blocktt", "kronecker"])
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    covered(["tucker", "cp", "tt", "blocktt", "kronecker"], ["numpy", "torch", "jax"]),
+)
 def test_a_frozen_factorized_layer_computes_the_same(kind: str, backend: str) -> None:
     graph = tn.models.linear(MODES, MODES, factorization=kind, rank=0.3)
     params = drawn(graph)
@@ -191,7 +194,7 @@ def test_a_module_without_parameters() -> None:
     assert not module.state_dict()
     x = torch.randn(5, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wanted = torch.from_numpy(tn.compile(graph)(params, x.numpy()))
-    for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)):
+    for dtype, tolerance in ((torch.float64, 1e-6), (torch.bfloat16, 5e-2)):
         torch.testing.assert_close(module(x.to(dtype)), wanted.to(dtype), rtol=tolerance, atol=tolerance)
         torch._dynamo.reset()
         run = torch.compile(copy.deepcopy(module), fullgraph=True, backend="eager")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.runtime.initial_values import starts
 
+from .conftest import examples
 from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -41,6 +42,7 @@ def products(draw: Any) -> tuple[str, dict[str, int]]:
 
 
 @given(products())
+@examples(20)
 def test_variance_is_kept_by_random_products(case: tuple[str, dict[str, int]]) -> None:
     text, sizes = case
     graph = tn.layer(text, inputs="x", **sizes)
@@ -215,7 +217,7 @@ class Weights:
         return "\n".join(self.lines)
 
 
-@settings(max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 40)
+@settings(max_examples=2000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 20)
 @given(st.integers(0, 10**9))
 def test_random_weights_keep_the_deviation_or_say_so(seed: int) -> None:
     """Within 0.5 and 2 times the input's; a few draws leave the mean over all draws known to a tenth."""

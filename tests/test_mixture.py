@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import array_api_strict
@@ -18,6 +19,7 @@ from tensornet.passes.grouped_gemm import select_grouped_gemm
 from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
+from .conftest import sampled
 from .test_gradients import agrees_with_differences
 from .test_gradients import check as agrees_with_autograd
 from .test_rewrites import eager
@@ -163,6 +165,16 @@ def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any
 
 @pytest.mark.parametrize(("text", "told"), [*PRODUCTS, *SUMS])
 def test_kernels_on_every_backend(text: str, told: str) -> None:
+    kernels_agree(text, told, BACKENDS.keys() - {"jax"})
+
+
+@pytest.mark.parametrize(("text", "told"), sampled([*PRODUCTS, *SUMS], [PRODUCTS[2], SUMS[1]]))
+def test_kernels_on_jax(text: str, told: str) -> None:
+    """Which compiles each."""
+    kernels_agree(text, told, ["jax"])
+
+
+def kernels_agree(text: str, told: str, backends: Iterable[str]) -> None:
     outside = "onehot" in text  # what is told outside goes nowhere
     arrays, expected = arrays_for(text, told, -1 if outside else 0, 7 if outside else 4)
     inputs = [name for name in arrays if name != "W"]
@@ -170,7 +182,7 @@ def test_kernels_on_every_backend(text: str, told: str) -> None:
     written = holding(written, {"p": Element.WHOLE})
     changed = eliminate_one_hots(select_grouped_gemm(written, eager(), KERNELS), eager(), KERNELS)
     assert "grouped_" in str(changed)
-    for backend, graph in (*((name, changed) for name in BACKENDS), ("numpy", written)):
+    for backend, graph in (*((name, changed) for name in backends), ("numpy", written)):
         library = BACKENDS[backend]()
         given = {name: library.asarray(each) for name, each in arrays.items()}
         held = {"W": given["W"]} if "W" in given else {}

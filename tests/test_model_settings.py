@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.tensor_swin import PARTS
+
+from .conftest import examples
 
 size = st.integers(1, 3)
 switch = st.booleans()
@@ -37,7 +39,7 @@ def agree(graph: tn.Graph, *inputs: Any) -> None:
 
 
 @given(st.data(), st.tuples(st.integers(1, 9), st.integers(1, 9)))
-@settings(max_examples=8)
+@examples(4)
 def test_swin(data: st.DataObject, image: tuple[int, int]) -> None:
     stages = data.draw(st.integers(1, 2))
     graph = models.swin(
@@ -65,7 +67,7 @@ modes = st.tuples(size, size, size)
 
 @pytest.mark.filterwarnings("ignore:in 'head.y'")  # which starts off its scale where all sizes are 1
 @given(st.data(), st.tuples(st.integers(1, 7), st.integers(1, 7)), modes)
-@settings(max_examples=5)
+@examples(3)
 def test_tensor_swin(data: st.DataObject, image: tuple[int, int], first: tuple[int, int, int]) -> None:
     after = list(first)
     after[data.draw(st.integers(0, 2))] *= 2
@@ -89,7 +91,7 @@ def test_tensor_swin(data: st.DataObject, image: tuple[int, int], first: tuple[i
 
 
 @given(st.data(), size, st.integers(1, 4), st.integers(0, 2))
-@settings(max_examples=8)
+@examples(4)
 def test_xlnet(data: st.DataObject, batch: int, length: int, past: int) -> None:
     heads = data.draw(size)
     chosen: dict[str, Any] = {
@@ -119,7 +121,7 @@ def test_xlnet(data: st.DataObject, batch: int, length: int, past: int) -> None:
 
 
 @given(st.data(), st.lists(size, min_size=0, max_size=3))
-@settings(max_examples=6)
+@examples(3)
 def test_perceiver(data: st.DataObject, shape: list[int]) -> None:
     heads, tokens = data.draw(size), data.draw(switch)
     places: list[Any] = [None] if tokens or not shape else ["fourier", None]
@@ -166,7 +168,7 @@ def test_perceiver(data: st.DataObject, shape: list[int]) -> None:
 
 
 @given(st.integers(5, 9), st.integers(5, 9), size, size)
-@settings(max_examples=5)
+@examples(3)
 def test_convolutional_stem(height: int, width: int, channels: int, out: int) -> None:
     graph = models.convolutional_stem(height, width, channels, out)
     agree(graph, np.random.default_rng(0).standard_normal((2, channels, height, width)))

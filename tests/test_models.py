@@ -14,6 +14,8 @@ import tensornet as tn
 from tensornet import models
 from tensornet.protocol import backend_of, load_backend
 
+from .conftest import sampled
+
 Array = Any
 
 
@@ -154,13 +156,7 @@ def test_a_printed_model_reads_back(name: str) -> None:
     assert tn.Graph.from_json(graph.to_json()) == graph
 
 
-TRACED = ("vit", "tensor_swin", "xlnet_memory", "llama_stored")
-"""A stack of blocks, windows and cores, relative positions with a memory, positions that others are stored before."""
-
-
-@pytest.mark.parametrize(
-    "name", [each if each in TRACED else pytest.param(each, marks=pytest.mark.slow) for each in MODELS]
-)
+@pytest.mark.parametrize("name", sampled(MODELS, ["vit"]))
 def test_a_model_is_one_graph_to_torch_compile(name: str) -> None:
     """Forward and backward, traced whole; `slow` tests trace all, and compile to machine code."""
     _compiled_step(name, "aot_eager")
@@ -188,7 +184,10 @@ def _compiled_step(name: str, backend: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("xlnet_memory", "llama_stored")])
+LEARNING = [name for name in MODELS if name not in ("xlnet_memory", "llama_stored")]
+
+
+@pytest.mark.parametrize("name", sampled(LEARNING, ["vit", "transformer", "gpt2"]))
 def test_a_model_learns_its_examples(name: str) -> None:
     graph, inputs = MODELS[name]
     torch.manual_seed(0)

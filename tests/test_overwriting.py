@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -20,6 +20,7 @@ from tensornet.planning.plans import CallStep, Plan
 from tensornet.runtime import executable
 
 from . import oracle
+from .conftest import examples
 from .differential import outcome
 from .programs import SUMMED_ALONE, Program, programs
 
@@ -126,7 +127,7 @@ def test_a_plan_that_writes_into_what_others_need_is_refused() -> None:
 # ---------------------------------------------------------------------------- nothing else is written
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(programs(), st.sampled_from(["numpy", "torch"]))
 def test_what_is_given_is_never_written(case: Program, backend: str) -> None:
     with of_any_size():

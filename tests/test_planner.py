@@ -19,7 +19,7 @@ import opt_einsum
 import pytest
 import sympy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -30,6 +30,8 @@ from tensornet.contraction.search import Problem, Search, left_to_right, path_of
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.planning.disk_cache import Store
+
+from .conftest import examples, sampled
 
 CPU = default_profile("cpu")
 
@@ -189,7 +191,7 @@ def subtrees(tree: Any) -> Iterator[Any]:
             yield from subtrees(part)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(pieces())
 def test_pieces_of_many_operands_are_each_ordered_best(problem: Problem) -> None:
     """Against all orders of each piece, priced by the definition."""
@@ -522,7 +524,7 @@ assert random.getstate() == before  # what opt_einsum draws is not taken from th
 def test_a_plan_is_the_same_in_every_process() -> None:
     """Also above six operands, where opt_einsum searches: sets of letters are walked by chance, sets of numbers not."""
     found = set()
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TENSORNET_CALIBRATE": "0"}
         done = subprocess.run(
             [sys.executable, "-c", MANY], capture_output=True, text=True, env=environment, check=True
@@ -534,9 +536,10 @@ def test_a_plan_is_the_same_in_every_process() -> None:
 # ---------------------------------------------------------------------------- many lines
 
 
-@pytest.mark.parametrize(
-    "line", ["y{2}[b,o] = y{1}[b,i] * W{2}[o,i]", "y{2}[b,o] = tanh(y{1}[b,i] * W{2}[o,i])"]
-)
+LINES = ("y{2}[b,o] = tanh(y{1}[b,i] * W{2}[o,i])", "y{2}[b,o] = y{1}[b,i] * W{2}[o,i]")
+
+
+@pytest.mark.parametrize("line", sampled(LINES, LINES[:1]))
 def test_twice_as_many_lines_take_twice_the_work(line: str) -> None:
     """Work is counted in calls of functions of the library."""
 

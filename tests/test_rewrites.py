@@ -61,7 +61,7 @@ def eager() -> Cost:
 
 
 @pytest.mark.parametrize("name", REWRITES)
-@examples(16)
+@examples(10)
 @given(programs())
 def test_rewrites_keep_the_value(name: str, case: Program) -> None:
     arrays, written = case.arrays(), case.graph()

@@ -18,6 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from tensornet.backends.torch import signed_attention as torch_signed  # noqa: E402
 from tensornet.backends.torch.signed_attention import signed_attention  # noqa: E402
 
+from .conftest import covered  # noqa: E402
+
 KERNEL = "signed_attention("
 
 MANY = {"b": 2, "h": 8, "i": 512, "j": 512, "d": 32, "f": 32}
@@ -110,8 +112,7 @@ def test_scores_that_are_read_besides_stay() -> None:
     assert KERNEL not in code(graph)
 
 
-@pytest.mark.parametrize("placed", [True, False])
-@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize(("placed", "shift"), covered([True, False], [0, 3]))
 def test_windows_of_a_tensor_swin_run_in_tiles_only_where_there_are_many(placed: bool, shift: int) -> None:
     graph = tensor_window_attention(
         (4, 4, 6), (1, 1, 3), 7, position_bias=placed, grid=(56, 56) if shift else None, shift=shift

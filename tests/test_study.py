@@ -23,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, Processes, RunResult, load_trained, report, results_folder, run_study
+from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
@@ -32,6 +32,8 @@ from tensornet.study.libraries import library
 from tensornet.study.pictures import FORMATS, PICTURES, pareto_front
 from tensornet.study.report import table
 from tensornet.study.results import Trained
+
+from .conftest import sampled
 
 ROWS = ("dense-6", "tcl4-cp")
 
@@ -52,12 +54,8 @@ def study(folder: Path, **changes: object) -> tuple[list[RunResult], str]:
     return run_study(folder, **settings), printed(console)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def _no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor drawing, but for the study that the module finishes first."""
-    monkeypatch.setenv("TENSORNET_CALIBRATE", "0")
-    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
-    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
+pytestmark = pytest.mark.usefixtures("without_pictures")
+"""But for the study that the module finishes first."""
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +113,11 @@ def test_the_counts_are_these() -> None:
     }
 
 
-@pytest.mark.parametrize("shape", [(13,), (7, 5), (3, 4, 5)])
-@pytest.mark.parametrize("name", STUDY)
+SHAPES = [(13,), (7, 5), (3, 4, 5)]
+EXAMPLES = [(name, shape) for name in STUDY for shape in SHAPES]
+
+
+@pytest.mark.parametrize(("name", "shape"), sampled(EXAMPLES, EXAMPLES[::4]))
 def test_the_rows_take_examples_of_any_shape(name: str, shape: tuple[int, ...]) -> None:
     module = tn.module(build_graph(STUDY[name], shape, 3), seed=0)
     x = torch.randn(4, *shape)

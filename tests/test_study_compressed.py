@@ -25,7 +25,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from tensornet.study import Processes, RunResult, load_trained, report, run_study, training
+from tensornet.study import Processes, RunResult, load_trained, run_study, training
 from tensornet.study import jobs as study_jobs
 from tensornet.study import workers as study_workers
 from tensornet.study.checkpoint import Checkpoint, Checkpoints
@@ -88,12 +88,6 @@ def _no_calibration() -> Any:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RunResult], str]:
     folder = tmp_path_factory.mktemp("compressed")
     return folder / "out", *study(folder / "out", written(folder), measure=True)
-
-
-@pytest.fixture
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    blank = {f"{name}.{kind}": b"" for name in (*PICTURES, COMPRESSION) for kind in FORMATS}
-    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
 
 
 def run_of(results: list[RunResult], name: str, seed: int = 0) -> RunResult:
@@ -172,7 +166,7 @@ def test_training_on_is_better(finished: tuple[Path, list[RunResult], str]) -> N
         assert weighed.error < plain.error
 
 
-@pytest.mark.usefixtures("_no_pictures")
+@pytest.mark.usefixtures("without_pictures")
 def test_a_row_brings_along_what_it_is_made_of(
     finished: tuple[Path, list[RunResult], str], tmp_path: Path
 ) -> None:
@@ -184,7 +178,7 @@ def test_a_row_brings_along_what_it_is_made_of(
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.usefixtures("_no_pictures")
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_that_is_stopped_goes_on(
     finished: tuple[Path, list[RunResult], str],
     tmp_path: Path,
@@ -249,7 +243,7 @@ class Two:
         return future
 
 
-@pytest.mark.usefixtures("_no_pictures")
+@pytest.mark.usefixtures("without_pictures")
 def test_workers_train_first_what_others_are_made_of(
     finished: tuple[Path, list[RunResult], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +266,7 @@ def test_workers_train_first_what_others_are_made_of(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_no_pictures")
+@pytest.mark.usefixtures("without_pictures")
 def test_processes_give_the_numbers_of_one(
     finished: tuple[Path, list[RunResult], str], tmp_path: Path
 ) -> None:

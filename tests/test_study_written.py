@@ -98,6 +98,7 @@ def test_rows_budgets_and_seeds(finished: tuple[Path, list[RunResult], str]) -> 
     assert {each.recipe.epochs for each in results} == {2}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_seed_alone_gives_the_same_run(
     finished: tuple[Path, list[RunResult], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_seed_alone_gives_the_same_run(
     assert [(each.seed, each.recipe.epochs, each.recipe.learning_rate) for each in changed] == [(0, 1, 0.5)]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_rows_of_a_study_are_those_runs(tmp_path: Path) -> None:
     """A row that is only named is that of the study, with the same fingerprint: what was trained is kept."""
     console = Console(file=io.StringIO(), width=200)
@@ -158,7 +160,8 @@ def test_tables_tell_mean_deviation_and_how_many(finished: tuple[Path, list[RunR
     assert [(row["name"], int(row["seed"])) for row in rows] == [(each.name, each.seed) for each in results]
 
 
-def test_what_is_measured_is_kept(finished: tuple[Path, list[RunResult], str]) -> None:
+@pytest.mark.usefixtures("without_pictures")
+def test_what_is_measured_is_kept(finished: tuple[Path, list[RunResult], str], tmp_path: Path) -> None:
     """Times of each classifier, one and the same for all seeds; measured again only where something changed."""
     folder, _, _ = finished
     before = (folder / "measured.json").read_bytes()
@@ -174,14 +177,15 @@ def test_what_is_measured_is_kept(finished: tuple[Path, list[RunResult], str]) -
     plan = tn.plan(graph, backend="torch", training=True, lead=32)
     assert kept["dense"] == sum(size for _, size in plan.kept)
     assert kept["tucker-0.1"] < kept["tucker-0.4"]
-    task = folder.parent / "mine.toml"
-    run_study(folder, task=task, console=Console(file=io.StringIO()))
-    assert (folder / "measured.json").read_bytes() == before
-    (folder / "measured.json").write_bytes(before.replace(b'"kept": ', b'"kept": 1'))
+    task, copy = folder.parent / "mine.toml", tmp_path / folder.name
+    shutil.copytree(folder, copy)
+    run_study(copy, task=task, console=Console(file=io.StringIO()))
+    assert (copy / "measured.json").read_bytes() == before
+    (copy / "measured.json").write_bytes(before.replace(b'"kept": ', b'"kept": 1'))
     console = Console(file=io.StringIO(), width=200)
-    run_study(folder, task=task, console=console)
+    run_study(copy, task=task, console=console)
     assert "measured.json is damaged, set aside and not used" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert json.loads((folder / "measured.json").read_bytes())["appraisals"][0]["kept"] == kept["dense"]
+    assert json.loads((copy / "measured.json").read_bytes())["appraisals"][0]["kept"] == kept["dense"]
 
 
 class Page(HTMLParser):
@@ -248,6 +252,7 @@ def test_a_click_on_a_heading_sorts(tmp_path: Path) -> None:
     assert done.stdout.split() == ["abc", "abc", "cba", "cba"]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
     about = TEXT.replace("dense 64 → 10", "<script>alert(1)</script>").replace("[0, 3]", "[0]")
     task = written(tmp_path, about)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.swin import MERGED, SHIFTED
+
+from .conftest import covered, examples
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
 
@@ -43,7 +45,7 @@ axis = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
 
 
 @given(axis, axis, st.integers(0, 99))
-@settings(max_examples=25)
+@examples(12)
 def test_only_neighbours_see_one_another(
     down: tuple[int, int, int], across: tuple[int, int, int], seed: int
 ) -> None:
@@ -195,14 +197,13 @@ KINDS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("image", "window", "depths"), [((22, 4), 3, (2,)), ((1, 19), 4, (2,)), ((13, 18), 4, (2, 2))]
-)
-def test_windows_against_their_definition(
-    kind: str, image: tuple[int, int], window: int, depths: tuple[int, ...]
-) -> None:
+GRIDS = [((22, 4), 3, (2,)), ((1, 19), 4, (2,)), ((13, 18), 4, (2, 2))]
+
+
+@pytest.mark.parametrize(("kind", "grid"), covered(KINDS, GRIDS))
+def test_windows_against_their_definition(kind: str, grid: tuple[Any, int, tuple[int, ...]]) -> None:
     """An axis at most a window, and padding with a shift: as three libraries have it."""
+    image, window, depths = grid
     heads = (1, 2)[: len(depths)]
     graph = models.swin(image, 2, 4, depths, heads, 3, window=window, ratio=2, **KINDS[kind])
     parameters = tn.to_backend(parameters_of(graph), "torch")
@@ -252,16 +253,15 @@ def test_eps_of_the_norms_around_patches() -> None:
         torch.testing.assert_close(tn.compile(graph, backend="torch")(parameters, x), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"image_size": 32},
-        {"image_size": (50, 70)},
-        {"image_size": 37, "window_size": 3, "qkv_bias": False, "mlp_ratio": 2.5},
-        {"image_size": 64, "depths": [2, 1, 2], "num_heads": [2, 2, 4]},
-    ],
-)
+CHANGES: list[dict[str, Any]] = [
+    {"image_size": 32},
+    {"image_size": (50, 70)},
+    {"image_size": 37, "window_size": 3, "qkv_bias": False, "mlp_ratio": 2.5},
+    {"image_size": 64, "depths": [2, 1, 2], "num_heads": [2, 2, 4]},
+]
+
+
+@pytest.mark.parametrize(("dtype", "changes"), covered([torch.float32, torch.float64], CHANGES))
 def test_parity_with_transformers(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
     logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 from tensornet.models.tensor_swin import EMBEDDING, PARTS, contraction, tensor_window_attention
+
+from .conftest import examples, sampled
 
 small: dict[str, Any] = {
     "image": 16,
@@ -40,7 +42,7 @@ def test_counts_of_the_presets() -> None:
 
 
 @given(modes, modes, st.booleans())
-@settings(max_examples=25)
+@examples(25)
 def test_parameters_of_a_contraction(
     old: tuple[int, int, int], new: tuple[int, int, int], bias: bool
 ) -> None:
@@ -64,7 +66,7 @@ def test_identity_factors_are_the_plain_patch_cut() -> None:
     st.sampled_from(["soft", "signed"]),
     st.tuples(st.integers(0, 1), st.integers(0, 2)),
 )
-@settings(max_examples=12)
+@examples(6)
 def test_one_mode_is_ordinary_window_attention(
     heads: int, width: int, weights: str, shift: tuple[int, int]
 ) -> None:
@@ -111,7 +113,10 @@ def test_the_worked_example_of_signed_attention() -> None:
     np.testing.assert_allclose(found, [1 / (1 + np.exp(-2)), 0], atol=1e-12)
 
 
-@pytest.mark.parametrize("windows", [{}, {"narrow": "axes", "padding": "after"}])
+WINDOWS = [{}, {"narrow": "axes", "padding": "after"}]
+
+
+@pytest.mark.parametrize("windows", sampled(WINDOWS, WINDOWS[1:]))
 def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     settings: dict[str, Any] = {**small, "image": (6, 18), **windows}
     graph = models.tensor_swin(**settings, tensorized=(), weights="soft", ratios=(2, 2, 1))
@@ -122,8 +127,11 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("tensorized", [*[(part,) for part in PARTS], PARTS, ("qkv", "output", "mlp")])
-def test_every_part_by_a_switch(tensorized: tuple[str, ...]) -> None:
+SWITCHES = [[part] for part in PARTS] + [[*PARTS], ["qkv", "output", "mlp"]]
+
+
+@pytest.mark.parametrize("tensorized", sampled(SWITCHES, [["mlp"], [*PARTS]]))
+def test_every_part_by_a_switch(tensorized: list[str]) -> None:
     graph = models.tensor_swin(**small, tensorized=tensorized)
     parameters = parameters_of(graph)
     assert tn.parameter_count(graph) == sum(array.size for array in parameters.values())

@@ -33,6 +33,7 @@ from tensornet.study.results import summaries
 from tensornet.study.telling import Report
 from tensornet.study.thesis import EXPERIMENTS, fitting, thesis
 
+from .conftest import sampled
 from .test_images import write_cifar10, write_mnist, write_tiny_imagenet
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "tiny-imagenet": 200}
@@ -56,7 +57,10 @@ ROWS = [
 """Those of Tiny ImageNet are those of CIFAR-10."""
 
 
-@pytest.mark.parametrize(("name", "row"), ROWS)
+@pytest.mark.parametrize(
+    ("name", "row"),
+    sampled(ROWS, [row for row in ROWS if row[0] == "digits" or row[1] in ("swin", "tensor-8x8x12")]),
+)
 def test_the_rows_are_what_they_say(name: str, row: str) -> None:
     experiment, count = EXPERIMENTS[name], tn.parameter_count(graph_of(name, row))
     last = experiment.rows[row].settings["modes"][-1]
@@ -77,6 +81,7 @@ def test_the_rows_are_what_they_say(name: str, row: str) -> None:
         assert count <= LIMIT
         assert 10 * count <= LIMIT or name == "cifar10"
         assert tn.parameter_formula(graph_of(name, row)).subs(graph_of(name, row).bound) == count
+    assert tn.Graph.from_json(graph_of(name, row).to_json()) == graph_of(name, row)
 
 
 def test_the_published_figures_are_those_of_the_thesis() -> None:
@@ -116,8 +121,15 @@ def test_the_rows_of_tiny_imagenet_are_those_of_cifar10(tmp_path: Path) -> None:
 def test_a_row_takes_the_images_of_its_data_set(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     examples, task = load_images(Source("cifar10", tmp_path), 0), thesis(str(tmp_path))
-    module = tn.module(task.build(task.rows["tensor-8x8x12"], examples), seed=0)
-    logits = module(*examples.batch(tuple(each[:2] for each in examples.train_inputs)))
+    row = task.rows["tensor-8x8x12"]
+    small = {
+        "modes": ((2, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4)),
+        "heads": ((1, 1, 1),) * 4,
+        "depths": (1,) * 4,
+    }
+    module = tn.module(task.build(replace(row, settings={**row.settings, **small}), examples), seed=0)
+    with torch.no_grad():
+        logits = module.eval()(*examples.batch(tuple(each[:2] for each in examples.train_inputs)))
     assert logits.shape == (2, examples.sizes["classes"])
 
 
@@ -135,6 +147,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
         rows=["tensor-4x4x8"],
         threads=1,
         recipe={"batch": 10},
+        measure=False,
         console=console,
     )
     assert isinstance(console.file, io.StringIO)
@@ -244,26 +257,36 @@ def test_only_the_published_files_are_those_of_a_data_set(
 # ---- arrays of one's own
 
 
+SHAPES: dict[tuple[int, ...], tuple[Any, int, int, int]] = {
+    (8, 8): (8, 1, 2, 2),
+    (16, 16): (16, 1, 2, 4),
+    (28, 28): (28, 1, 4, 7),
+    (3, 32, 32): (32, 3, 4, 4),
+    (32, 32, 3): (32, 3, 4, 4),
+    (10, 12, 1): ((10, 12), 1, 2, 5),
+    (17, 13): ((17, 13), 1, 2, 7),
+    (1, 5): ((1, 5), 1, 2, 1),
+}
+"""Of shapes of an image its sides, channels, patch and window."""
+
+
+def images_of(shape: tuple[int, ...]) -> tuple[Any, list[int]]:
+    return np.random.default_rng(0).normal(size=(6, *shape)), [0, 1, 2] * 2
+
+
+def test_images_of_any_size_have_patches_and_windows() -> None:
+    for shape, sizes in SHAPES.items():
+        pixels, labels = images_of(shape)
+        fitted = fitting(load_arrays(lambda: (pixels, labels, pixels, labels), as_images))  # noqa: B023
+        assert fitted == dict(zip(("image", "channels", "patch", "window"), sizes, strict=True))
+
+
 @pytest.mark.parametrize(
-    ("shape", "image", "channels", "patch", "window"),
-    [
-        ((8, 8), 8, 1, 2, 2),
-        ((16, 16), 16, 1, 2, 4),
-        ((28, 28), 28, 1, 4, 7),
-        ((3, 32, 32), 32, 3, 4, 4),
-        ((32, 32, 3), 32, 3, 4, 4),
-        ((10, 12, 1), (10, 12), 1, 2, 5),
-        ((17, 13), (17, 13), 1, 2, 7),
-        ((1, 5), (1, 5), 1, 2, 1),
-    ],
+    "shape", [pytest.param(each, marks=[pytest.mark.slow] * (each != (17, 13))) for each in SHAPES]
 )
-def test_images_of_any_size_have_patches_and_windows(
-    shape: tuple[int, ...], image: Any, channels: int, patch: int, window: int
-) -> None:
-    draw = np.random.default_rng(0)
-    pixels, labels = draw.normal(size=(6, *shape)), [0, 1, 2] * 2
+def test_images_of_any_size_are_classified(shape: tuple[int, ...]) -> None:
+    pixels, labels = images_of(shape)
     examples = load_arrays(lambda: (pixels, labels, pixels, labels), as_images)
-    assert fitting(examples) == {"image": image, "channels": channels, "patch": patch, "window": window}
     task = thesis(lambda: (pixels, labels, pixels, labels))
     graph = examples.behind_standard(task.build(task.rows["tensor-4x2x2"], examples))
     run = tn.compile(graph, backend="numpy")
@@ -285,12 +308,7 @@ def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) 
     assert 100 * int(right.sum()) / len(right) == results[1].train_top1
 
 
-@pytest.mark.parametrize(("name", "row"), [row for row in ROWS if row[0] != "cifar10"])
-def test_graphs_of_models_read_back(name: str, row: str) -> None:
-    graph = graph_of(name, row)
-    assert tn.Graph.from_json(graph.to_json()) == graph
-
-
+@pytest.mark.slow
 def test_a_run_by_sgd_stands_beside_the_others(finished: tuple[Path, Any, str]) -> None:
     folder, _, _ = finished
     data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, given, reject
 
 import tensornet as tn
 from tensornet.backends.torch.products import both_ways
 
+from .conftest import covered, examples
 from .programs import SUMMED_ALONE, Program, programs
 from .test_gradients import agree, by_autograd, results, seeds_of
 
@@ -72,7 +73,7 @@ def test_signed_attention_worked_example() -> None:
     np.testing.assert_allclose(signed, [0.8807970779778823, 0.0], rtol=1e-12)
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(programs())
 def test_autograd_agrees_with_planned_gradients(case: Program) -> None:
     """The oracle judges the latter; of a random mask each way draws its own."""
@@ -115,9 +116,8 @@ def counting() -> tuple[list[int], Any]:
     return count, compiler
 
 
-@pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize(
-    "graph", [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))], ids=["named batch", "leading axes"]
+    ("dynamic", "graph"), covered([True, None], [TCL, tn.models.tcl((4, 4, 3), (4, 4, 6))])
 )
 def test_six_batch_sizes_compile_at_most_twice(graph: tn.Graph, dynamic: bool | None) -> None:
     torch._dynamo.reset()

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import tensornet as tn
 
+from .conftest import forked
 from .differential import by_numpy
 
 ATTENTION = """
@@ -220,7 +221,12 @@ def _sharded(rank: int, world: int, meeting: str, path: str) -> None:
 
 def test_blocks_sharded_over_two_processes_train_as_in_one(tmp_path: Path) -> None:
     paths = str(tmp_path / "meeting"), str(tmp_path / "whole.pt")
-    torch.multiprocessing.spawn(_sharded, args=(2, *paths), nprocs=2)
+    processes = [forked().Process(target=_sharded, args=(rank, 2, *paths)) for rank in range(2)]
+    for each in processes:
+        each.start()
+    for each in processes:
+        each.join(120)
+        assert each.exitcode == 0
     found = torch.load(tmp_path / "whole.pt")
     module, (x, target) = tn.module(encoder(), seed=0), data()
     trained(module, x, target)

@@ -6,9 +6,9 @@ import contextlib
 import functools
 import io
 import json
-import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -39,6 +39,8 @@ from tensornet.study.recipe import OPTIMIZERS, Recipe
 from tensornet.study.results import Epoch, Trained
 from tensornet.study.task import Examples, Task
 from tensornet.study.training import train
+
+from .conftest import forked, sampled
 
 CLASSES, SIDE = 3, 6
 
@@ -420,8 +422,7 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     study_of_rows(tmp_path / "whole")
     folder = tmp_path / "killed"
-    processes = multiprocessing.get_context("forkserver")  # its children need not import all again
-    processes.set_forkserver_preload([__name__, "matplotlib", "sklearn.datasets", "sympy", "torch._dynamo"])
+    processes = forked()
     for wait in (0.0, 0.02, 0.1):
         process = processes.Process(target=study_of_rows, args=(folder, 0.0))
         before = newest(folder)
@@ -442,20 +443,66 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in (folder / "runs").iterdir()) == [".json", ".safetensors"]
 
 
-def test_two_processes_share_each_mini_batch(tmp_path: Path) -> None:
-    """`torchrun` with gloo: the same losses as one process, up to rounding."""
-    study = ["-m", "tensornet", "study", "digits", "--row", "tcl4-cp", "--epochs", "2", "--seed", "3"]
-    study += ["--set", "batch=33"]  # parts of 17 and 16, and at the end of an epoch 14 and 13
-    launched = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+# parts of 17 and 16, and at the end of an epoch 14 and 13
+STUDY = (
+    "study",
+    "digits",
+    "--row",
+    "tcl4-cp",
+    "--epochs",
+    "2",
+    "--seed",
+    "3",
+    "--no-measure",
+    "--set",
+    "batch=33",
+)
+
+
+def one_of_two(rank: int, port: int, folder: Path) -> None:
+    """What `torchrun` would start."""
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    os.environ.update({name: str(each) for name, each in place.items()})
+    done = CliRunner().invoke(app, [*STUDY, "--out", str(folder)])
+    (folder.parent / f"{rank}.txt").write_text(done.output + str(done.exception or ""), encoding="utf-8")
+
+
+def by_two_processes(folder: Path) -> str:
+    """Runs the study in two forked processes; what they print."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = [forked().Process(target=one_of_two, args=(rank, port, folder)) for rank in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(300)
+    return "".join((folder.parent / f"{rank}.txt").read_text(encoding="utf-8") for rank in range(2))
+
+
+def by_torchrun(folder: Path) -> str:
+    launched = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tensornet"]
     done = subprocess.run(
-        [sys.executable, *launched, *study, "--out", str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=300, env=environment, check=False,
+        [sys.executable, *launched, *STUDY, "--out", str(folder)],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    here = CliRunner().invoke(app, [*study[2:], "--out", str(tmp_path / "one")])
+    return done.stdout
+
+
+@pytest.mark.parametrize("run", sampled([by_two_processes, by_torchrun], [by_two_processes]))
+def test_two_processes_share_each_mini_batch(run: Any, tmp_path: Path) -> None:
+    """With gloo: the same losses as one process, up to rounding."""
+    told = run(tmp_path / "two")
+    here = CliRunner().invoke(app, [*STUDY, "--out", str(tmp_path / "one")])
     assert here.exit_code == 0, here.output
-    assert [each.count("results in") for each in (done.stdout, here.output)] == [1, 1]
+    assert [each.count("results in") for each in (told, here.output)] == [1, 1], told
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert (one["environment"]["hardware"]["processes"], two["environment"]["hardware"]["processes"]) == (
         1,

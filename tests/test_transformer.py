@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 
-from .conftest import those_of
+from .conftest import covered, examples, those_of
 
 small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hidden": 6}
 
@@ -27,7 +27,7 @@ small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hi
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=25)
+@examples(12)
 def test_parameters(
     heads: int, half: int, encoder: int, decoder: int, hidden: int, pre: bool, own: bool, bias: bool
 ) -> None:
@@ -54,8 +54,9 @@ def test_parameters(
     assert sum(array.size for array in tn.init(graph).values()) == tn.parameter_count(graph)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "sines_first", "learned", None])
-@pytest.mark.parametrize("pre", [False, True])
+@pytest.mark.parametrize(
+    ("positions", "pre"), covered(["sinusoidal", "sines_first", "learned", None], [False, True])
+)
 def test_parts_and_steps_make_the_whole(positions: str | None, pre: bool) -> None:
     settings = {
         **small,
@@ -118,8 +119,7 @@ def test_dropout_drops_in_training_only() -> None:
     assert torch.equal(module(source, target), module(source, target))
 
 
-@pytest.mark.parametrize("pool", ["max", "mean", "first"])
-@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize(("pool", "padding"), covered(["max", "mean", "first"], [True, False]))
 def test_classifier_of_texts(pool: str, padding: bool) -> None:
     graph = models.transformer_classifier(11, 3, 8, 2, 2, 6, pool=pool, padding=padding)
     parameters, rng = tn.init(graph, dtype="float64"), np.random.default_rng(0)

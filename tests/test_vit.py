@@ -132,6 +132,7 @@ grids = st.tuples(st.integers(1, 7), st.integers(1, 7))
 
 
 @given(grids, grids, st.sampled_from(CONVENTIONS), st.booleans())
+@examples(20)
 def test_positions_on_another_grid(
     old: tuple[int, int], new: tuple[int, int], convention: str, cls: bool
 ) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
 
-from .conftest import those_of
+from .conftest import covered, examples, those_of
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 
@@ -38,7 +38,7 @@ def test_published_counts(name: str, number: int) -> None:
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(1, 5), st.booleans(), st.booleans()
 )
-@settings(max_examples=25)
+@examples(12)
 def test_parameters(heads: int, width: int, depth: int, hidden: int, segments: bool, two: bool) -> None:
     """Counted by hand; both streams have one set of parameters, and only w is more."""
     dim = 2 * heads * width
@@ -72,7 +72,7 @@ def test_orders_are_uniform() -> None:
 
 
 @given(st.integers(0, 99), st.booleans(), st.booleans())
-@settings(max_examples=12)
+@examples(12)
 def test_a_query_stream_does_not_see_its_own_token(seed: int, segments: bool, memory: bool) -> None:
     """D2, to the bit: g at z_t is blind to x_{z_t}, and to what comes later in the order."""
     graph = models.xlnet(**small, segments=segments, memory=memory)
@@ -174,7 +174,7 @@ def test_streams_begin_with_w_and_with_embeddings() -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 3), st.sampled_from([None, 2]))
-@settings(max_examples=8)
+@examples(8)
 def test_both_ways_of_reading(batch: int, length: int, seed: int, clamp_len: int | None) -> None:
     """The second half of the batch, backwards, is what the first half is forwards."""
     same = {**small, "depth": 1, "segments": False, "mask": None, "two_streams": False, "head": None}
@@ -229,10 +229,10 @@ def test_long_texts_in_low_precision() -> None:
     torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "changes", [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
-)
+DISTANCES = [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
+
+
+@pytest.mark.parametrize(("dtype", "changes"), covered([torch.float32, torch.float64], DISTANCES))
 def test_distances_of_transformers(
     changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
