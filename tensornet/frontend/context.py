@@ -73,6 +73,7 @@ class Text:
         printed: whether it is the text of a graph.
         given: the sizes that are told.
         strict: those of them that hold wherever the axis is named; `i: 4` in the text holds where no tensor tells.
+        holding: the axes of windows that are as long as was given; a name of a block's own size is none.
         values: of constants, and the starts of parameters, as they were given.
         init: the starts that no parameter has taken yet.
         declared_outputs: the outputs that lines declare.
@@ -113,6 +114,7 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
+        self.holding = self.strict | (self.given.keys() - _sizes_of_blocks(self.definitions.values()))
         self.unifier = Unifier.of(self.given)
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
@@ -231,13 +233,19 @@ class Text:
 
     def held(self, expression: Expression) -> frozenset[str]:
         """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
-        return frozenset(self.given) - remade_in(expression)
+        return self.holding - remade_in(expression)
 
     def open_names(self) -> set[str]:
         """The names in sizes of tensors that have no value."""
         dims = (dim for entry in self.known.values() for dim in entry.dims or ())
         found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
         return found - set(self.unifier.bound)
+
+
+def _sizes_of_blocks(definitions: Iterable[Definition]) -> set[str]:
+    """The sizes that blocks have as lines of their own."""
+    lines = (each for block in definitions for each in block.statements)
+    return {each.name for each in lines if isinstance(each, Declaration) and each.kind == "size"}
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:
