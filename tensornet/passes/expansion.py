@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -21,13 +21,15 @@ def is_made_of_others(part: object) -> bool:
     return isinstance(part, Call) and bool(FUNCTIONS[part.function].expansion)
 
 
-def expand(graph: Graph, spelled: Container[str]) -> Graph:
+def expand(graph: Graph, spelled: Collection[str]) -> Graph:
     """The graph with expansions in the place of functions that the backend has no spelling for.
 
     Args:
         graph: a graph.
-        spelled: the operations that the backend has.
+        spelled: the operations that the backend has; none where nothing is to run, and then nothing lacks.
     """
+    if not spelled:
+        return graph
     body = tuple(
         replace(item, right=_expanded(item.right, spelled)) if isinstance(item, Equation) else item
         for item in graph.body
@@ -35,7 +37,7 @@ def expand(graph: Graph, spelled: Container[str]) -> Graph:
     return graph if body == graph.body else replace(graph, body=body)
 
 
-def _expanded(part: Expression, spelled: Container[str]) -> Expression:
+def _expanded(part: Expression, spelled: Collection[str]) -> Expression:
     changed = flat(transform(part, partial(_expanded, spelled=spelled)))
     if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in spelled:
         return changed

@@ -7,7 +7,7 @@ it looks for. `tn.plan(..., trace=True)` prints the equations after each pass th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -59,7 +59,7 @@ class Context:
     """
 
     cost: Cost
-    spelled: Container[str]
+    spelled: Collection[str]
     kernels: Sequence[Function]
     values: Mapping[str, int]
     sums: bool
