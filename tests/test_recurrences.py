@@ -465,3 +465,17 @@ def test_a_bare_start_is_read_under_its_own_axes(declared: str, read: str) -> No
         *(arrays[leaf.name] for leaf in graph.inputs),
     )
     np.testing.assert_allclose(found[:, -1], h)
+
+
+def test_the_text_of_a_tangent_reads_back_where_a_position_has_become_known() -> None:
+    """`h[d-1,t-1]` with a given `d` is one position of the state, an integer in the text."""
+    text = "h[a,-1] = 1\nh[a,t] = 0.5*h[d+1,t-1] + h[d-1,t-1]*x[a,t]"
+    graph = tn.layer(text, inputs="x[a,t]", a=6, d=3)
+    tangent = tn.jvp(graph, wrt="x")
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.standard_normal((6, 3)), "x.tangent": rng.standard_normal((6, 3))}
+    f = tn.compile(graph, dtype="float64")
+    ahead, behind = (f({}, arrays["x"] + step * arrays["x.tangent"]) for step in (1e-6, -1e-6))
+    for each in (tangent, tn.layer(str(tangent))):
+        found = tn.compile(each, dtype="float64")({}, *(arrays[leaf.name] for leaf in each.inputs))
+        np.testing.assert_allclose(found, (ahead - behind) / 2e-6, atol=1e-7)

@@ -272,8 +272,14 @@ def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[In
         if isinstance(entry, Parts):
             entries.append(Parts(_with_told(entry.entries, told)))
         else:
-            entries.append(next(told) if is_told(entry) else entry)
+            entries.append(_entry(next(told)) if is_told(entry) else entry)
     return tuple(entries)
+
+
+def _entry(told: Expression) -> Any:
+    """An expression of positions as it stands in brackets: a number that has become known is an integer there."""
+    is_number = isinstance(told, Literal) and isinstance(told.value, int) and told.value >= 0
+    return told.value if is_number else told  # type: ignore[union-attr]
 
 
 def references(expression: Expression) -> Iterator[Ref]:
