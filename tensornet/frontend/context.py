@@ -114,7 +114,8 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        self.holding = self.strict | (self.given.keys() - _sizes_of_blocks(self.definitions.values()))
+        inner = _sizes_of_blocks(self.definitions.values()).union(*(each.bound for each in blocks.values()))
+        self.holding = self.strict | (self.given.keys() - inner)
         self.unifier = Unifier.of(self.given)
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
