@@ -79,7 +79,8 @@ def test_what_autograd_keeps_is_told_before(name: str) -> None:
     plan = tn.plan(graph, backend="torch", training=True, compare=False, b=shape[0], **options)
     told = sum(size for _, size in plan.kept)
     found = kept_by(tn.module(graph, seed=0, **options), drawn(shape))
-    assert told <= found < told + 3000  # tables of positions, which are there once for all calls
+    tables = 1000 if torch.__version__ >= "2.13" else 3000  # of positions, which are there once for all calls
+    assert told <= found < told + tables
     assert f"autograd keeps {told / 1e3:.3g} kB: " in str(plan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 import string
@@ -56,6 +57,29 @@ def test_every_pointwise_function_has_a_derivative() -> None:
     assert {row.name for row in POINTWISE if not row.derivative} == WITHOUT
     for row in POINTWISE:
         assert len(row.derivative) in (0, 1, row.arity[0])
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=lambda row: row.name)
+def test_derivatives_agree_with_finite_differences(row: Function) -> None:
+    assert row.scalar is not None
+    points = (0.3, 0.9, 1.7, 2.6) if row.positive else (-2.3, -0.7, 0.3, 1.7)
+    operands, step, tried = names(row), 1e-6, 0
+    for values in itertools.product(points, repeat=len(operands)):
+        if len(set(values)) < len(values):  # where two are equal there may be a kink
+            continue
+        at = dict(zip(operands, values, strict=True))
+        try:
+            result = row.scalar(*values)
+        except ValueError:  # not defined there
+            continue
+        for n, name in enumerate(operands):
+            around = [{**at, name: at[name] + sign * step} for sign in (1, -1)]
+            high, low = (float(row.scalar(*each.values())) for each in around)
+            expected = 1.3 * (high - low) / (2 * step)
+            found = number(row.gradient(n), {**dict(row.options), **at, "y": float(result), "g": 1.3})
+            assert found == pytest.approx(expected, rel=1e-6, abs=1e-7), (row.name, name, values)
+            tried += 1
+    assert tried >= 3
 
 
 @pytest.mark.parametrize(

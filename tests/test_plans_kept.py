@@ -404,12 +404,12 @@ def test_of_a_damaged_entry_nothing_is_believed_and_it_is_written_anew(
     (path,) = folder.iterdir()
     whole, draw = path.read_bytes(), SEED(0)
     found = [way(whole, draw) for way in BYTES.values() for _ in range(4)]
-    step = len(whole) // 10
+    step = len(whole) // 20
     for at in range(0, len(whole), step):
         flipped = whole[at] ^ (1 << draw.randrange(7))
         found += [whole[:at], whole[:at] + bytes([flipped]) + whole[at + 1 :]]
     for way in DOCUMENTS.values():
-        found += [way(whole, draw) for _ in range(4)]
+        found += [way(whole, draw) for _ in range(8)]
     for number, damaged in enumerate(found):
         path.write_bytes(damaged)
         planned_anew.clear()
