@@ -314,9 +314,8 @@ class Functions:
         xp = self.xp
         if back:
             return xp.flip(self.cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
-        multiplied = getattr(xp, "cumulative_prod", None) or getattr(
-            xp, "cumprod", None
-        )  # as NumPy 2.0 says it
+        older = getattr(xp, "cumprod", None)  # as NumPy 2.0 calls it
+        multiplied = getattr(xp, "cumulative_prod", older)
         if multiplied is not None:
             return multiplied(x, axis=axis)
         last = xp.moveaxis(x, axis, -1)

@@ -114,8 +114,7 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        inner = _sizes_of_blocks(self.definitions.values()).union(*(each.bound for each in blocks.values()))
-        self.holding = self.strict | (self.given.keys() - inner)
+        self.holding = self.strict | (self.given.keys() - _sizes_of_blocks(self.definitions, blocks))
         self.unifier = Unifier.of(self.given)
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
@@ -243,10 +242,11 @@ class Text:
         return found - set(self.unifier.bound)
 
 
-def _sizes_of_blocks(definitions: Iterable[Definition]) -> set[str]:
-    """The sizes that blocks have as lines of their own."""
-    lines = (each for block in definitions for each in block.statements)
-    return {each.name for each in lines if isinstance(each, Declaration) and each.kind == "size"}
+def _sizes_of_blocks(definitions: Mapping[str, Definition], blocks: Mapping[str, Graph]) -> set[str]:
+    """The sizes that blocks have of their own: those of lines in definitions, and those of blocks that are made."""
+    lines = (each for block in definitions.values() for each in block.statements)
+    own = {each.name for each in lines if isinstance(each, Declaration) and each.kind == "size"}
+    return own.union(*(each.bound for each in blocks.values()))
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:

@@ -38,9 +38,9 @@ def expand(graph: Graph, spelled: Collection[str]) -> Graph:
 
 
 def _expanded(part: Expression, spelled: Collection[str]) -> Expression:
-    changed = flat(transform(part, partial(_expanded, spelled=spelled)))
+    changed = transform(part, partial(_expanded, spelled=spelled))
     if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in spelled:
-        return changed
+        return part if changed is part else flat(changed)
     if any(map(is_random, changed.arguments)):  # an expansion reads it more than once, and would draw again
         return changed
     return _expanded(expanded(changed, _count(changed)), spelled)
