@@ -22,6 +22,7 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     fresh,
+    is_told,
     occurring,
     references,
     remade_axes,
@@ -72,8 +73,9 @@ class Text:
         scope: under which the block itself is called.
         printed: whether it is the text of a graph.
         given: the sizes that are told.
-        strict: those of them that hold wherever the axis is named; `i: 4` in the text holds where no tensor tells.
-        holding: the axes of windows that are as long as was given; a name of a block's own size is none.
+        strict: those of them that hold wherever the axis is named; `i: 4` in the text holds in windows and where no
+            tensor tells.
+        windowed: the axes that stand in windows; no size of a block goes by such a name, for there it would hold.
         values: of constants, and the starts of parameters, as they were given.
         init: the starts that no parameter has taken yet.
         declared_outputs: the outputs that lines declare.
@@ -114,7 +116,6 @@ class Text:
         self.values = constants, init
         self.strict = frozenset(given)
         self.given = _sizes_told(given, declarations)
-        self.holding = self.strict | (self.given.keys() - _sizes_of_blocks(self.definitions, blocks))
         self.unifier = Unifier.of(self.given)
         self.unifier.check_circles()
         self.init = {name: start_of(name, value) for name, value in init.items()}
@@ -126,6 +127,7 @@ class Text:
         )
         self.guessed: set[str] = set()
         self.axes = self._axis_names()
+        self.windowed = {axis for line in self.lines for part in line.parts for axis in _window_axes(part)}
         self.equations: list[Equation] = []
         self.scopes: list[Scope] = []
         self.remade: set[str] = set()
@@ -233,20 +235,13 @@ class Text:
 
     def held(self, expression: Expression) -> frozenset[str]:
         """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
-        return self.holding - remade_in(expression)
+        return frozenset(self.given.keys() - remade_in(expression))
 
     def open_names(self) -> set[str]:
-        """The names in sizes of tensors that have no value."""
+        """The names without a value in sizes of tensors, and those of axes in windows."""
         dims = (dim for entry in self.known.values() for dim in entry.dims or ())
         found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
-        return found - set(self.unifier.bound)
-
-
-def _sizes_of_blocks(definitions: Mapping[str, Definition], blocks: Mapping[str, Graph]) -> set[str]:
-    """The sizes that blocks have of their own: those of lines in definitions, and those of blocks that are made."""
-    lines = (each for block in definitions.values() for each in block.statements)
-    own = {each.name for each in lines if isinstance(each, Declaration) and each.kind == "size"}
-    return own.union(*(each.bound for each in blocks.values()))
+        return (found | self.windowed) - set(self.unifier.bound)
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:
@@ -275,6 +270,13 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
                 yield from (ref.name for ref in statement.references if ref.name not in made)
             case Calling(block=block, scope=scope) if block in blocks:
                 yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
+
+
+def _window_axes(part: Expression) -> Iterator[str]:
+    """The axes in windows, where as it is written a bare name may be an axis."""
+    for entry in filter(is_told, part.index) if isinstance(part, Ref) else ():
+        yield from occurring(entry)
+        yield from (ref.name for ref in references(entry) if not ref.index)
 
 
 def remade_in(expression: Expression) -> set[str]:

@@ -512,8 +512,10 @@ def show_index(index: tuple[Index, ...]) -> str:
 
 
 def show_entry(entry: Index) -> str:
-    """`(h, d)`: one entry of what stands in brackets."""
+    """`(h, d)`: one entry of what stands in brackets; `index(c)` alone is a window, and `c` alone an axis."""
     match entry:
+        case Call(INDEX.name):
+            return show(entry)
         case tuple():
             return "(" + ",".join(entry) + ("," if len(entry) < 2 else "") + ")"
         case Ref() | Contraction() | Call():
