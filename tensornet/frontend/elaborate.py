@@ -18,7 +18,7 @@ from .block_calls import call, call_along
 from .context import Known, Names, Text
 from .declarations import Parts, gathered
 from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
-from .lines import check_given, check_order, check_positions, opened, resolved, whole, with_lead
+from .lines import check_given, check_order, check_positions, check_summed, opened, resolved, whole, with_lead
 
 __all__ = ["Parts", "elaborated"]
 
@@ -117,6 +117,7 @@ def _read(text: Text, line: Equation, definitions: set[str]) -> None:
     line = whole(text, line)
     scope = text.sizes_around(line.right)
     check_given(text, line)
+    check_summed(text, line, scope)
     text.keep(line, scope)
     if not text.printed:
         doubt_sums(implied)

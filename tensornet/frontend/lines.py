@@ -8,11 +8,12 @@ from functools import partial
 
 from ..errors import EquationError, ShapeError, told_in
 from ..graph.recurrences import early
-from ..graph.shape_inference import Dim, Shorter, dim_size, scope_of
+from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, scope_of
 from ..graph.slices import cropped, cut_to_window, in_order, not_whole, read_in, reading
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
+    Contraction,
     Expression,
     Index,
     Ref,
@@ -30,7 +31,16 @@ from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import symbol
 from .context import Known, Text, remade_in
 
-__all__ = ["check_given", "check_order", "check_positions", "opened", "resolved", "whole", "with_lead"]
+__all__ = [
+    "check_given",
+    "check_order",
+    "check_positions",
+    "check_summed",
+    "opened",
+    "resolved",
+    "whole",
+    "with_lead",
+]
 
 
 def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
@@ -195,3 +205,15 @@ def check_given(text: Text, line: Equation) -> None:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
             if isinstance(entry, str) and entry in text.strict and entry not in remade:
                 text.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
+
+
+@told_in("sizes")
+def check_summed(text: Text, line: Equation, scope: Scope) -> None:
+    """Refuses a sum over an axis that has no size: a stride that nobody gives is read as such an axis."""
+    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given}
+    for part in line.parts:
+        for axis in part.summed if isinstance(part, Contraction) else ():
+            if axis not in known and axis != ELLIPSIS:
+                raise ShapeError(
+                    f"no tensor has the axis {axis}, so its size is unknown", line.place, f"give {axis}="
+                )
