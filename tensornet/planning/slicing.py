@@ -183,14 +183,12 @@ class _Cut:
             return False
         others = [ref for ref in refs if ref.name not in self.cut and ref.name not in self.along]
         whole = {ref.name for ref in others if label not in _own(ref)}
-        more = {ref.name: self._dimension(ref, label) for ref in others if ref.name not in whole}
-        apart = all(
-            each.index.index(label) == more[each.name] for each in others if more.get(each.name) is not None
-        )
-        if None in more.values() or not apart or (self.whole | whole | self.again) & more.keys():
+        placed = {(ref.name, self._dimension(ref, label)) for ref in others if label in _own(ref)}
+        more = {name: at for name, at in placed if at is not None}
+        if len(more) < len(placed) or (self.whole | whole | self.again) & more.keys():  # read in two ways
             return False
         self.whole |= whole
-        self.cut.update((name, at) for name, at in more.items() if at is not None)
+        self.cut |= more
         entries = [(entry,) if isinstance(entry, str) else entry for entry in equation.left]
         at = next(n for n, entry in enumerate(entries) if label in entry)
         self.along[equation.name] = (at, entries[at].index(label))
