@@ -43,6 +43,7 @@ __all__ = [
     "of_leaves",
     "of_number",
     "of_tensors",
+    "writes_complex",
 ]
 
 
@@ -234,6 +235,15 @@ def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> 
 # ---------------------------------------------------------------------------- complex numbers
 
 
+def writes_complex(graph: Graph) -> bool:
+    """Whether a complex number is written in a graph."""
+    return any(_writes_complex(equation) for part in graph.parts() for equation in part.own)
+
+
+def _writes_complex(equation: Equation) -> bool:
+    return any(isinstance(part, Literal) and isinstance(part.value, complex) for part in equation.parts)
+
+
 def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:
     """Refuses functions that complex numbers have not.
 
@@ -246,12 +256,13 @@ def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -
     """
     found = set(complex_names)
     for equation in equations:
-        operands = [ref.name for ref in equation.references if ref.name in found]
+        operands = [f"'{ref.name}' holds complex ones" for ref in equation.references if ref.name in found]
+        operands += ["a complex one is written"] if _writes_complex(equation) else []
         called = [FUNCTIONS[part.function] for part in equation.parts if isinstance(part, Call)]
         refusing = [function.name for function in called if function.complex == "refused"]
         if operands and refusing:
             raise DtypeError(
-                f"{min(refusing)} is of real numbers, and '{operands[0]}' holds complex ones",
+                f"{min(refusing)} is of real numbers, and {operands[0]}",
                 fix="take abs(…) first, or give real arrays",
             )
         if operands and not any(function.complex == "measured" for function in called):

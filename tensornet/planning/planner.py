@@ -16,7 +16,7 @@ from ..contraction.path_optimizers import as_written, fastest, fastest_both_ways
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
-from ..graph.element_types import check_complex, of_leaves
+from ..graph.element_types import check_complex, of_leaves, writes_complex
 from ..graph.formulas import naive_flop_formula
 from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Leaf
@@ -86,8 +86,8 @@ def schedule(
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
     whole = _outlined(graph, values, target, around)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
-    if "complex" in dtype:
-        _check_complex(whole, laid.steps)
+    if "complex" in dtype or writes_complex(graph):
+        _check_complex(whole, laid.steps, dtype)
     if memory_limit is not None and laid.peak > memory_limit:
         laid = _within(memory_limit, laid)
     with traced(None):
@@ -107,9 +107,10 @@ def _outlined(
     return _looped(noted("outlining of blocks", graph, whole), values, target)
 
 
-def _check_complex(graph: Graph, steps: Iterable[Step | CallStep]) -> None:
+def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -> None:
     """Refuses steps that complex numbers have no meaning in."""
-    numbers = [name for name, holds in of_leaves(graph).items() if holds is Element.NUMBER]
+    given = of_leaves(graph).items() if "complex" in dtype else ()
+    numbers = [name for name, holds in given if holds is Element.NUMBER]
     check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
 
 
