@@ -230,9 +230,18 @@ class Graph:
                 self._check_call(item, known)
                 known.update(item.returned(self.bound))
             else:
-                scopes[item.name] = scope_of(item.right, known, self.agree, self.bound)
+                scopes[item.name] = self._scope_of(item, known)
                 known.setdefault(item.name, result_dims(item, scopes[item.name]))
         return known, scopes
+
+    def _scope_of(self, equation: Equation, known: Mapping[str, tuple[Dim, ...]]) -> Scope:
+        """The sizes in an equation: most are shared by the graphs before and after a pass, so each keeps its last."""
+        read = tuple(known.get(ref.name) for ref in equation.references), self.bound
+        kept: tuple[Any, Scope] | None = equation.__dict__.get("kept_scope")
+        if kept is None or kept[0] != read:
+            kept = read, scope_of(equation.right, known, self.agree, self.bound)
+            equation.__dict__["kept_scope"] = kept
+        return kept[1]
 
     @property
     def named(self) -> Mapping[str, tuple[Dim, ...]]:

@@ -66,8 +66,10 @@ def constants(trial: Trial) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     for name, usual in asdict(profile).items() if found else ():
-        if name != "key" and not usual / 1e4 <= getattr(found, name) <= usual * 1e4:
-            raise SilentChangeError(f"{name} = {getattr(found, name)} is believed, where {usual} is usual")
+        value = getattr(found, name)
+        likely = usual / 1e4 <= value <= usual * 1e4 if isinstance(usual, float) else value == usual
+        if not likely:
+            raise SilentChangeError(f"{name} = {value} is believed, where {usual} is usual")
 
 
 @contextlib.contextmanager
