@@ -26,6 +26,7 @@ from ..sizes import are_equal, evaluate, symbol
 from .element_types import of_expression, of_tensors
 from .graph import Apply, Graph
 from .shape_inference import Dim, Scope, result_dims, scope_inside, size_expression
+from .slices import axes_windowed
 
 __all__ = ["Written"]
 
@@ -73,10 +74,11 @@ class Written:
         equation = Equation(name, left, right)
         equation = _renamed(equation, self._told_apart(equation))
         scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
-        told = {**sizes.inner, **sizes.assumed, **sizes.sizes}
+        told, windowed = {**sizes.inner, **sizes.assumed, **sizes.sizes}, axes_windowed(equation.right)
         for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
-            if not are_equal(scope[axis], told[axis], self.bound):
-                names[axis] = self._name_of(axis, told[axis], present)
+            bare = axis in windowed and axis not in self.bound  # it would read back as one that is as long as fits
+            if bare or not are_equal(scope[axis], told[axis], self.bound):
+                names[axis] = self._name_of(axis, told[axis], present, self.bound if bare else self.sizes)
                 present.add(names[axis])
         equation = _renamed(equation, {old: new for old, new in names.items() if old != new})
         self.dims[name] = result_dims(equation, self.scope(equation.right))
@@ -94,12 +96,13 @@ class Written:
                 taken.add(names[axis])
         return names
 
-    def _name_of(self, axis: str, size: Any, present: Container[str]) -> str:
+    def _name_of(self, axis: str, size: Any, present: Container[str], telling: Container[str]) -> str:
         """A name that tells a size: that of the axis, or one like it that no other axis of the equation has."""
         stem = "lead" if axis == ELLIPSIS else axis
         for name in itertools.chain((axis,), (f"{stem}_{n}" for n in itertools.count(1))):
             if name in self.sizes:
-                if are_equal(symbol(name), size, self.bound) and (name == axis or name not in present):
+                usable = name in telling and (name == axis or name not in present)
+                if usable and are_equal(symbol(name), size, self.bound):
                     return name
             elif name not in self.taken and (name == axis or name not in present):
                 self.sizes.add(name)

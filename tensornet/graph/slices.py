@@ -31,7 +31,7 @@ from ..ops.structure import PAD
 from ..ops.table import FUNCTIONS
 from .shape_inference import Dim, Shorter, dim_size, index_of, size_expression
 
-__all__ = ["axes_told", "cropped", "cut_to_window", "in_order", "not_whole", "read_in", "reading"]
+__all__ = ["axes_told", "axes_windowed", "cropped", "cut_to_window", "in_order", "not_whole", "read_in", "reading"]
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
@@ -141,6 +141,12 @@ def axes_told(expression: Expression) -> set[str]:
         for ref in references(expression)
         for axis in axes_of_index(tuple(entry for entry in ref.index if not is_told(entry)))
     }
+
+
+def axes_windowed(expression: Expression) -> set[str]:
+    """The axes that tensors are read with in sums alone, so that no dimension tells how long they are."""
+    entries = (entry for ref in references(expression) for entry in ref.index if is_told(entry))
+    return {axis for entry in entries for axis in free_axes(entry)} - axes_told(expression)
 
 
 def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
