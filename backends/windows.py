@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Pools", "Unfolding", "Windows", "elements", "margins", "pools", "reach"]
+__all__ = ["Pools", "Unfolding", "Windows", "convolutions", "elements", "margins", "pools", "reach"]
 
 Windows = tuple[tuple[int, int, int, int], ...]
 """By, apart, first and size, for each dimension."""
+Convolution = Callable[[Any, Any, int, Windows], Any]
 
 
 def reach(by: int, apart: int, outer: int, inner: int) -> int:
@@ -33,6 +34,36 @@ def margins(
     )
 
 
+def convolutions(
+    result: Convolution,
+    operand: Convolution,
+    kernel: Convolution,
+    zeros: Callable[[Any, tuple[int, ...]], Any],
+) -> dict[str, Convolution]:
+    """A library's convolution and its vjps by name, which give zeros where an operand has no elements.
+
+    Libraries refuse such operands, give another shape, or divide by the number of groups, which is 0.
+
+    Args:
+        result, operand, kernel: of x and k; of y and k; of x and y.
+        zeros: makes an array of a shape, of the type of another.
+    """
+
+    def whole(function: Convolution, shape: Callable[[Any, Any, int], tuple[int, ...]]) -> Convolution:
+        def checked(a: Any, b: Any, groups: int, windows: Windows) -> Any:
+            if 0 in (*a.shape, *b.shape):
+                return zeros(a, (*shape(a, b, groups), *(size for *_, size in windows)))
+            return function(a, b, groups, windows)
+
+        return checked
+
+    return {
+        "convolution": whole(result, lambda x, k, groups: (x.shape[0], k.shape[0])),
+        "convolution_x": whole(operand, lambda y, k, groups: (y.shape[0], k.shape[1] * groups)),
+        "convolution_k": whole(kernel, lambda x, y, groups: (y.shape[1], x.shape[1] // max(groups, 1))),
+    }
+
+
 @dataclass(frozen=True)
 class Unfolding:
     """Convolutions of a library.
@@ -48,12 +79,14 @@ class Unfolding:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What the backend brings, by the name it is called."""
         return {
-            "convolution": self.result,
-            "convolution_x": self.operand,
-            "convolution_k": self.kernel,
+            **convolutions(self.result, self.operand, self.kernel, self.zeros),
             "windows": self.windows,
             "spaced": self.spaced,
         }
+
+    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
+        """Zeros of a type."""
+        return self.xp.zeros(shape, dtype=like.dtype)
 
     def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
         """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""

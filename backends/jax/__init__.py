@@ -34,7 +34,7 @@ from ..scatter import rows_told
 from ..slicing import in_pieces
 from ..templates import KERNELS, OWN, Plain, functions
 from ..top_k import largest
-from ..windows import Windows, margins, pools
+from ..windows import Windows, convolutions, margins, pools
 from .jit import as_one, check, looked, unlooked
 
 __all__ = ["JaxBackend", "backend"]
@@ -300,6 +300,10 @@ def _scatter_count(positions: Any, size: int) -> Any:
     return made.reshape(*positions.shape[:-1], size)
 
 
+def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    return _library().numpy.zeros(shape, like.dtype)
+
+
 def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
     """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
     by, apart, _, outer = zip(*windows, strict=True)
@@ -420,9 +424,7 @@ class JaxBackend(Plain):
             "windows": _windows,
             "spaced": _spaced,
             **pools(jax.numpy.maximum),
-            "convolution": _convolution,
-            "convolution_x": _convolution_x,
-            "convolution_k": _convolution_k,
+            **convolutions(_convolution, _convolution_x, _convolution_k, _zeros),
             "finite": _finite,
             "whole": _whole,
             "floor_divide": functools.partial(floor_divide, jax.numpy, _floor_divide),

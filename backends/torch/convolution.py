@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..windows import Pools, Windows, elements, margins, reach
+from ..windows import Pools, Windows, convolutions, elements, margins, reach
 
-__all__ = ["convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"]
+__all__ = ["CONVOLUTIONS", "max_pool", "mean_pool"]
 
 _FORWARD = (functional.conv1d, functional.conv2d, functional.conv3d)
 _BACKWARD = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
@@ -26,16 +26,9 @@ def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
     return functional.pad(x, flat) if any(flat) else x
 
 
-def _is_empty(*operands: Any) -> bool:
-    """Whether one has no elements, which torch's kernels refuse or give another shape for."""
-    return any(each.numel() == 0 for each in operands)
-
-
 def convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
     """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
     by, apart, _, outer = (list(each) for each in zip(*windows, strict=True))
-    if _is_empty(x, k):
-        return x.new_zeros((x.shape[0], k.shape[0], *outer))
     amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
     padding = [before for before, _ in amounts]
     alike = all(
@@ -49,8 +42,6 @@ def convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
 def convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
     """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
     by, apart, first, sizes = (list(each) for each in zip(*windows, strict=True))
-    if _is_empty(y, k):
-        return y.new_zeros((y.shape[0], k.shape[1] * groups, *sizes))
     spans = map(reach, by, apart, y.shape[2:], k.shape[2:])
     amounts = [(low, size - low - span) for low, size, span in zip(first, sizes, spans, strict=True)]
     padding = [-low for low in first]
@@ -68,15 +59,15 @@ def convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
 def convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
     """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
     by, apart, _, inner = (list(each) for each in zip(*windows, strict=True))
-    shape = y.shape[1], x.shape[1] // groups, *inner
-    if _is_empty(x, y):
-        return x.new_zeros(shape)
     amounts = margins(x.shape[2:], windows, y.shape[2:], inner)
     x = _padded(x, amounts)
-    like = x.new_empty(shape)
+    like = x.new_empty((y.shape[1], x.shape[1] // groups, *inner))
     zeros, mask = [0] * len(windows), [False, True, False]
     backward = torch.ops.aten.convolution_backward
     return backward(y, x, like, None, by, zeros, apart, False, zeros, groups, mask)[1]
+
+
+CONVOLUTIONS = convolutions(convolution, convolution_x, convolution_k, torch.Tensor.new_zeros)
 
 
 def _reached(x: Any, windows: Pools) -> Any:

@@ -31,7 +31,16 @@ from ..ops.structure import PAD
 from ..ops.table import FUNCTIONS
 from .shape_inference import Dim, Shorter, dim_size, index_of, size_expression
 
-__all__ = ["axes_told", "axes_windowed", "cropped", "cut_to_window", "in_order", "not_whole", "read_in", "reading"]
+__all__ = [
+    "axes_told",
+    "axes_windowed",
+    "cropped",
+    "cut_to_window",
+    "in_order",
+    "not_whole",
+    "read_in",
+    "reading",
+]
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
