@@ -9,10 +9,11 @@ from functools import partial
 from ..errors import EquationError, ShapeError, told_in
 from ..graph.recurrences import early
 from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, scope_of
-from ..graph.slices import cropped, cut_to_window, in_order, not_whole, read_in, reading
+from ..graph.slices import axes_windowed, cropped, cut_to_window, in_order, not_whole, read_in, reading
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
+    Call,
     Contraction,
     Expression,
     Index,
@@ -28,6 +29,7 @@ from ..language.expression import (
     transform,
 )
 from ..language.index_forms import expand_ellipsis, expand_index
+from ..ops.table import FUNCTIONS
 from ..sizes import symbol
 from .context import Known, Text, remade_in
 
@@ -209,11 +211,16 @@ def check_given(text: Text, line: Equation) -> None:
 
 @told_in("sizes")
 def check_summed(text: Text, line: Equation, scope: Scope) -> None:
-    """Refuses a sum over an axis that has no size: a stride that nobody gives is read as such an axis."""
-    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given}
-    for part in line.parts:
-        for axis in part.summed if isinstance(part, Contraction) else ():
-            if axis not in known and axis != ELLIPSIS:
-                raise ShapeError(
-                    f"no tensor has the axis {axis}, so its size is unknown", line.place, f"give {axis}="
-                )
+    """Refuses a sum over an axis of windows that has no size: a stride that nobody gives is read as such an axis."""
+    made = {
+        axis
+        for part in line.parts
+        if isinstance(part, Call)
+        for axis in FUNCTIONS[part.function].makes(part.axes)
+    }
+    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given, *made}
+    summed = {axis for part in line.parts if isinstance(part, Contraction) for axis in part.summed}
+    for axis in sorted((summed & axes_windowed(line.right)) - known):
+        raise ShapeError(
+            f"no tensor has the axis {axis}, so its size is unknown", line.place, f"give {axis}="
+        )

@@ -79,10 +79,12 @@ def product_of(factors: list[Expression], place: Place | None = None) -> Express
 
 
 def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
-    """The sum of terms, with sums among them taken apart."""
+    """The sum of terms, with sums among them taken apart; of none it is 0."""
     flat: list[Expression] = []
     for term in terms:
         flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
+    if not flat:
+        return Literal(0)
     return flat[0] if len(flat) == 1 else Call("add", tuple(flat), place=place)
 
 
