@@ -13,7 +13,6 @@ from ..graph.slices import axes_windowed, cropped, cut_to_window, in_order, not_
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
-    Call,
     Contraction,
     Expression,
     Index,
@@ -29,7 +28,6 @@ from ..language.expression import (
     transform,
 )
 from ..language.index_forms import expand_ellipsis, expand_index
-from ..ops.table import FUNCTIONS
 from ..sizes import symbol
 from .context import Known, Text, remade_in
 
@@ -212,13 +210,7 @@ def check_given(text: Text, line: Equation) -> None:
 @told_in("sizes")
 def check_summed(text: Text, line: Equation, scope: Scope) -> None:
     """Refuses a sum over an axis of windows that has no size: a stride that nobody gives is read as such an axis."""
-    made = {
-        axis
-        for part in line.parts
-        if isinstance(part, Call)
-        for axis in FUNCTIONS[part.function].makes(part.axes)
-    }
-    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given, *made}
+    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given}
     summed = {axis for part in line.parts if isinstance(part, Contraction) for axis in part.summed}
     for axis in sorted((summed & axes_windowed(line.right)) - known):
         raise ShapeError(
