@@ -30,10 +30,12 @@ from .expression import (
     free_axes,
     fresh,
     is_told,
+    option_axes,
     references,
     rename,
     show,
     show_entry,
+    subexpressions,
     transform,
 )
 
@@ -186,7 +188,8 @@ def _is_plain(start: Start) -> bool:
     if isinstance(start.right, Ref) and start.right.index:
         own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
-    return not any(references(start.right)) and not free_axes(start.right)
+    runs = any(isinstance(part, Call) and option_axes(part) for part in subexpressions(start.right))
+    return not runs and not any(references(start.right)) and not free_axes(start.right)
 
 
 def _named(lines: Iterable[Any]) -> set[str]:
