@@ -84,9 +84,10 @@ def schedule(
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
-    whole = _outlined(graph, values, target, around)
+    has_complex = "complex" in dtype or writes_complex(graph)
+    whole = _outlined(graph, values, target, around, has_complex)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
-    if "complex" in dtype or writes_complex(graph):
+    if has_complex:
         _check_complex(whole, laid.steps, dtype)
     if memory_limit is not None and laid.peak > memory_limit:
         laid = _within(memory_limit, laid)
@@ -98,12 +99,14 @@ def schedule(
 
 
 def _outlined(
-    graph: Graph, values: Mapping[str, int], target: Target, around: frozenset[str] | None
+    graph: Graph, values: Mapping[str, int], target: Target, around: frozenset[str] | None, has_complex: bool
 ) -> Graph:
-    """The graph with the calls that stay calls, and recurrences as loops where they are."""
+    """The graph with the calls that stay calls, and recurrences as loops where they are.
+
+    No call stays where there are complex numbers, which each step is checked for.
+    """
     noted("as written", None, graph)
-    flat = "complex" in target.dtype and around is None
-    whole = graph.flat if flat else with_functions(graph, around)
+    whole = graph.flat if has_complex and around is None else with_functions(graph, around)
     return _looped(noted("outlining of blocks", graph, whole), values, target)
 
 
