@@ -17,6 +17,7 @@ __all__ = ["Pools", "Unfolding", "Windows", "convolutions", "elements", "margins
 Windows = tuple[tuple[int, int, int, int], ...]
 """By, apart, first and size, for each dimension."""
 Convolution = Callable[[Any, Any, int, Windows], Any]
+"""Of two operands, the number of groups and the windows."""
 
 
 def reach(by: int, apart: int, outer: int, inner: int) -> int:

@@ -210,9 +210,11 @@ def check_given(text: Text, line: Equation) -> None:
 @told_in("sizes")
 def check_summed(text: Text, line: Equation, scope: Scope) -> None:
     """Refuses a sum over an axis of windows that has no size: a stride that nobody gives is read as such an axis."""
-    known = {*scope.sizes, *scope.inner, *scope.assumed, *scope.fitting, *text.given}
     summed = {axis for part in line.parts if isinstance(part, Contraction) for axis in part.summed}
-    for axis in sorted((summed & axes_windowed(line.right)) - known):
+    windowed = axes_windowed(line.right) & summed
+    for axis in sorted(
+        windowed.difference(scope.sizes, scope.inner, scope.assumed, scope.fitting, text.given)
+    ):
         raise ShapeError(
             f"no tensor has the axis {axis}, so its size is unknown", line.place, f"give {axis}="
         )

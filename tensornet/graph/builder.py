@@ -76,9 +76,7 @@ class Written:
         scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
         told, windowed = {**sizes.inner, **sizes.assumed, **sizes.sizes}, axes_windowed(equation.right)
         for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
-            bare = (
-                axis in windowed and axis not in self.bound
-            )  # it would read back as one that is as long as fits
+            bare = axis in windowed and axis not in self.bound  # a text would say that it is as long as fits
             if bare or not are_equal(scope[axis], told[axis], self.bound):
                 names[axis] = self._name_of(axis, told[axis], present, self.bound if bare else self.sizes)
                 present.add(names[axis])
