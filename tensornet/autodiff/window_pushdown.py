@@ -17,6 +17,7 @@ from ..language.expression import (
     Expression,
     Index,
     Ref,
+    axes_of_index,
     free_axes,
     fresh,
     is_told,
@@ -92,11 +93,15 @@ def _axes(entry: Index) -> set[str]:
 
 
 def _opened(ref: Ref, partner: Expression, sizes: Mapping[str, Any], dims: tuple[Dim, ...]) -> Early | None:
-    """The tensor without the windows that a partner has nothing to do with; nothing where that is none of them."""
+    """The tensor without the windows that a partner has nothing to do with; nothing where that is none of them.
+
+    A window stays whose axes another entry has too, as in `U[k % 2,n+k]`: both move together.
+    """
     own, taken = set(free_axes(partner)), set(sizes) | set(free_axes(ref)) | set(free_axes(partner))
     index, windows, lengths = list(ref.index), dict[str, Index](), dict[str, Any]()
     for position, entry in enumerate(ref.index):
-        if _is_window(entry) and not own & _axes(entry):
+        beside = axes_of_index((*ref.index[:position], *ref.index[position + 1 :]))
+        if _is_window(entry) and _axes(entry).isdisjoint((*own, *beside)):
             index[position] = axis = fresh("i", taken)
             taken.add(axis)
             windows[axis], lengths[axis] = entry, dim_size(dims[position])
