@@ -27,6 +27,7 @@ templates: Mapping[str, str] = {
     "linear": "linear({0})",
     "vecdot": "xp.sum({0} * {1}, axis=-1)",
     "broadcast": "xp.broadcast_to({0}, {shape})",
+    "piece": "piece({0}, at, {length}, {axis})",
     "within": "within({0}, {size}, {name})",
     "take": "xp.take({0}, {1}, axis={axis})",
     "grouped_matmul": "grouped_matmul(xp, {0}, {1}, {2})",

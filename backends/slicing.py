@@ -42,14 +42,14 @@ def in_pieces(
     if joined is not None and any(whole is None for whole in wholes):
         wholes = list(map(joined, zip(first, *map(pieces, later), strict=True), axes))
     else:
-        _put(wholes, first, axes, slice(0, length))
+        _put(wholes, first, axes, 0)
         del first  # it is gone before the next is made
         for at in later:
-            _put(wholes, pieces(at), axes, slice(at, at + length))
+            _put(wholes, pieces(at), axes, at)
     return wholes[0] if len(axes) == 1 else tuple(wholes)
 
 
-def _put(wholes: Sequence[Any], made: Sequence[Any], axes: Sequence[int], at: slice) -> None:
-    """Writes a piece of each result at its positions along the axis."""
+def _put(wholes: Sequence[Any], made: Sequence[Any], axes: Sequence[int], at: int) -> None:
+    """Writes a piece of each result where it begins along the axis."""
     for whole, piece, axis in zip(wholes, made, axes, strict=True):
-        whole[(slice(None),) * axis + (at,)] = piece
+        whole[(slice(None),) * axis + (slice(at, at + piece.shape[axis]), ...)] = piece

@@ -86,7 +86,9 @@ def test_every_function_is_in_a_written_program() -> None:
     assert {row.name for row in rows} - others <= words
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["numpy", "torch", "array-api-strict", pytest.param("jax", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("record", records("programs.txt"), ids=title)
 def test_what_went_wrong_once(record: str, backend: str) -> None:
     assert outcome(recorded(record), backend) in ("", "unsure: both refuse it")
