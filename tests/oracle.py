@@ -920,7 +920,19 @@ class Line:
         if key not in self.kept:
             values = [self.computed(node, each, sizes) for each in self.all(summed or (), at, sizes)]
             self.kept[key] = sum(values) if summed else values[0]
+            if summed and self.kept[key] != self.kept[key]:
+                self.ordered(node, summed, at, sizes)
         return self.kept[key]
+
+    def ordered(self, node: Node, summed: list[str], at: Mapping[str, int], sizes: Sizes) -> None:
+        """Refuses to tell a sum that is no number if it is one with its factors multiplied in another order."""
+        factors = [*_factors(node)]
+        if any(not self.free(each).issuperset(summed) for each in factors) and not any(
+            found != found
+            for each in self.all(summed, at, sizes)
+            for found in (self.value(factor, each, sizes) for factor in factors)
+        ):
+            raise Untold("a sum of products of what is infinite")
 
     def computed(self, node: Node, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         match node:

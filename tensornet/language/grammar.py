@@ -142,7 +142,8 @@ of it. Each term of a sum is a product of its own, and a lone tensor on the righ
 is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So it does
 where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.
 Products are multiplied in the order that takes least, through lines too: `a * sum[i](x[i])` may be
-`sum[i](a*x[i])`, which an infinite `a` makes NaN where `x` has both signs.""",
+`sum[i](a*x[i])`, which an infinite `a` makes NaN where `x` has both signs, and `sum[i](a*x[i])` may be
+`a * sum[i](x[i])`, which is infinite.""",
         (
             Example.of("y[b] = x[b,i] * w[i]", x=((1.0, 2.0), (3.0, 4.0)), w=(10.0, 1.0)),
             Example.of("y[b] = exp(sum[i](x[b,i])) * 2", x=((0.0, 0.0), (1.0, -1.0))),
