@@ -163,12 +163,13 @@ infinite changes the rows that it is added to, and no others.""",
     Section(
         "Recurrences",
         """An equation may read itself, or one below it, one position before, `h[b,t-1,p]`, or after, `h[b,t+1,p]`: it
-is computed position by position, and what does not recur before that. `h[b,-1,o] = …` says where it
-starts, one step before the first position, and `h[b,+1,o] = …` one step after the last, of what is read at
-`t+1`; without that it starts at 0. A bare name there that nothing gives axes has those of the state. Farther back
-is `t-2`, with a start at -2 as well; `D[i-1,j-1]` is a step along two axes. A step is under an axis of the left, or
-under the state's own: under another, as in `h[t-1,j+1] * W[k,j]`, a state is read in windows as any tensor is. On the
-right `h[b,-1,o]` is the last position, the state to go on from.
+is computed position by position, and what does not recur before that; a linear one may be an associative scan,
+where what is infinite may become NaN. `h[b,-1,o] = …` says where it starts, one step before the first position, and
+`h[b,+1,o] = …` one step after the last, of what is read at `t+1`; without that it starts at 0. A bare name there that
+nothing gives axes has those of the state. Farther back is `t-2`, with a start at -2 as well; `D[i-1,j-1]` is a step
+along two axes. A step is under an axis of the left, or under the state's own: under another, as in
+`h[t-1,j+1] * W[k,j]`, a state is read in windows as any tensor is. On the right `h[b,-1,o]` is the last position, the
+state to go on from.
 `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor. Weights in factors read a
 state in parts, `h[b,t-1,(p,k)]`, whatever parts it is made or starts in; the sizes of the parts are given.""",
         (

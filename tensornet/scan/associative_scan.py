@@ -3,6 +3,7 @@
     h[b,t,n] = a[b,t,n] * previous[t](h[b,t,n]) + u[b,t,n]
 
 What the position before left is `recur[t](a, u)`, and where `a` is 1 a running sum; all else follows from it.
+What is infinite may become NaN: the products of several `a` stand for the steps.
 """
 
 from __future__ import annotations
@@ -167,13 +168,16 @@ class _Doubling(Written):
             moved = Call(state.right.function, (Ref(name, state.left),), (axis,))
             self.put(state.name, state.left, sum_of([moved, *starts]), scope)
             return
-        if starts:
-            added = Call(WHERE.name, (first, product_of([factor, starts[0]]), ZERO))
+        start = starts[0] if starts else ZERO
+        is_told = isinstance(start, Literal) and axis in {*free_axes(factor), *free_axes(rest)}
+        if not is_told:
+            added = Call(WHERE.name, (first, product_of([factor, start]), ZERO))
             rest = self._named(sum_of([*([] if rest == ZERO else [rest]), added]), state, scope)
-        found: Expression = Call(RECUR.name, (factor, rest), (axis,), (("back", (Literal(int(back)),)),))
-        if starts:
+        options = (("start", (start if is_told else ZERO,)), ("back", (Literal(int(back)),)))
+        found: Expression = Call(RECUR.name, (factor, rest), (axis,), options)
+        if not is_told:
             self.put(name := self.numbered(state.name), state.left, found, scope)
-            found = sum_of([Ref(name, state.left), Call(WHERE.name, (first, starts[0], ZERO))])
+            found = sum_of([Ref(name, state.left), Call(WHERE.name, (first, start, ZERO))])
         self.put(state.name, state.left, found, scope)
 
     def _named(self, expression: Expression, state: Equation, scope: Any) -> Expression:
