@@ -56,6 +56,11 @@ def _hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
     return np.moveaxis(np.eye(flat.shape[-1])[flat.argmax(-1)], -1, axis[0])
 
 
+def _average_hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+    largest = array == array.max(axis, keepdims=True, initial=-np.inf)
+    return largest / np.maximum(largest.sum(axis, keepdims=True), 1)
+
+
 def _normalize(array: np.ndarray, axis: tuple[int, ...], eps: float = 1e-5) -> np.ndarray:
     return (array - array.mean(axis, keepdims=True)) / np.sqrt(array.var(axis, keepdims=True) + eps)
 
@@ -87,6 +92,7 @@ def _of_any(function: Any) -> Any:
 
 ALONG = {
     "softmax": _of_any(scipy.special.softmax), "log_softmax": _of_any(scipy.special.log_softmax), "hardmax": _hardmax,
+    "average_hardmax": _average_hardmax,
     "normalize": _normalize, "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
 }  # fmt: skip
 

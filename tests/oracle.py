@@ -174,6 +174,11 @@ def _first(values: Sequence[Any], descending: bool) -> int:
     return _ordered(values, descending)[0]
 
 
+def _average_hardmax(values: Sequence[Any]) -> list[float]:
+    largest = [values[n] == values[_first(values, True)] for n in range(len(values))]
+    return [each / sum(largest) for each in largest]
+
+
 def _logsumexp(values: Sequence[Any]) -> float:
     return float(np.logaddexp.reduce(np.array(values, float))) if values else -math.inf
 
@@ -217,6 +222,7 @@ REDUCE: dict[str, Callable[[Sequence[Any]], Any]] = {
 ALONG: dict[str, Callable[..., Sequence[Any]]] = {
     "softmax": lambda values: [float(np.exp(each)) for each in _log_softmax(values)], "log_softmax": lambda values: _log_softmax(values),
     "hardmax": lambda values: [float(n == _first(values, True)) for n in range(len(values))],
+    "average_hardmax": _average_hardmax,
     "normalize": _normalize, "cumsum": _running(lambda a, b: a + b), "cumprod": _running(lambda a, b: a * b),
     "argsort": _ordered, "top": lambda values: _ordered(values, True), "recur": _recur,
 }  # fmt: skip

@@ -89,6 +89,7 @@ templates: Mapping[str, str] = {
     "where": "jnp.where({0}, {1}, {2})",
     "dropout": "dropout({0}, {1}, training)",
     "hardmax": "(jnp.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype})",
+    "average_hardmax": "average_hardmax({0}, {axis}, {positions}, {dtype})",
     "softmax": "jax.nn.softmax({0}, axis={axis})",
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
     "cumsum": "running(jnp.cumsum, {0}, {axis}, {back})",
@@ -147,6 +148,19 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
         shape = (-1,) + (1,) * (x.ndim - axis - 1)
         normed = normed * gain.reshape(shape) + bias.reshape(shape)
     return normed.astype(x.dtype)
+
+
+def _average_hardmax(x: Any, axis: int, positions: Any, element: Any) -> Any:
+    """1/k at each of the k largest elements along an axis.
+
+    XLA may compute `x` once for the largest and once more for what is compared with it, and round it in two ways; so
+    the position of the largest, which is found where it is computed, counts as well.
+    """
+    jnp = _library().numpy
+    y = x.max(axis=axis, keepdims=True)
+    first = jnp.argmax(x, axis=axis, keepdims=True) == positions
+    largest = (first | (x == y)).astype(element)
+    return jnp.where(y == y, largest / largest.sum(axis=axis, keepdims=True), y)
 
 
 def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
@@ -413,6 +427,7 @@ class JaxBackend(Plain):
             "math": math,
             "linear": _linear,
             "normalize": _normalize,
+            "average_hardmax": _average_hardmax,
             "recur": _recur,
             "dropped": _dropped,
             "top": _top,

@@ -118,6 +118,18 @@ ROWS = (
         passes=(6.0, 9.0),
         derivative=("0",),
     ),
+    Function(
+        "average_hardmax",
+        "1/k at each of the k largest elements, 0 elsewhere",
+        "kept",
+        needs_position=True,
+        yields="number",
+        complex="refused",
+        moments=_of_one_chosen,
+        passes=(4.0, 6.0),
+        expansion="(a == max[j](a)) / sum[j](a == max[j](a))",
+        derivative=("0",),
+    ),
     NORMALIZE,
     RECUR,
 )

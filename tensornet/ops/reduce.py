@@ -15,9 +15,6 @@ def _of_product(known: Known) -> Moments:
     return Moments(one.mean**known.count, one.square**known.count)
 
 
-OF_CHOSEN = "g * (a == y) / sum[j](a == y)"
-"""Of the largest or the smallest: where several are equal, each has its share."""
-
 OF_OTHERS = "g * recur[j](a, 0, start=1) * recur[j](a, 0, start=1, back=1)"
 """Of a product: that of all others, of those before and of those after; by division it could not be
 differentiated on where one is 0."""
@@ -34,7 +31,7 @@ MAX = Function(
     needs_position=True,
     yields="same",
     complex="refused",
-    derivative=(OF_CHOSEN,),
+    derivative=("g * average_hardmax[j](a)",),
     moments=lambda known: extreme(known.operands[0], known.count, 1),
     passes=(1.5, 1.5),
 )
@@ -92,7 +89,7 @@ _REDUCTIONS = (
         needs_position=True,
         yields="same",
         complex="refused",
-        derivative=(OF_CHOSEN,),
+        derivative=("g * average_hardmax[j](-a)",),
         moments=lambda known: extreme(known.operands[0], known.count, -1),
         passes=(1.5, 1.5),
     ),
