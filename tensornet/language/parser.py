@@ -247,17 +247,21 @@ class _Reader(Terms):
         name, index = self.target(target)
         steps = [step for step in map(_outside, index) if step]
         if len(steps) == 1:
-            entries = (_outside(entry) or self.left_entry(entry) for entry in index)
-            return Start(name, tuple(entries), steps[0], self.expression(value), self.place(target))
+            entries = tuple(_outside(entry) or self.left_entry(entry) for entry in index)
+            self.check_left([entry for entry in entries if not isinstance(entry, int)], target)
+            return Start(name, entries, steps[0], self.expression(value), self.place(target))
         left = tuple(self.left_entry(entry) for entry in index)
+        self.check_left(left, target)
+        return Equation(name, left, self.expression(value), self.place(target))
+
+    def check_left(self, left: Sequence[str | tuple[str, ...]], target: ast.expr) -> None:
+        """Refuses an axis that the left side has more than once."""
         axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
         for axis in axes:
             if axes.count(axis) > 1:
                 fix = "give each axis of a result a name of its own"
-                raise EquationError(
-                    f"axis '{axis}' is on the left twice", locate(self.place(target), axis), fix
-                )
-        return Equation(name, left, self.expression(value), self.place(target))
+                place = locate(self.place(target), axis)
+                raise EquationError(f"axis '{axis}' is on the left twice", place, fix)
 
     def addition(self, target: ast.expr, value: ast.expr) -> Addition:
         name, entries = self.target(target)
