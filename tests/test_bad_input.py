@@ -88,6 +88,12 @@ def test_what_can_be_read_in_one_way_only_is_read(text: str) -> None:
     assert tn.layer(str(graph)) == graph
 
 
+def test_a_size_that_speaks_of_a_window_reads_back() -> None:
+    text = "z[b,h] = pad(x[b,h], h=(1, 1))\ny[b,p] = max[u](z[b,p+u])\ny[a,e[a,n]] += x[n,a]"
+    graph = tn.layer(text, inputs="x", h=3)
+    assert tn.layer(str(graph)) == graph
+
+
 # ---------------------------------------------------------------------------- what is no graph
 
 

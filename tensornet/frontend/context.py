@@ -12,6 +12,7 @@ from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of
+from ..graph.slices import axes_windowed
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
 from ..language.expression import (
@@ -234,8 +235,13 @@ class Text:
         return (Axis(name, symbol(name)),)
 
     def held(self, expression: Expression) -> frozenset[str]:
-        """The axes that are as long in an expression as was given: those that nothing in it makes anew."""
-        return frozenset(self.given.keys() - remade_in(expression))
+        """The axes that are as long in an expression as was given: those that nothing in it makes anew, and whose size
+        is not what another axis leaves of a window."""
+        fitting = axes_windowed(expression)
+        given = (
+            name for name, size in self.given.items() if fitting.isdisjoint({*size_names(size)} - {name})
+        )
+        return frozenset(given) - remade_in(expression)
 
     def open_names(self) -> set[str]:
         """The names without a value in sizes of tensors, and those of axes in windows."""
