@@ -61,6 +61,10 @@ def _average_hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
     return largest / np.maximum(largest.sum(axis, keepdims=True), 1)
 
 
+def _average_hardmin(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+    return _average_hardmax(-array, axis)
+
+
 def _normalize(array: np.ndarray, axis: tuple[int, ...], eps: float = 1e-5) -> np.ndarray:
     return (array - array.mean(axis, keepdims=True)) / np.sqrt(array.var(axis, keepdims=True) + eps)
 
@@ -92,7 +96,7 @@ def _of_any(function: Any) -> Any:
 
 ALONG = {
     "softmax": _of_any(scipy.special.softmax), "log_softmax": _of_any(scipy.special.log_softmax), "hardmax": _hardmax,
-    "average_hardmax": _average_hardmax,
+    "average_hardmax": _average_hardmax, "average_hardmin": _average_hardmin,
     "normalize": _normalize, "cumsum": _running(np.cumsum), "cumprod": _running(np.cumprod),
 }  # fmt: skip
 

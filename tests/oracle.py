@@ -175,8 +175,12 @@ def _first(values: Sequence[Any], descending: bool) -> int:
 
 
 def _average_hardmax(values: Sequence[Any]) -> list[float]:
-    largest = [values[n] == values[_first(values, True)] for n in range(len(values))]
-    return [each / sum(largest) for each in largest]
+    largest = values[_first(values, True)]
+    return [float(each == largest) / values.count(largest) for each in values]
+
+
+def _average_hardmin(values: Sequence[Any]) -> list[float]:
+    return _average_hardmax([-each for each in values])
 
 
 def _logsumexp(values: Sequence[Any]) -> float:
@@ -222,7 +226,7 @@ REDUCE: dict[str, Callable[[Sequence[Any]], Any]] = {
 ALONG: dict[str, Callable[..., Sequence[Any]]] = {
     "softmax": lambda values: [float(np.exp(each)) for each in _log_softmax(values)], "log_softmax": lambda values: _log_softmax(values),
     "hardmax": lambda values: [float(n == _first(values, True)) for n in range(len(values))],
-    "average_hardmax": _average_hardmax,
+    "average_hardmax": _average_hardmax, "average_hardmin": _average_hardmin,
     "normalize": _normalize, "cumsum": _running(lambda a, b: a + b), "cumprod": _running(lambda a, b: a * b),
     "argsort": _ordered, "top": lambda values: _ordered(values, True), "recur": _recur,
 }  # fmt: skip
@@ -931,14 +935,26 @@ class Line:
         return self.kept[key]
 
     def ordered(self, node: Node, summed: list[str], at: Mapping[str, int], sizes: Sizes) -> None:
-        """Refuses to tell a sum that is no number if it is one with its factors multiplied in another order."""
-        factors = [*_factors(node)]
-        if any(not self.free(each).issuperset(summed) for each in factors) and not any(
-            found != found
-            for each in self.all(summed, at, sizes)
-            for found in (self.value(factor, each, sizes) for factor in factors)
-        ):
+        """Refuses to tell a sum that is no number where it is one with its factors multiplied in another order."""
+        factors = [*_powers(node)]
+        nested = (self.nested(factors, axes, at, sizes) for axes in itertools.permutations(summed))
+        if any(found == found for found in nested):
             raise Untold("a sum of products of what is infinite")
+
+    def nested(
+        self, factors: Sequence[tuple[Node, bool]], axes: Sequence[str], at: Mapping[str, int], sizes: Sizes
+    ) -> Any:
+        """A sum along one axis inside of that along another, each factor outside of the sums whose axes it lacks."""
+        inside = [each for each in factors if not self.free(each[0]).isdisjoint(axes)]
+        found = 1
+        if axes:
+            first, *others = axes
+            found = sum(self.nested(inside, others, {**at, first: n}, sizes) for n in range(sizes[first]))
+        for factor, divides in factors:
+            if self.free(factor).isdisjoint(axes):
+                value = self.value(factor, at, sizes)
+                found = _divide(found, value) if divides else found * value
+        return found
 
     def computed(self, node: Node, at: Mapping[str, int], sizes: Mapping[str, int]) -> Any:
         match node:
@@ -1042,11 +1058,16 @@ class Line:
 
 def _factors(node: Node) -> Iterator[Node]:
     """The factors of a chain of `*` and `/`."""
+    return (factor for factor, _ in _powers(node))
+
+
+def _powers(node: Node) -> Iterator[tuple[Node, bool]]:
+    """The factors of a chain of `*` and `/`, each with whether it divides."""
     if isinstance(node, Op) and node.kind in (ast.Mult, ast.Div):
-        yield from _factors(node.args[0])
-        yield node.args[1]
+        yield from _powers(node.args[0])
+        yield node.args[1], node.kind is ast.Div
     else:
-        yield node
+        yield node, False
 
 
 def _is_tensor(node: Node) -> bool:

@@ -29,7 +29,16 @@ MAPS = (
     "leaky_relu({}, slope=0.1)", "elu({})", "erf({})", "floor({})", "sign({})", "expm1(-abs({}))", "hardswish({})",
     "clip({}, -0.5, 0.75)", "mish({})", "log_sigmoid({})", "rsqrt(1 + square({}))", "dropout({}, 0.2)", "round({})",
 )  # fmt: skip
-KEEP = ("softmax", "log_softmax", "normalize", "cumsum", "cumprod", "hardmax", "average_hardmax", "softmax")
+KEEP = (
+    "softmax",
+    "log_softmax",
+    "normalize",
+    "cumsum",
+    "cumprod",
+    "hardmax",
+    "average_hardmax",
+    "average_hardmin",
+)
 LEAVE = ("sum", "sum", "mean", "max", "min", "prod", "var", "logsumexp", "norm", "std", "max")
 Text = tuple[str, frozenset[str]]
 """An expression, and the axes of its value."""

@@ -78,7 +78,17 @@ def wide(backend: str, array: Any) -> Any:
 # ---------------------------------------------------------------------------- numbers at the edge
 
 WAYS = {"sum", "mean", "var", "std", "norm", "max", "min", "prod", "logsumexp", "argmax", "argmin"}
-KEPT = {"softmax", "log_softmax", "hardmax", "average_hardmax", "normalize", "cumsum", "cumprod", "argsort"}
+KEPT = {
+    "softmax",
+    "log_softmax",
+    "hardmax",
+    "average_hardmax",
+    "average_hardmin",
+    "normalize",
+    "cumsum",
+    "cumprod",
+    "argsort",
+}
 EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 30.0, -30.0]
 WHOLE_EDGES = [0, 1, -1, 2, -3, 7, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63)]
 LINES = [
@@ -365,7 +375,16 @@ POINTWISE = {
     for name, judge in oracle.POINTWISE.items()
     if name not in ("reciprocal", "int64", "add") and FUNCTIONS[name].arity == (1, 1)
 }
-KEPT = ("softmax", "log_softmax", "hardmax", "average_hardmax", "normalize", "cumsum", "cumprod")
+KEPT = (
+    "softmax",
+    "log_softmax",
+    "hardmax",
+    "average_hardmax",
+    "average_hardmin",
+    "normalize",
+    "cumsum",
+    "cumprod",
+)
 OVER = ("sum", "mean", "var", "std", "norm", "max", "min", "prod", "logsumexp")
 
 

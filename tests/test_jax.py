@@ -139,6 +139,23 @@ def test_planned_gradients_are_those_of_jax() -> None:
         np.testing.assert_allclose(gradients[name], theirs[name], rtol=1e-7, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_gradients_of_an_extreme_lose_no_element(name: str) -> None:
+    """XLA may compute the operand twice, and round it in two ways."""
+    text = f"y[n,c,k] = {name}[i](x[1,i] * A[c+k,i+k] - W[n])"
+    graph = tn.gradient(tn.layer(text, inputs="x[r,i]", r=2, i=2, k=2, n=2, c=1), wrt=["A", "W"])
+    step = tn.compile(graph, backend="jax", dtype="float64")
+    shapes = {"x": (2, 2), "y.grad": (2, 1, 2), "A": (2, 3), "W": (2,)}
+    for seed in range(10):
+        draw = np.random.default_rng(seed)
+        arrays = {key: draw.standard_normal(shape) for key, shape in shapes.items()}
+        expected = by_numpy(graph, arrays)
+        given = on_jax(**arrays)
+        found = step({key: given[key] for key in ("A", "W")}, given["x"], given["y.grad"])
+        for one, two in zip(found, expected.values(), strict=True):
+            np.testing.assert_allclose(np.asarray(one), two)
+
+
 def test_second_derivatives_and_forward_mode() -> None:
     parameters, (x,) = drawn(DENSE, (5, 4))
     f, moved = tn.compile(DENSE, backend="jax"), on_jax(**parameters)

@@ -90,6 +90,7 @@ templates: Mapping[str, str] = {
     "dropout": "dropout({0}, {1}, training)",
     "hardmax": "(jnp.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype})",
     "average_hardmax": "average_hardmax({0}, {axis}, {positions}, {dtype})",
+    "average_hardmin": "average_hardmax(-{0}, {axis}, {positions}, {dtype})",
     "softmax": "jax.nn.softmax({0}, axis={axis})",
     "log_softmax": "jax.nn.log_softmax({0}, axis={axis})",
     "cumsum": "running(jnp.cumsum, {0}, {axis}, {back})",
@@ -160,7 +161,7 @@ def _average_hardmax(x: Any, axis: int, positions: Any, element: Any) -> Any:
     y = x.max(axis=axis, keepdims=True)
     first = jnp.argmax(x, axis=axis, keepdims=True) == positions
     largest = (first | (x == y)).astype(element)
-    return jnp.where(y == y, largest / largest.sum(axis=axis, keepdims=True), y)
+    return jnp.where(y == y, largest / largest.sum(axis=axis, keepdims=True), jnp.nan)
 
 
 def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:

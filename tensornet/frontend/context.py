@@ -235,13 +235,14 @@ class Text:
         return (Axis(name, symbol(name)),)
 
     def held(self, expression: Expression) -> frozenset[str]:
-        """The axes that are as long in an expression as was given: those that nothing in it makes anew, and whose size
-        is not what another axis leaves of a window."""
-        fitting = axes_windowed(expression)
-        given = (
-            name for name, size in self.given.items() if fitting.isdisjoint({*size_names(size)} - {name})
+        """The axes that are as long in an expression as was given: those that nothing in it makes again, and whose
+        size is not what another axis leaves of a window."""
+        windowed, remade = axes_windowed(expression), remade_in(expression)
+        return frozenset(
+            name
+            for name, size in self.given.items()
+            if name not in remade and windowed.isdisjoint({*size_names(size)} - {name})
         )
-        return frozenset(given) - remade_in(expression)
 
     def open_names(self) -> set[str]:
         """The names without a value in sizes of tensors, and those of axes in windows."""

@@ -86,6 +86,23 @@ NORMALIZE = Function(
     derivative=("rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))",),
 )
 
+
+def _average(name: str, which: str, extreme: str) -> Function:
+    """1/k at each of k equal elements: the derivative of `max` and of `min`."""
+    return Function(
+        name,
+        f"1/k at each of the k {which} elements, 0 elsewhere",
+        "kept",
+        needs_position=True,
+        yields="number",
+        complex="refused",
+        moments=_of_one_chosen,
+        passes=(4.0, 6.0),
+        expansion=f"(a == {extreme}[j](a)) / sum[j](a == {extreme}[j](a))",
+        derivative=("0",),
+    )
+
+
 ROWS = (
     Function(
         "softmax",
@@ -118,18 +135,8 @@ ROWS = (
         passes=(6.0, 9.0),
         derivative=("0",),
     ),
-    Function(
-        "average_hardmax",
-        "1/k at each of the k largest elements, 0 elsewhere",
-        "kept",
-        needs_position=True,
-        yields="number",
-        complex="refused",
-        moments=_of_one_chosen,
-        passes=(4.0, 6.0),
-        expansion="(a == max[j](a)) / sum[j](a == max[j](a))",
-        derivative=("0",),
-    ),
+    _average("average_hardmax", "largest", "max"),
+    _average("average_hardmin", "smallest", "min"),
     NORMALIZE,
     RECUR,
 )

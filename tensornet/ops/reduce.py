@@ -89,7 +89,7 @@ _REDUCTIONS = (
         needs_position=True,
         yields="same",
         complex="refused",
-        derivative=("g * average_hardmax[j](-a)",),
+        derivative=("g * average_hardmin[j](a)",),
         moments=lambda known: extreme(known.operands[0], known.count, -1),
         passes=(1.5, 1.5),
     ),

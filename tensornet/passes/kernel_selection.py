@@ -570,9 +570,8 @@ class _Search:
         axes = tuple(axis for each in pattern.axes for axis in found.groups[each])
         made = Call(kernel.name, operands, axes, options)
         beside, remaining = found.beside
-        return contraction(
-            (made, *beside), tuple(sorted(remaining - set(axes).difference(free_axes(made)))), None
-        )
+        gone = set(axes).difference(free_axes(made))
+        return contraction((made, *beside), tuple(sorted(remaining - gone)), None)
 
 
 def _bound(

@@ -89,8 +89,7 @@ def schedule(
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
     if has_complex:
         _check_complex(whole, laid.steps, dtype)
-    if memory_limit is not None and laid.peak > memory_limit:
-        laid = _within(memory_limit, laid)
+    laid = _within(memory_limit, laid)
     with traced(None):
         alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
@@ -246,12 +245,14 @@ def _laid_out(
     return _Laid(original, graph, values, target, alone, cuts, steps, results, parts, used)
 
 
-def _within(limit: int, laid: _Laid) -> _Laid:
-    """The graph laid out so that no more than a limit is alive at once: parts of it computed piece by piece.
+def _within(limit: int | None, laid: _Laid) -> _Laid:
+    """The graph laid out so that no more than a limit is alive at once: if need be, parts computed piece by piece.
 
     Raises:
         BackendError: that cannot be.
     """
+    if limit is None or laid.peak <= limit:
+        return laid
     found = laid
     for _ in range(ROUNDS if laid.used[0] <= limit else 0):  # what is given is alive in any case
         least = found
