@@ -26,7 +26,6 @@ from tensornet.frontend.elaborate_ir import function_of
 from tensornet.ir.naming import graph_of
 from tensornet.passes.fuse import fuse_contractions
 from tensornet.protocol import load_backend
-from tensornet.scan.associative_scan import doubled
 
 from . import core_form, oracle
 from .array_functions import join_leading, split_leading
@@ -238,12 +237,6 @@ def _compare(
                 raise Unsure("no number times a sum over no positions")  # the order of products decides it
             if case.special and np.isnan(one).any() and _multiplies_out(case):
                 raise Unsure("a product of a sum may be multiplied out")  # ∞·(a - b) as ∞·a - ∞·b
-            if (
-                case.special
-                and np.isnan(one).any()
-                and doubled(case.graph(), lambda *_: True) != case.graph()
-            ):
-                raise Unsure("a linear recurrence may be an associative scan")  # ∞·(a·0 + b) as (∞·a)·0 + ∞·b
             if not _steady(case, name, case.arrays() if arrays is None else arrays):
                 raise Unsure("a jump is too near")
             raise Wrong(f"{what}: '{name}' is {_shown(one)}, not {_shown(two)}")
