@@ -143,7 +143,7 @@ def with_lead(text: Text, line: Equation) -> Equation:
 
 
 def _lead_names(text: Text, line: Equation, dims: tuple[Dim, ...], start: int, count: int) -> tuple[str, ...]:
-    taken = occurring(line.right) | set(axes_of_index(line.left))
+    taken = {*occurring(line.right), *axes_of_index(line.left)}
     names: list[str] = []
     for dim in dims[start : start + count]:
         names.append(fresh("_".join(axis.name for axis in dim), taken))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -322,20 +322,17 @@ class _Given:
 
 
 def _scope_of(expression: Expression, given: _Given) -> Scope:
-    scope, agree = Scope(), given.agree
+    agree = given.agree
     match expression:
         case Ref():
             return _scope_of_ref(expression, given)
         case Contraction(factors, summed):
-            for factor in factors:
-                scope.add(_scope_of(factor, given), agree, _first_ref(factor))
-            return scope.without(summed, agree)
+            return _scope_of_all(factors, given).without(summed, agree)
         case Call(function, arguments, axes):
             row = FUNCTIONS[function]
             if row.axes == "joined":
                 return _scope_of_joined(arguments, axes[0], given)
-            for argument in arguments:
-                scope.add(_scope_of(argument, given), agree, _first_ref(argument))
+            scope = _scope_of_all(arguments, given)
             if row.resized is not None:
                 scope.settle(agree, option_axes(expression))
             for name, values in expression.options:
@@ -346,7 +343,21 @@ def _scope_of(expression: Expression, given: _Given) -> Scope:
             for axis in row.makes(axes):
                 scope.assumed.setdefault(axis, symbol(axis))
             return scope
-    return scope
+    return Scope()
+
+
+def _scope_of_all(parts: Sequence[Expression], given: _Given) -> Scope:
+    """What several parts of an equation say together; numbers say nothing."""
+    found: Scope | None = None
+    for part in parts:
+        if isinstance(part, Literal | Size):
+            continue
+        scope = _scope_of(part, given)
+        if found is None:
+            found = scope
+        else:
+            found.add(scope, given.agree, _first_ref(part))
+    return Scope() if found is None else found
 
 
 def _first_ref(expression: Expression) -> Ref | None:

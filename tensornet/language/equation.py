@@ -72,7 +72,7 @@ class Equation:
     @functools.cached_property
     def parts(self) -> tuple[Expression, ...]:
         """The right side and everything inside it; looked at by most rewrites, so it is kept."""
-        return tuple(subexpressions(self.right))
+        return subexpressions(self.right)
 
     @functools.cached_property
     def references(self) -> tuple[Ref, ...]:
@@ -439,7 +439,7 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
 
 def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
     """The error for an axis that is run over, and is in nothing that is said there."""
-    inside = list(subexpressions(expression))[1:]
+    inside = subexpressions(expression)[1:]
     bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
     known = (axis for part in inside for axis in free_axes(part))
     return absent_axis(axis, where, known, expression.place, bare)
@@ -558,7 +558,7 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
 def _check_standing(expression: Expression) -> None:
     """Refuses `x[t + s] * k[n - index(s)]`, where `s` is how long an axis is, and meant where it stands."""
     entries = [
-        list(subexpressions(entry))
+        subexpressions(entry)
         for part in subexpressions(expression)
         if isinstance(part, Ref)
         for entry in part.index

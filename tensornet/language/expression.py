@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from ..errors import EquationError, Place
 from ..nodes import Call, Contraction, Expression, Index, Literal, Parts, Ref, Size, Span
@@ -55,6 +55,8 @@ __all__ = [
     "transform",
     "without",
 ]
+
+Found = TypeVar("Found")
 
 ELLIPSIS = "..."
 """The axis name of `...`: any leading axes, carried as one."""
@@ -129,6 +131,20 @@ def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
 # ---------------------------------------------------------------------------- structure
 
 
+def _kept(walk: Callable[[Expression], Found]) -> Callable[[Expression], Found]:
+    """Keeps what a walk over an expression finds with the expression, which never changes."""
+    name = walk.__name__
+
+    @functools.wraps(walk)
+    def found(expression: Expression) -> Found:
+        known = expression.__dict__
+        if name not in known:
+            known[name] = walk(expression)
+        return known[name]  # type: ignore[no-any-return]
+
+    return found
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     """The axis names in brackets, in order, each once, those of gathers included."""
@@ -186,6 +202,7 @@ def remade_axes(call: Call) -> frozenset[str]:
     return option_axes(call) if function.resized is not None else frozenset()
 
 
+@_kept
 def free_axes(expression: Expression) -> tuple[str, ...]:
     """The axes of the value, in the order of first appearance."""
     if isinstance(expression, Ref):
@@ -200,7 +217,8 @@ def free_axes(expression: Expression) -> tuple[str, ...]:
     return ()
 
 
-def occurring(expression: Expression) -> set[str]:
+@_kept
+def occurring(expression: Expression) -> frozenset[str]:
     """Every axis name written anywhere in the expression, bound ones included."""
     found: set[str] = set()
     for part in subexpressions(expression):
@@ -213,7 +231,7 @@ def occurring(expression: Expression) -> set[str]:
                 found.update(part.axes)
             case Size():
                 found.add(part.axis)
-    return found
+    return frozenset(found)
 
 
 def sized_by_name(expression: Expression) -> set[str]:
@@ -227,14 +245,19 @@ def sized_by_name(expression: Expression) -> set[str]:
     return names
 
 
-def subexpressions(expression: Expression) -> Iterator[Expression]:
-    """The expression and everything inside it, index tensors and options included."""
-    waiting = [expression]
+def subexpressions(expression: Expression) -> tuple[Expression, ...]:
+    """The expression and everything inside it, in the order of the text, index tensors and options included."""
+    return (expression, *_inside(expression))
+
+
+@_kept
+def _inside(expression: Expression) -> tuple[Expression, ...]:
+    found, waiting = list[Expression](), [*reversed(parts_of(expression))]
     while waiting:
-        part = waiting.pop()
-        yield part
+        found.append(part := waiting.pop())
         if parts := parts_of(part):
             waiting.extend(reversed(parts))
+    return tuple(found)
 
 
 def depth(expression: Expression) -> int:
@@ -289,6 +312,7 @@ def references(expression: Expression) -> Iterator[Ref]:
     return (part for part in subexpressions(expression) if isinstance(part, Ref))
 
 
+@_kept
 def is_scalar(expression: Expression) -> bool:
     """Whether the value is a number made of literals and sizes alone."""
     match expression:
@@ -391,7 +415,7 @@ def _avoid_capture(
     """Renames the binder's own axes that collide with a new name; returns the names for inside."""
     outer = {old: new for old, new in names.items() if old not in bound}
     arriving = {outer[axis] for axis in free_axes(expression) if axis in outer}
-    taken = occurring(expression) | set(outer.values()) | set(outer)
+    taken = {*occurring(expression), *outer.values(), *outer}
     inner = dict(outer)
     for axis in sorted(bound & arriving):
         inner[axis] = fresh(axis, taken)

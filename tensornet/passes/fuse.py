@@ -59,7 +59,7 @@ def inline(draft: Draft, reader: Equation, producer: Equation, *, sums: bool = F
     ref = _factor_named(reader.right, producer.name)
     if ref is None or any(isinstance(entry, int) or is_told(entry) for entry in ref.index):
         return None
-    outer = occurring(reader.right) | set(axes_of_index(reader.left))
+    outer = {*occurring(reader.right), *axes_of_index(reader.left)}
     taken = outer | occurring(producer.right)
     sized = set(draft.graph.bound)  # a new axis of such a name would have that size
     aligned = _aligned(draft, reader, producer, ref, taken, sized)
@@ -165,7 +165,7 @@ def _sized_by_name(draft: Draft, equation: Equation) -> set[str]:
     """
     right = equation.right
     whole = Contraction(right.factors) if isinstance(right, Contraction) else right
-    names = occurring(whole) - set(draft.scope(whole).sizes)
+    names = {*occurring(whole)} - set(draft.scope(whole).sizes)
     for part in subexpressions(whole):
         if isinstance(part, Contraction | Call) and bound_axes(part):
             inside = Contraction(part.factors if isinstance(part, Contraction) else part.arguments)

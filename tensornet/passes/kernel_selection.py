@@ -7,6 +7,7 @@ their canonical forms; what no kernel takes stays as it was written.
 from __future__ import annotations
 
 import cmath
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,9 +76,10 @@ def select_kernels(graph: Graph, cost: Cost, kernels: Sequence[Function], values
     draft, functions = Draft(graph), dict[str, frozenset[str]]()
     patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
     for equation in graph.own:
-        functions[equation.name] = _functions(equation, functions)
+        functions[equation.name] = _functions(equation.parts, functions)
         possible = [each for each in patterns if each[-1].functions <= functions[equation.name]]
-        while possible and equation.name in draft and _covered(draft, equation.name, cost, possible, values):
+        covered = functools.partial(_covered, draft, equation.name, cost, possible, values, functions)
+        while possible and equation.name in draft and covered():
             pass
     return draft.finished()
 
@@ -85,17 +87,29 @@ def select_kernels(graph: Graph, cost: Cost, kernels: Sequence[Function], values
 _Kernel: TypeAlias = "tuple[Function, Meaning, Pattern]"
 
 
-def _functions(equation: Equation, behind: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The functions in the canonical form of an equation, and of all that it hangs on."""
-    own = canonical_functions(part.function for part in equation.parts if isinstance(part, Call))
-    return own.union(*(behind.get(name, ()) for name in {ref.name for ref in equation.references}))
+_Behind: TypeAlias = "Mapping[str, frozenset[str]]"
+"""The functions in the canonical forms of what tensors hang on, by their names."""
+
+
+def _functions(parts: Iterable[Expression], behind: _Behind) -> frozenset[str]:
+    """The functions in the canonical form of an expression, told by its parts, and of all that it hangs on."""
+    parts = tuple(parts)
+    own = canonical_functions({part.function for part in parts if isinstance(part, Call)})
+    return own.union(
+        *(behind.get(name, ()) for name in {each.name for each in parts if isinstance(each, Ref)})
+    )
 
 
 def _covered(
-    draft: Draft, name: str, cost: Cost, kernels: Sequence[_Kernel], values: Mapping[str, int]
+    draft: Draft,
+    name: str,
+    cost: Cost,
+    kernels: Sequence[_Kernel],
+    values: Mapping[str, int],
+    behind: _Behind,
 ) -> bool:
     """Puts the first kernel that pays into an equation; whether there is one."""
-    for found in _covers(draft, draft[name], kernels, values):
+    for found in _covers(draft, draft[name], kernels, values, behind):
         before, after = _beside(draft, found)
         if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
             draft.put(found.equation)
@@ -112,20 +126,23 @@ class _Cover:
 
 
 def _covers(
-    draft: Draft, equation: Equation, kernels: Sequence[_Kernel], values: Mapping[str, int]
+    draft: Draft,
+    equation: Equation,
+    kernels: Sequence[_Kernel],
+    values: Mapping[str, int],
+    behind: _Behind,
 ) -> Iterator[_Cover]:
     """The best way to put each kernel into an equation."""
     search = _Search(draft, equation, values)
     parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    heads = [(part, search.form(part)) for part in parts if not is_scalar(part) and search.is_real(part)]
-    for (kernel, meaning, pattern), (head, form) in itertools.product(kernels, heads):
-        if kernel.fused and any(
-            isinstance(e, Call) and e.function == kernel.name for e in subexpressions(head)
-        ):
-            continue  # it is written there as what it is
+    real = (part for part in parts if not is_scalar(part) and search.is_real(part))
+    heads = [(part, _functions(subexpressions(part), behind)) for part in real]
+    for (kernel, meaning, pattern), (head, functions) in itertools.product(kernels, heads):
+        if not pattern.functions <= functions or (kernel.fused and _is_called(kernel, head)):
+            continue
         ways = (
             found
-            for found in search.whole(pattern, form)
+            for found in search.whole(pattern, search.form(head))
             if not search.is_rounded(found, pattern, kernel)
             and meaning.holds(found.numbers)
             and search.is_sized(found)
@@ -134,6 +151,11 @@ def _covers(
         if found is not None:
             right = _put(equation.right, head, search.call(kernel, meaning, pattern, found))
             yield _Cover(replace(equation, right=right), (*search.region(found), equation))
+
+
+def _is_called(kernel: Function, head: Expression) -> bool:
+    """Whether a kernel is written there as what it is."""
+    return any(isinstance(part, Call) and part.function == kernel.name for part in subexpressions(head))
 
 
 def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
@@ -241,9 +263,10 @@ class _Search:
         self.places = {each.name: n for n, each in enumerate(self.graph.own)}
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
         self.serving: dict[str, bool] = {}
-        self.taken = occurring(equation.right) | set(axes_of_index(equation.left))
+        self.form = functools.cache(self._form)
+        self.taken = {*occurring(equation.right), *axes_of_index(equation.left)}
 
-    def form(self, head: Expression) -> Expression:
+    def _form(self, head: Expression) -> Expression:
         """The canonical form of a part of the equation."""
         around = self.draft.scope(Contraction(tuple(parts_of(self.equation.right))))
         return self.forms.of(self._sized(head, around))
