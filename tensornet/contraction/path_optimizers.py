@@ -105,9 +105,8 @@ def _fastest(problem: Problem) -> Order:
         trees = [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
         return search.exhaustive(trees)[1]
     seconds, order, tree = search.best_along(proposals(problem))
-    if len(problem.layouts) > MANY:
-        return order
-    better = search.refined(tree, BREADTH, bound=seconds)
+    is_large = len(problem.layouts) > MANY
+    better = search.along(tree, seconds) if is_large else search.refined(tree, BREADTH, seconds)
     return better[1] if better[0] < seconds else order
 
 

@@ -280,9 +280,7 @@ class Search:
             seconds, order = self.along(tree, best[0], FEW)
             if seconds < best[0]:
                 best = (seconds, order, tree)
-        if best[0] == math.inf:
-            return best
-        return min(best, (*self.along(best[2], best[0]), best[2]), key=lambda each: each[0])
+        return best
 
     def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
         """The fastest of all trees.
