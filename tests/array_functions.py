@@ -57,7 +57,8 @@ def _hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
 
 
 def _average_hardmax(array: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-    largest = array == array.max(axis, keepdims=True, initial=-np.inf)
+    least = -np.inf if array.dtype.kind == "f" else np.iinfo(array.dtype).min
+    largest = array == array.max(axis, keepdims=True, initial=least)
     return largest / np.maximum(largest.sum(axis, keepdims=True), 1)
 
 

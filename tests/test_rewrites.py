@@ -114,6 +114,28 @@ def test_what_reads_what_is_alike_is_alike() -> None:
     np.testing.assert_allclose(by_numpy(shared, arrays)["y"], oracle.meaning(graph, arrays)["y"])
 
 
+def test_what_occurs_twice_is_computed_once_where_its_own_tensors_tell_its_sizes() -> None:
+    """Rounded in two ways, no element would equal the largest; a size that only the place tells keeps parts apart."""
+    product = "x[k + t] * u[t] * w[k] * v[k] / sqrt(k)"
+    graph = tn.layer(
+        f"""
+        r[n:3]: parameter
+        q[n:4]: parameter
+        y[k,t] = where({product} == max[k]({product}), 1, 0)
+        z[k,n] = exp(a[k] / sqrt(n)) * r[n]
+        s[k,n] = exp(a[k] / sqrt(n)) * q[n]
+        """,
+        inputs="x",
+        outputs="y z s",
+    )
+    assert [str(each) for each in eliminate_common_subexpressions(graph).equations] == [
+        "shared[k,t] = x[k+t] * u[t] * w[k] * v[k] / sqrt(k)",
+        "y[k,t] = where(shared[k,t] == max[k](shared[k,t]), 1, 0)",
+        "z[k,n] = exp(a[k] / sqrt(n)) * r[n]",
+        "s[k,n] = exp(a[k] / sqrt(n)) * q[n]",
+    ]
+
+
 def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
     graph = tn.layer("z[j] = x[(d,h),j]\ny[h] = z[j] * w[j] * v[h]", inputs="x[i,j]", d=2, h=3, i=6, j=4)
     arrays = {
